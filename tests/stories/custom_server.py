@@ -5,6 +5,7 @@ and go on once there is a file `go`, so that a test can kill the process in the 
 """
 
 import asyncio
+import json
 import os
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -45,10 +46,31 @@ class WireTool(_Slow):
     needs_approval: ClassVar[bool] = True
 
 
-EXTRA = (LookTool, PayTool, WireTool)
+class ChargeTool(_Slow):
+    """Charge a card; must not be done twice, and the bank knows what was done."""
+
+    effect: ClassVar[Effect] = "once"
+    timeout: ClassVar[float] = 4.0
+    probe: ClassVar[str] = "chargedtool"
+
+
+class ChargedTool(BaseTool):
+    """Ask the bank whether a charge happened: those whose keys are in `charged`. It is away while there is no such
+    file."""
+
+    key: str
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        known = (Path(os.environ["LONGHOUSE_TEST_FOLDER"]) / "charged").read_text().split()
+        return json.dumps({"happened": self.key in known, "result": "Charged, says the bank."})
+
+
+EXTRA = (LookTool, PayTool, WireTool, ChargeTool, ChargedTool)
 CLERK = Template(
     name="clerk",
-    tool_policy=ToolPolicy(allowlist=("clarificationtool", "finalanswertool", "looktool", "paytool", "wiretool")),
+    tool_policy=ToolPolicy(
+        allowlist=("clarificationtool", "finalanswertool", "looktool", "paytool", "wiretool", "chargetool")
+    ),
 )
 
 

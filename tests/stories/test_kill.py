@@ -197,6 +197,37 @@ async def test_a_kill_in_mid_tool_reruns_what_may_be_rerun_and_asks_about_the_re
             ]  # fmt: skip
 
 
+@pytest.mark.parametrize("where", ["a Postgres that stays", "a Postgres that dies too"])
+async def test_a_probe_says_whether_a_lost_call_happened_and_nobody_is_asked(
+    folder: Path, dsn: str, where: str
+) -> None:
+    stays = where == "a Postgres that stays"
+    store = {"database_url": dsn} if stays else {"data_dir": str(folder / "data")}
+    async with serve_model(clerk) as model:
+        settings = {**store, "llm_base_url": model.url}
+        async with clerk_house(folder, **settings) as first:
+            saying = [asyncio.create_task(first.say(f"chargetool {task}", **CLERKS)) for task in ("yes", "no")]
+            await until(lambda: len(ledger(folder)) == 2)
+            ids = await session_ids(first)
+            first.kill()
+            for one in saying:
+                await left_alone(one)
+            await first.ended()
+        yes, no = ids["chargetool yes"], ids["chargetool no"]
+        (folder / "charged").write_text(f"{yes}:1-action-0\n")
+        (folder / "go").touch()
+        async with clerk_house(folder, **settings) as second:
+            assert (await second.until(yes, "COMPLETED"))["result"] == "Charged, says the bank."
+            # Whether the old process has ended is not known without its lock: then the call's time has to be over.
+            assert (await second.until(no, "COMPLETED", within=20))["result"] == "chargetool is done"
+            begun = Counter(key for _, key in ledger(folder))
+            assert begun == {f"{yes}:1-action-0": 1, f"{no}:1-action-0": 2}, "what the bank knows is not done twice"
+            by = {name: [fact["event"].get("by") for fact in await second.facts(name)] for name in (yes, no)}
+            assert "probe:chargedtool" in by[yes]
+            assert "probe:chargedtool" in by[no]
+            assert [state for _, _, state, _ in await states_of_effects(second, no)] == ["done"]
+
+
 class Gate:
     """A TCP proxy that passes requests on and lets answers through only while it is open."""
 

@@ -51,6 +51,8 @@ class Tool:
     """Its role in a turn, recorded with its calls; the fields above control how a call is handled."""
     remembers: Remembers = ""
     """Only for tools that read: the same call is answered from memory."""
+    probe: str = ""
+    """Only for `once`: the tool that says whether a call took effect whose worker or result was lost."""
     agent: str | None = None
     """The template of the sub-agent that does the work; the call stays open until that agent has answered."""
 

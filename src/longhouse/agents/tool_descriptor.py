@@ -134,6 +134,8 @@ class ToolDescriptor(Versioned):
     approval_timeout: Annotated[float, Field(gt=0, le=31_536_000)] = 86_400.0
     remembers: Remembers = ""
     """What working memory keeps of its results; only for tools whose effect is `read`. Empty: the class's own value."""
+    probe: Annotated[str, Field(max_length=200)] = ""
+    """The tool that says whether a call of this one took effect, where nobody knows. Empty: the class's own value."""
     owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
 
@@ -151,7 +153,12 @@ class ToolDescriptor(Versioned):
         effect = max(self.effect or "read", own.effect or "read", key=EFFECTS.index)
         approval = bool(self.needs_approval or own.needs_approval)
         remembers = (self.remembers or own.remembers) if effect == "read" else ""
-        set_now = {"effect": effect, "needs_approval": approval, "remembers": remembers}
+        set_now = {
+            "effect": effect,
+            "needs_approval": approval,
+            "remembers": remembers,
+            "probe": self.probe or own.probe,
+        }
         return _tool_of(replace(self, **{**left, **set_now}))
 
     def weakened(self, own: "ToolDescriptor") -> tuple[str, str] | None:
@@ -215,6 +222,7 @@ def _tool_of(descriptor: ToolDescriptor) -> Tool:
         # Whoever returns outlines, pages or passages is a source of knowledge, wherever it runs.
         role=role_of(descriptor.name) or ("knowledge" if remembers else ""),
         remembers=remembers,
+        probe=descriptor.probe if descriptor.effect == "once" else "",
     )
 
 

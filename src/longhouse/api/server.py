@@ -64,6 +64,20 @@ WATCHED: Final = ("/health", "/ready", "/metrics")
 READY_WITHIN: Final = 2.0
 """Seconds; a readiness check does not wait for Postgres to come back."""
 
+SESSION_ROUTERS: Final = (
+    sessions_routes.router,
+    sse.router,
+    artifacts.router,
+    replay.router,
+    timeline.router,
+    effects.router,
+    session_memory.router,
+    sgr_routes.log_router,
+    questions.router,
+)
+OF_ADMINS: Final = admin_sessions.routes(SESSION_ROUTERS)
+"""The same once more, for every owner's sessions; built once."""
+
 
 def build(
     db: Database,
@@ -102,21 +116,9 @@ def build(
     }
     remembering = _memory_parts(inbox, catalog, memory, model_for)
     app.state = State({**parts, **remembering, "authenticator": authenticator})
-    # Admins have their routes once more, for every owner's sessions.
-    session_routers = (
-        sessions_routes.router,
-        sse.router,
-        artifacts.router,
-        replay.router,
-        timeline.router,
-        effects.router,
-        session_memory.router,
-        sgr_routes.log_router,
-        questions.router,
-    )
     routers = (
         openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
-        *session_routers,
+        *SESSION_ROUTERS,
         interactions.router,
         memory_files.router,
         sgr_routes.router,
@@ -133,7 +135,7 @@ def build(
         admin_catalog.routes(CatalogService(catalog, "template", validator)),
         admin_routes.router,
         models.router,
-        admin_sessions.routes(session_routers),
+        OF_ADMINS,
         questions.admin_router,
         openapi.router,
         browser_session.router,

@@ -29,6 +29,7 @@ from longhouse.runtime.delegation import DelegationPlanner, PriorOf
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instances import Instance, Pool
 from longhouse.runtime.model_stream import listen
+from longhouse.runtime.prober import Prober
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import ReplyHandler, in_order
 from longhouse.runtime.tool_runner import ToolRunner
@@ -84,7 +85,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
-        self.recorder = Recorder(self.db, self.bus, delegates, self.worker)
+        self.prober = Prober(self.db, self.toolbox)
+        self.recorder = Recorder(self.db, self.bus, delegates, self.worker, self.prober.can_tell)
         self.tool_runner = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder, self.memory)
 
     async def advance(self, lease: Lease) -> Session:
@@ -159,6 +161,8 @@ class Engine:
         if not session.can_move:
             if late := _unapproved(session, clock.now()):
                 await self.tool_runner.record_outcomes(run, late)
+            elif await self._probe(run):
+                pass
             elif session.lacks_title:
                 await self._give_title(run)
             else:
@@ -178,6 +182,21 @@ class Engine:
                 await self._start(run, instance)
             while (turn := run.session.running_turn) and run.session.can_move and not run.rested and not self.stopping:
                 await self._step(run, turn, instance)
+
+    async def _probe(self, run: Run) -> bool:
+        """Asks probes about calls in doubt, each once in a run; False if that changed nothing."""
+        session, turn = run.session, run.session.turn
+        doubtful = [call for call in session.uncertain if call.call not in run.probed]
+        if turn is None or not doubtful:
+            return False
+        run.probed.update(call.call for call in doubtful)
+        settled, run.probe_at = await self.prober.settled(session, turn, doubtful)
+        run.template = run.template or await self._template(session)
+        # Where the agent is told of calls in doubt, the recorder adds that.
+        tells = run.template is not None and run.template.execution_policy.unknown == "tell"
+        if settled or tells:
+            await self.tool_runner.record_outcomes(run, settled)
+        return bool(settled) or tells
 
     async def _give_title(self, run: Run) -> None:
         """Asks the model for the session's title; a prompt that comes meanwhile does not wait for it."""
@@ -376,7 +395,7 @@ class Engine:
             head=session.head,
             state=session.state,
             fingerprint=session.rest_mark,
-            wake_at=session.wake_at,
+            wake_at=min(filter(None, (session.wake_at, run.probe_at)), default=None),
         )
         if not run.rested:
             await self._catch_up(run)

@@ -1,7 +1,7 @@
 """Appends events to the journal, together with their direct consequences in this and in other sessions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -34,6 +34,10 @@ class Run:
     rested: bool = False
     is_lost: bool = False
     """The run was broken off, or its lease was lost: it begins nothing more."""
+    probed: set[str] = field(default_factory=set)
+    """Calls of which probes were asked."""
+    probe_at: datetime | None = None
+    """When probes are asked again whether calls of lost workers took effect."""
     is_recording: bool = False
     """A write is in flight: whether it was committed is not known."""
 
@@ -42,12 +46,18 @@ class Run:
         self.attempts, self.troubled_at = self.lease.attempts, self.lease.troubled_at
 
 
+async def _has_none(_: Session, probed: Collection[str]) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Recorder:
     db: Database
     bus: Bus
     delegates: DelegationPlanner
     worker: str
+    has_probe: Callable[[Session, Collection[str]], Awaitable[bool]] = _has_none
+    """Can a probe tell of a call in doubt, other than these? Then it is asked before a person is."""
     refused: Counter[str] = field(default_factory=Counter)
     """Refused calls, counted by fault code."""
 
@@ -77,9 +87,12 @@ class Recorder:
         self, run: Run, before: Session, new: Sequence[Event], at: datetime
     ) -> tuple[Session, journals.Appended, list[tuple[str, int]]]:
         """The session after the append, what was appended, and other sessions that were appended to, with heads."""
-        reports_unknown = run.template is not None and run.template.execution_policy.unknown == "tell"
-        after, settled = _settled(before, new, at, reported_by=self.worker if reports_unknown else "")
-        recording = Recording(run.lease.fence, self.worker, at)
+        after, settled = _settled(before, new, at)
+        is_in_doubt = bool(after.uncertain)
+        asks_probes = is_in_doubt and await self.has_probe(after, run.probed)
+        if is_in_doubt and not asks_probes and run.template and run.template.execution_policy.unknown == "tell":
+            after, settled = _settled(before, new, at, reported_by=self.worker)
+        recording = Recording(run.lease.fence, self.worker, at, keeps=asks_probes)
         plan = await self.delegates.plan(after, run.template, settled) if run.template else None
         run.is_recording = True
         if plan:

@@ -23,6 +23,7 @@ from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import returned
+from longhouse.runtime.takeovers import lost_in
 from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.outcomes import LOST
@@ -144,7 +145,7 @@ class ToolRunner:
         tool = await self.toolbox.resolve(call.tool, call.version)
         if tool is None or tool.effect != "once":
             return False
-        return bool(_lost_in(await journals.read(self.db, run.session.id, after=call.seq), call))
+        return bool(lost_in(await journals.read(self.db, run.session.id, after=call.seq), call))
 
     async def _withdraw(self, run: Run) -> None:
         """The lease may be about to expire: calls that must not run twice are left to the next holder."""
@@ -249,23 +250,11 @@ class ToolRunner:
             return False
         records = await journals.read(self.db, session_id, after=min(call.seq for call in ours) - 1)
         worker = self.recorder.worker
-        if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, _lost_in(records, call))]:
+        if unbegun := [call for call in ours if call.uncertain and leases.is_lost_by(worker, lost_in(records, call))]:
             facts = [_unbegun_event(call, worker) for call in unbegun]
             await self.inbox.report(session_id, facts, trace=session.trace, head=session.head)
         # A call that is not uncertain yet may become so when the new holder records the takeover.
         return any(not call.uncertain for call in ours)
-
-
-def _lost_in(records: Sequence[events.Recorded], call: Open) -> str:
-    """The lost worker that had this call to run; empty if none was lost."""
-    lost = ""
-    for record in records:
-        event = record.event
-        if isinstance(event, events.Decided) and event.call == call.call:
-            lost = ""
-        elif isinstance(event, events.Resumed) and call.call not in event.unbegun:
-            lost = lost or event.previous
-    return lost
 
 
 def _unbegun_event(call: Open, worker: str) -> events.Decided | events.Returned:

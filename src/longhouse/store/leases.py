@@ -119,6 +119,11 @@ SUSPECTS: Final = f"""
            NOT EXISTS (SELECT FROM pg_locks l WHERE {_HOLDS.format(key="w.lock_key")}) AS unlocked
     FROM workers w WHERE w.id <> :worker
 """
+GONE: Final = f"""
+    SELECT pg_postmaster_start_time() < :since
+           AND NOT EXISTS (SELECT FROM workers WHERE id = :worker)
+           AND NOT EXISTS (SELECT FROM pg_locks l WHERE {_HOLDS.format(key=":key::bigint")}) AS gone
+"""
 DELETE_DEAD_WORKER: Final = "DELETE FROM workers WHERE id = :worker AND beat_at = :beat_at"
 
 # A session with a holder is always marked as due, and the index covers due sessions.
@@ -228,6 +233,12 @@ async def fire(db: Database) -> list[str]:
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
     return {row["id"]: row["fence"] for row in await db.rows(FENCES, sessions=list(sessions))}
+
+
+async def is_gone(db: Database, worker: str, *, since: datetime) -> bool:
+    """Is the process of this worker, which was there at `since`, known to have ended? A frozen one holds its lock."""
+    row = await db.row(GONE, worker=worker, key=lock_key(worker), since=since)
+    return bool(row and row["gone"])
 
 
 async def house(db: Database) -> str:

@@ -38,6 +38,7 @@ class BaseTool(pydantic.BaseModel):
     tool_role: ClassVar[Role] = ""
     needs_approval: ClassVar[bool] = False
     remembers: ClassVar[Remembers] = ""
+    probe: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -80,6 +81,7 @@ class BaseTool(pydantic.BaseModel):
             max_output=cls.max_output,
             needs_approval=cls.needs_approval,
             remembers=cls.remembers,
+            probe=cls.probe,
         )
 
 

@@ -106,6 +106,11 @@ class ContextChanges(msgspec.Struct, frozen=True):
     found_tools: list[str]
 
 
+def key_of(session: Session, call: Open) -> str:
+    """The idempotency key of a call."""
+    return f"{session.id}:{call.call}"
+
+
 def context_of(call: Open, session: Session, turn: Turn, services: Services, memory_scope: str) -> ToolContext:
     # Copies: a session is immutable, for us and for tools.
     kept = _mapped(session.context, lambda value: value, lambda: TOO_DEEP, DEEPEST + 1)
@@ -116,7 +121,7 @@ def context_of(call: Open, session: Session, turn: Turn, services: Services, mem
         user=session.user if session.is_own(turn) else (turn.user or "").strip() or None,
         agent=session.agent,
         call=call.call,
-        key=f"{session.id}:{call.call}",
+        key=key_of(session, call),
         session=session,
         services=services,
         memory_scope=memory_scope,

@@ -32,6 +32,7 @@ class ToolOptions(TypedDict, total=False):
     max_output: int
     needs_approval: bool
     remembers: Remembers
+    probe: str
 
 
 @overload

@@ -150,6 +150,11 @@ class Toolbox:
         overlay = self._overlay(name)
         return _overlaid(binding.tool, overlay) if overlay else binding.tool
 
+    async def active(self, name: str, owner: str) -> Tool | None:
+        """The active version of a tool that this owner may see."""
+        version = await self.catalog.tools.active(name, owner=owner) if self.catalog else 1
+        return await self.resolve(name, version) if version is not None else None
+
     def _overlay(self, name: str) -> SecurityOverlay | None:
         return self.catalog.overlays.of(name) if self.catalog else None
 

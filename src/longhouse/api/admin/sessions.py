@@ -1,6 +1,6 @@
 """/admin/sessions/{id}: for an admin, all that /v1/sessions/{id} has, in the sessions of every owner."""
 
-import functools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -23,9 +23,8 @@ async def act_for_owner(caller: auth.Admin, request: Request) -> None:
     request.scope[auth.CALLER] = replace(caller, owner=owner)
 
 
-@functools.cache
-def routes(routers: tuple[APIRouter, ...]) -> APIRouter:
-    """The routes below a session, once more under /admin: what they do is written once, and they are built once."""
+def routes(routers: Iterable[APIRouter]) -> APIRouter:
+    """The routes below a session, once more under /admin: what they do is written once."""
     both = [Depends(auth.admin), Depends(act_for_owner)]
     mirrored = APIRouter(tags=["Admin"], dependencies=both, responses=REFUSED)
     for route in (route for router in routers for route in router.routes):

@@ -76,6 +76,8 @@ class Recording:
     fence: int
     worker: str
     at: datetime
+    keeps: bool = False
+    """The lease is kept: the holder has something to do that the session does not tell of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,8 @@ async def append(
     append_id: uuid.UUID | None = None,
 ) -> Appended:
     """Appends as the lease holder; the same statement releases the lease if nothing is left to do."""
-    rest = None if after.can_move or after.lacks_title else Rest(head=before.head, wake_at=after.wake_at)
+    keeps = recording.keeps or after.can_move or after.lacks_title
+    rest = None if keeps else Rest(head=before.head, wake_at=after.wake_at)
     return await journals.append(
         db,
         after,

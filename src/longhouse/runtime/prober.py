@@ -1,0 +1,111 @@
+"""Asks the probes of tools whether calls took effect whose worker or result was lost, before a person is asked."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from longhouse import clock
+from longhouse.agents.tool import Tool
+from longhouse.journal import events
+from longhouse.journal.events import Fault, Output
+from longhouse.journal.session import Open, Session, Turn
+from longhouse.runtime.takeovers import lost_in
+from longhouse.store import journals, leases
+from longhouse.store.database import Database
+from longhouse.tools.context import key_of
+from longhouse.tools.toolbox import Toolbox
+
+log = structlog.get_logger()
+
+Settlement = events.Returned | events.Decided
+FOUND_NOTHING: Final = "its probe found nothing"
+
+
+class ProbeAnswer(msgspec.Struct, frozen=True):
+    """What a probe returns: did the call with this key happen, and with what result?"""
+
+    happened: bool
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prober:
+    db: Database
+    toolbox: Toolbox
+
+    async def settled(
+        self, session: Session, turn: Turn, doubtful: Sequence[Open]
+    ) -> tuple[list[Settlement], datetime | None]:
+        """What probes say of the open calls that nobody knows the outcome of; and when to ask those again that found
+        nothing while the call may still be on its way."""
+        asked = [(call, probe) for call in doubtful if (probe := await self._probe_of(session, call))]
+        answers = await asyncio.gather(*(self._ask(call, probe, session, turn) for call, probe in asked))
+        found: list[Settlement] = []
+        again: list[datetime] = []
+        for (call, probe), answer in zip(asked, answers, strict=True):
+            if answer is None:
+                continue
+            by = f"probe:{probe.name}"
+            if answer.happened:
+                found.append(events.Returned(call=call.call, outcome=Output(content=_text(answer.result)), by=by))
+            elif await self._is_over(session, call):
+                found.append(events.Decided(call=call.call, decision="did_not_happen", by=by, comment=FOUND_NOTHING))
+            elif call.deadline:
+                again.append(call.deadline)
+        return found, min(again, default=None)
+
+    async def can_tell(self, session: Session, probed: Collection[str]) -> bool:
+        """Is there a probe of a call whose outcome is unknown, other than these?"""
+        doubtful = [call for call in session.uncertain if call.call not in probed]
+        return any([await self._probe_of(session, call) for call in doubtful])
+
+    async def _probe_of(self, session: Session, call: Open) -> Tool | None:
+        """The probe of a call whose outcome is unknown; one that would change anything itself is none."""
+        tool = await self.toolbox.resolve(call.tool, call.version)
+        probe = await self.toolbox.active(tool.probe, session.owner) if tool and tool.probe else None
+        return probe if probe and probe.effect == "read" else None
+
+    async def _ask(self, call: Open, probe: Tool, session: Session, turn: Turn) -> ProbeAnswer | None:
+        given = {"key": key_of(session, call), "tool": call.tool, "arguments": msgspec.Raw(call.arguments.encode())}
+        taken = probe.schema.get("properties", {})
+        arguments = msgspec.json.encode({name: value for name, value in given.items() if name in taken}).decode()
+        asking = replace(
+            call,
+            call=f"{call.call}-probe",
+            tool=probe.name,
+            version=probe.version,
+            arguments=arguments,
+            effect="read",
+            deadline=None,
+            uncertain=False,
+        )
+        result = await self.toolbox.perform(asking, session, turn)
+        outcome = result.outcome
+        about = {"session": session.id, "call": call.call, "probe": probe.name}
+        if isinstance(outcome, Fault):
+            log.warning("probe_failed", message="a probe failed; a person is asked", code=outcome.code, **about)
+            return None
+        try:
+            return msgspec.json.decode(outcome.content, type=ProbeAnswer)
+        except msgspec.MsgspecError:
+            message = 'a probe has to return {"happened": true or false, "result": …}; a person is asked'
+            log.warning("probe_unclear", message=message, **about)
+            return None
+
+    async def _is_over(self, session: Session, call: Open) -> bool:
+        """Can the call take effect no more: its time is over, or its process has ended?"""
+        if call.deadline and call.deadline < clock.now():
+            return True
+        records: Sequence[events.Recorded] = await journals.read(self.db, session.id, after=call.seq)
+        lost = lost_in(records, call)
+        return bool(lost) and call.at is not None and await leases.is_gone(self.db, lost, since=call.at)
+
+
+def _text(result: Any) -> str:
+    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
