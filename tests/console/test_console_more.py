@@ -1,0 +1,232 @@
+"""The console through a day: a draft is tried, talks are followed in many pages, files come, a call's worker is lost."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from aiohttp import web
+from playwright.async_api import Browser, Page, expect
+
+from browser_helpers import NARROW, Visit, needs_chromium, visiting
+from longhouse.agents.strategies.protocol import Body
+from longhouse.journal.messages import ToolResult, User, text_of
+from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say, step_of
+from longhouse.models.scripted_server import serve as serve_model
+from server_helpers import Process, data_folder, process
+
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
+
+STORY = " ".join(f"word{number}" for number in range(60))
+LETTER = {"to": "Anna", "subject": "Friday", "text": "Dear Anna"}
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c6360000002000154a24f5d0000000049454e44ae426082"
+)
+
+
+class Clerk:
+    """A model that does what the last message names."""
+
+    is_troubled = True
+
+    def __call__(self, body: Body) -> Say:
+        task = next(text_of(one.content) for one in reversed(body.messages) if isinstance(one, User))
+        if task == "list":
+            return _final("\n\n".join(f"Line {number}" for number in range(60)))
+        if task == "story":
+            return Say(calls=_final(STORY).calls, chunk=6, delay=0.2)
+        if task == "trouble" and self.is_troubled:
+            return say("", fault=ScriptedStatus(status=503, message="busy"))
+        if task == "pay" and step_of(body.messages) == 0:
+            return call("pay")
+        if task == "letters" and step_of(body.messages) == 0:
+            return calls(call("lettertool", **LETTER), call("lettertool", **LETTER))
+        results = [text_of(one.content) for one in body.messages if isinstance(one, ToolResult)]
+        system = text_of(body.messages[0].content or "").splitlines()[0]
+        return _final(f"{system} You said: {task}. {results[-1] if results else ''}")
+
+
+def _final(answer: str) -> Say:
+    return call("finalanswertool", answer=answer, status="completed")
+
+
+class Till:
+    """Where bills are paid: a payment begins, and ends when the test lets it."""
+
+    place = ""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def pay(self, request: web.Request) -> web.Response:
+        self.begun.set()
+        await self.may_end.wait()
+        return web.json_response("paid")
+
+
+@asynccontextmanager
+async def open_till() -> AsyncIterator[Till]:
+    till, app = Till(), web.Application()
+    app.router.add_post("/pay", till.pay)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        till.place = f"127.0.0.1:{runner.addresses[0][1]}"
+        yield till
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_day_with_the_console(browser: Browser) -> None:
+    clerk = Clerk()
+    with data_folder() as folder:
+        async with serve_model(clerk) as model, open_till() as till:
+            settings = {"data_dir": str(folder), "llm_base_url": model.url, "allow_egress": till.place}
+            settings["lease_seconds"] = "3"
+            async with process(**settings) as first, visiting(browser, first.url) as visit:
+                await _publish(first, till)
+                await _a_draft_is_tried(visit)
+                await _files_are_chosen(visit)
+                page = await visit.open("/?agent=clerk")
+                await _follow_ups_stay_in_sight(page, clerk)
+                await _words_decide_only_one_call(page)
+                await _four_pages_of_one_talk(visit, page)
+                await _said(page, "pay")
+                async with asyncio.timeout(20):
+                    await till.begun.wait()
+                visit.may_fail = True
+                first.kill()
+                await first.ended()
+                port = str(urlsplit(first.url).port)
+                async with process("serve", "--port", port, **settings):
+                    await _a_lost_call_is_settled(page)
+
+
+async def _publish(house: Process, till: Till) -> None:
+    pay = {
+        "name": "pay", "description_short": "Pay a bill.", "effect": "once",
+        "input_schema": {"type": "object", "properties": {}},
+        "runtime_binding": {"remote_endpoint": f"http://{till.place}/pay"},
+    }  # fmt: skip
+    clerk = {
+        "name": "clerk", "base_agent_class": "ToolCallingAgent",
+        "prompt_pack": {"system_prompt": "I am the first."},
+        "tool_policy": {"required": ["finalanswertool"], "allowlist": ["pay", "lettertool"]},
+    }  # fmt: skip
+    for path, body in (("/admin/tools", pay), ("/admin/templates", clerk)):
+        async with house.http.post(path, json=body) as response:
+            assert response.status < 300, await response.text()
+
+
+async def _said(page: Page, text: str) -> None:
+    await page.locator(".composer textarea").fill(text)
+    await page.locator(".composer textarea").press("Enter")
+
+
+async def _a_draft_is_tried(visit: Visit) -> None:
+    page = await visit.open("/catalog/agents/clerk?tab=edit")
+    source = page.get_by_role("textbox", name="JSON")
+    template: dict[str, Any] = json.loads(await source.input_value())
+    template["prompt_pack"]["system_prompt"] = "I am the second."
+    await source.fill(json.dumps(template))
+    await page.get_by_role("button", name="Save as draft").click()
+    side = page.locator(".side-chat")
+    for nth, words in enumerate(("Hello", "And now?")):
+        await side.get_by_role("textbox", name="Message").fill(words)
+        await side.get_by_role("button", name="Send").click()
+        answer = side.locator(".entry.reply[data-key]").nth(nth)
+        await expect(answer).to_contain_text(f"I am the second. You said: {words}")
+        await expect(side.locator(".entry.prompt")).to_have_count(nth + 1)
+    await page.get_by_role("button", name="Activate", exact=True).click()
+    await expect(page.locator("#main")).to_contain_text("version 2 is active")
+    await page.get_by_role("button", name="Roll back").click()
+    await expect(page.locator("#main")).to_contain_text("version 1 is active")
+    await page.close()
+
+
+async def _files_are_chosen(visit: Visit) -> None:
+    page = await visit.open("/documents")
+    notes = [{"name": f"{name}.md", "mimeType": "text/markdown", "buffer": b"# One\n\nPage."} for name in "abc"]
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(1)  # it comes with Longhouse
+    await page.locator("input[type=file]").set_input_files(notes)  # type: ignore[arg-type]
+    await expect(rows).to_have_count(4)
+    await expect(page.locator(".uploads")).to_contain_text("1 page")
+    await expect(page.locator(".uploads")).not_to_contain_text("1 pages")
+    await page.goto(f"{visit.url}/?agent=clerk")
+    images = [{"name": f"{name}.png", "mimeType": "image/png", "buffer": PIXEL} for name in "ab"]
+    await page.locator(".composer input[type=file]").set_input_files(images)  # type: ignore[arg-type]
+    await expect(page.locator(".composer .thumb")).to_have_count(2)
+    await page.close()
+
+
+async def _follow_ups_stay_in_sight(page: Page, clerk: Clerk) -> None:
+    for number in (1, 2, 3):
+        await _said(page, "list")
+        await expect(page.locator(".answer-foot")).to_have_count(number)
+        await expect(page.locator(".answer-foot").last).to_be_in_viewport()
+
+    # While the model is in trouble, the line below the talk says who works, and why it takes so long.
+    await _said(page, "trouble")
+    thinking = page.locator(".thinking")
+    await expect(thinking).to_contain_text("clerk is thinking")
+    await expect(thinking).to_contain_text("tried again in")
+    clerk.is_troubled = False
+    await expect(page.locator(".answer-foot")).to_have_count(4)
+
+    # What had been read of a turn that is stopped stays, and says that it was not kept.
+    await _said(page, "story")
+    await expect(page.locator(".writing")).to_contain_text("word7")
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.locator(".entry.unkept")).to_contain_text("word7")
+    await expect(page.locator(".entry.unkept")).to_contain_text("this was not kept")
+
+
+async def _words_decide_only_one_call(page: Page) -> None:
+    await _said(page, "letters")
+    cards, message = page.locator(".question-card.approval"), page.get_by_role("textbox", name="Message")
+    await expect(cards).to_have_count(2)
+    await expect(message).to_have_attribute("placeholder", "Write a message…")
+    await _said(page, "да")
+    await expect(page.locator(".entry.aside")).to_contain_text("Say which one you mean")
+    note = page.locator(".bubble-note")
+    await expect(note).to_have_text("the agent reads it once the call is decided")
+    await cards.first.get_by_role("button", name="Approve").click()
+    await expect(cards).to_have_count(1)
+    await expect(message).to_have_attribute("placeholder", "Write a message… “yes” and “no” decide")
+    await _said(page, "да")
+    await expect(cards).to_have_count(0)
+    await expect(note).to_have_text("read together with the decision")
+    await expect(page.locator(".answer-foot")).to_have_count(5)
+
+
+async def _four_pages_of_one_talk(visit: Visit, page: Page) -> None:
+    """A browser has six lines to one server: a page follows its talk, and one of them the questions of all."""
+    pages = [page, *[await visit.open(urlsplit(page.url).path) for _ in range(3)]]
+    await pages[1].set_viewport_size(NARROW)
+    await _said(pages[3], "letters")
+    for one in pages:
+        await expect(one.locator(".question-card.approval")).to_have_count(2)
+        await expect(one.locator("#question-count")).to_have_text("2")
+    await expect(pages[1].get_by_role("button", name="Menu").locator(".count")).to_be_visible()
+    for card in await pages[0].locator(".question-card.approval").all():
+        await card.get_by_role("button", name="Deny").click()
+    for one in pages:
+        await expect(one.locator(".answer-foot")).to_have_count(6)
+        await expect(one.locator("#question-count")).to_be_hidden()
+    for one in pages[1:]:
+        await one.close()
+
+
+async def _a_lost_call_is_settled(page: Page) -> None:
+    card = page.locator(".question-card.unknown_outcome")
+    await expect(card).to_contain_text("Did pay happen?")
+    await card.get_by_role("textbox", name="Result").fill("The bank says: paid.")
+    await card.get_by_role("button", name="Happened", exact=True).click()
+    await expect(card).to_have_count(0)
+    await expect(page.locator(".entry.reply[data-key]").last).to_contain_text("The bank says: paid.")
