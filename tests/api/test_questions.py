@@ -21,7 +21,7 @@ from longhouse.models.scripted import Say, call, calls
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, leases, questions
 from longhouse.store.database import Database
-from longhouse.store.questions import Asked
+from longhouse.store.questions import QuestionFilter
 from server_helpers import LIMITS, House, Serving, Sse, process, sse
 
 HOSTILE = '</script><img src=x onerror=alert(1)> "quoted" \u202e да 是'
@@ -91,6 +91,8 @@ async def test_all_that_is_asked_is_listed_by_deadline_and_answered_through_the_
         admin, ann, bob = admin_of(house), await client_of(house, "ann"), await client_of(house, "bob")
         lost = await lost_while_paying(house.db, "ann")
         asking = (await ann.say("ask", model="master"))["model"]
+        titled = [events.Spent(usage=events.Usage(), title="Rain \u202e or shine")]
+        await journals.note(house.db, asking, titled)
         signing = (await ann.say("Sign  the\npaper.", model="master", user="ada", chat_id="c"))["model"]
         both = (await bob.say("both", model="master"))["model"]
 
@@ -110,7 +112,12 @@ async def test_all_that_is_asked_is_listed_by_deadline_and_answered_through_the_
             (lost, "unknown_outcome", "Did signtool happen?", None, "1-action-0"),
             (asking, "clarification", "Which city?", None, "1-action-0"),
         ], "the oldest first"
-        assert [(one["tool"], one["title"]) for one in rest] == [("signtool", "Pay Ann"), (None, "ask")]
+        assert [(one["tool"], one["title"]) for one in rest] == [
+            ("signtool", "Pay Ann"),
+            (None, "Rain or shine"),
+        ]
+        listed = {row["session_id"]: row["title"] for row in await rows(ann, path="/v1/sessions")}
+        assert {one["root"]: one["title"] for one in found} == {root: listed[root] for root in (signing, lost, asking)}
 
         assert {(one["root"], one["kind"]) for one in await waits(bob, 2)} == {
             (both, "approval"),
@@ -143,7 +150,7 @@ async def test_all_that_is_asked_is_listed_by_deadline_and_answered_through_the_
         assert (await bob.refused("GET", f"/v1/sessions/{signing}/questions"))[0] == 404
 
         at_deadline = clock.now() + timedelta(days=2)
-        left = await questions.open_questions(house.db, Asked(limit=50), at_deadline)
+        left = await questions.open_questions(house.db, QuestionFilter(limit=50), at_deadline)
         assert {one.kind for one in left} == {"clarification", "unknown_outcome"}, "past its deadline nothing is listed"
 
         for one in everything:
@@ -287,13 +294,13 @@ async def test_of_ten_thousand_sessions_only_those_that_wait_are_read(db: Databa
     await db.run(FILL_JOURNAL)
     await db.run("ANALYZE sessions")
     await db.run("ANALYZE journal")
-    asked = Asked(owner="local", limit=201)
+    await db.run("ANALYZE asking_sessions")
+    asked = QuestionFilter(owner="local", limit=201)
     assert len(await questions.open_questions(db, asked, clock.now())) == 201
-    statement = questions.OPEN.format(asking=questions._asking(asked.conditions), which="")
+    statement = questions.OPEN.format(**questions._sets(asked.conditions), which="")
     values = {**asked.conditions, "shown": 1, "never": questions.NEVER, "now": clock.now(), "limit": 201}
     explained = await db.rows(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {statement}", **values)
     nodes = list(plan_nodes(msgspec.json.decode(explained[0][0])[0]["Plan"]))
-    assert any(node.get("Index Name") == "sessions_asking" for node in nodes)
     read = [node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name")]
     assert max(read) <= 1_000, "five hundred wait"
 
@@ -313,4 +320,19 @@ async def test_the_checksum_of_a_list_changes_with_its_owners_sessions_only(serv
         asked = await questions.marks(house.db)
         assert asked == {**before, "ann": asked["ann"]}
         await journals.note(house.db, session_id, [events.Noted(text="x")])
-        assert (await questions.marks(house.db))["ann"] != asked["ann"]
+        noted = await questions.marks(house.db)
+        assert noted["ann"] != asked["ann"]
+        # A session that runs counts while one of its calls asks, and not for what it does else.
+        running = "UPDATE sessions SET state = :state, due = true, holder = 'somebody else' WHERE id = :id"
+        await house.db.run(running, id=session_id, state="RESEARCHING")
+        assert await questions.marks(house.db) == noted, "it still asks"
+        told = events.Returned(call="1-action-0", outcome=events.Output(content="Oslo"))
+        await journals.note(house.db, session_id, [told])
+        assert await questions.marks(house.db) == before, "it asks nothing, and works on"
+        # Whoever changes the state, also an older process: the session is found, or is found no more.
+        kept = "SELECT id FROM asking_sessions WHERE owner = 'ann'"
+        assert await house.db.rows(kept) == []
+        await house.db.run(running, id=session_id, state="WAITING_FOR_APPROVAL")
+        assert await house.db.value(kept) == session_id
+        await house.db.run("DELETE FROM sessions WHERE id = :id", id=session_id)
+        assert await house.db.rows(kept) == []

@@ -23,17 +23,15 @@ from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.waiting import subagent_label, text_of, tree_ids
 from longhouse.errors import CallerError
 from longhouse.journal.visible_text import readable_json
-from longhouse.runtime.bus.local import Bus
-from longhouse.store import questions
+from longhouse.runtime.bus import Bus
+from longhouse.store import questions, session_counters
 from longhouse.store.database import Database
-from longhouse.store.questions import Asked, Kind, OpenQuestion, Position
+from longhouse.store.questions import Kind, OpenQuestion, Position, QuestionFilter
 
 EVERY: Final = 1.0
 """Seconds between two reads of a stream's page: other processes send no hints, and a busy server sends many."""
 SHARED_FOR: Final = 0.2
 """Seconds for which the checksums of all owners are taken as current, however many streams ask for theirs."""
-TITLE: Final = 80
-"""Characters of a title."""
 QUESTION: Final[dict[str, Any]] = {
     "root": "boss_8c5e2f0a-6d1b-4c3e-9a57-1f0e2d3c4b5a",
     "session_id": "clerk_1f0e2d3c-4b5a-4c3e-9a57-8c5e2f0a6d1b",
@@ -86,7 +84,7 @@ class AllQuestions(OwnQuestions):
 class _SharedPage:
     """The first page of a list, read once for all streams that show it."""
 
-    asked: Asked
+    asked: QuestionFilter
     followers: int = 0
     encoded: bytes = b""
     """The event of the stream; empty: not read yet."""
@@ -111,14 +109,14 @@ class QuestionFeed:
 
     def __init__(self, db: Database, bus: Bus) -> None:
         self.db = db
-        self._pages: dict[Asked, _SharedPage] = {}
+        self._pages: dict[QuestionFilter, _SharedPage] = {}
         self._changed = asyncio.Event()
         self._marks: dict[str, int] = {}
         self._marks_until = 0.0
         self._lock = asyncio.Lock()
         bus.on_append.append(lambda session_id: self._changed.set())
 
-    async def follow(self, asked: Asked) -> AsyncGenerator[bytes, None]:
+    async def follow(self, asked: QuestionFilter) -> AsyncGenerator[bytes, None]:
         """The page, and again after each change."""
         sent, sent_at, time = b"", 0.0, asyncio.get_running_loop().time
         with self._shared(asked) as page:
@@ -133,7 +131,7 @@ class QuestionFeed:
                 await asyncio.sleep(max(0.0, page.pause))
 
     @contextmanager
-    def _shared(self, asked: Asked) -> Iterator[_SharedPage]:
+    def _shared(self, asked: QuestionFilter) -> Iterator[_SharedPage]:
         page = self._pages.setdefault(asked, _SharedPage(asked))
         page.followers += 1
         try:
@@ -152,7 +150,7 @@ class QuestionFeed:
             if not page.is_current(mark, now):
                 found = await questions.open_questions(self.db, page.asked, now)
                 page.mark, page.outdated_at = mark, found[0].deadline if found else None
-                page.encoded = streaming.named("questions", _page(found, page.asked.limit - 1))
+                page.encoded = streaming.named("questions", await _page(self.db, found, page.asked.limit - 1))
             page.read_at = asyncio.get_running_loop().time()
 
     async def _mark(self, owner: str | None) -> object:
@@ -206,26 +204,28 @@ async def list_all_questions(feed: Feed, request: Request, query: Annotated[AllQ
 async def list_session_questions(caller: auth.User, sessions: Held, session_id: str) -> Response:
     """What the session and its sub-agents ask a person."""
     row = await sessions.find(caller, session_id)
-    asked = Asked(owner=row.owner, ids=tuple(await tree_ids(sessions.db, row.id)), limit=MAX_PAGE + 1)
-    return wire.Json(_page(await questions.open_questions(sessions.db, asked, clock.now()), MAX_PAGE))
+    asked = QuestionFilter(owner=row.owner, ids=tuple(await tree_ids(sessions.db, row.id)), limit=MAX_PAGE + 1)
+    found = await questions.open_questions(sessions.db, asked, clock.now())
+    return wire.Json(await _page(sessions.db, found, MAX_PAGE))
 
 
 async def _answer(feed: QuestionFeed, request: Request, query: OwnQuestions, owner: str | None) -> Response:
-    asked = Asked(owner=owner, agent=query.agent, kind=query.kind, limit=query.fetched)
+    asked = QuestionFilter(owner=owner, agent=query.agent, kind=query.kind, limit=query.fetched)
     if "text/event-stream" not in request.headers.get("accept", ""):
         found = await questions.open_questions(feed.db, asked, clock.now(), query.before)
-        return wire.Json(_page(found, query.limit))
+        return wire.Json(await _page(feed.db, found, query.limit))
     if query.before is not None:
         raise CallerError("A stream shows the first page: leave out `before`.", param="before")
     return streaming.EventStream(feed.follow(asked))
 
 
-def _page(found: list[OpenQuestion], limit: int) -> dict[str, Any]:
+async def _page(db: Database, found: list[OpenQuestion], limit: int) -> dict[str, Any]:
     rows, following = found[:limit], _cursor(found[limit - 1]) if len(found) > limit else None
-    return pagination.page([_described(one) for one in rows], following)
+    counters = await session_counters.counted(db, {one.root: one.root_head for one in rows})
+    return pagination.page([_described(one, counters[one.root].shown_title) for one in rows], following)
 
 
-def _described(one: OpenQuestion) -> dict[str, Any]:
+def _described(one: OpenQuestion, title: str) -> dict[str, Any]:
     is_own, is_clarification = one.session_id == one.root, one.kind == "clarification"
     return {
         "root": one.root,
@@ -234,7 +234,7 @@ def _described(one: OpenQuestion) -> dict[str, Any]:
         "owner": one.owner,
         "user": one.user,
         "conversation_id": one.conversation_id,
-        "title": " ".join((one.task or "").split())[:TITLE],
+        "title": title,
         "kind": one.kind,
         "call_id": one.call_id,
         "name": one.call_id if is_own else subagent_label(one.agent, one.label, one.call_id),

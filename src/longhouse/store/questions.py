@@ -13,17 +13,19 @@ SHOWN: Final = 20_000
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """The place in the order of a question without a deadline."""
 
-FILTERS: Final = {"owner": "owner = :owner", "agent": "agent = :agent", "ids": "id = ANY(:ids)"}
+FILTERS: Final = {"owner": "{asking}.owner = :owner", "agent": "s.agent = :agent", "ids": "{asking}.id = ANY(:ids)"}
 
-# Two sets, each with an index of its own: those that rest, and those whose other calls still run.
-ASKING: Final = """
-    SELECT * FROM sessions WHERE state IN ('WAITING_FOR_CLARIFICATION', 'WAITING_FOR_APPROVAL') {also}
-    UNION ALL SELECT * FROM sessions WHERE due AND state = 'RESEARCHING' {also}
+# Two sets, each found without reading other sessions: those that rest, and those whose other calls still run. LIMIT
+# keeps the planner from reading all sessions for the first one.
+RESTING: Final = """
+    SELECT s.* FROM asking_sessions a CROSS JOIN LATERAL (SELECT * FROM sessions WHERE id = a.id LIMIT 1) s
+    WHERE true {also}
 """
+RUNNING: Final = "SELECT s.* FROM sessions s WHERE s.due AND s.state = 'RESEARCHING' {also}"
 # The open calls of a session follow its last reply: a model is asked again only when all calls have returned. A call
 # that waits in a session that cannot move, and that needs no approval any more, has lost its worker.
 OPEN: Final = """
-    WITH asking AS ({asking}), open_calls AS (
+    WITH asking AS ({resting} UNION ALL {running}), open_calls AS (
         SELECT s.id AS session_id, s.owner, s.conversation_id, s.agent, s.label, s.trace_id, c.seq, c.call_id,
                c.at AS opened_at, c.tool, c.question, c.arguments, c.arguments_size,
                CASE WHEN d.decision = 'unknown' THEN d.comment ELSE '' END AS doubt,
@@ -60,8 +62,8 @@ OPEN: Final = """
         WHERE kind IS NOT NULL AND (deadline IS NULL OR deadline > :now) {which}
         ORDER BY due_by, opened_at, session_id, seq LIMIT :limit
     )
-    SELECT COALESCE(root.id, p.session_id) AS root, p.session_id, p.agent, p.label, p.owner, root."user",
-           p.conversation_id, left(root.task, 1000) AS task, p.kind, p.call_id, p.tool, p.question, p.arguments,
+    SELECT COALESCE(root.id, p.session_id) AS root, COALESCE(root.head, 0) AS root_head, p.session_id, p.agent, p.label,
+           p.owner, root."user", p.conversation_id, p.kind, p.call_id, p.tool, p.question, p.arguments,
            p.arguments_size > :shown AS is_cut, p.doubt, p.deadline, p.opened_at, p.seq
     FROM page p
     LEFT JOIN LATERAL (
@@ -71,7 +73,7 @@ OPEN: Final = """
             SELECT d.parent, c.depth + 1 FROM callers c JOIN delegations d ON d.child = c.id
             WHERE d.trace = p.trace_id AND c.depth < 33
         )
-        SELECT s.id, s."user", s.task FROM callers c JOIN sessions s ON s.id = c.id
+        SELECT s.id, s."user", s.head FROM callers c JOIN sessions s ON s.id = c.id
         ORDER BY s.side <> 'root', c.depth LIMIT 1
     ) root ON true
     ORDER BY p.due_by, p.opened_at, p.session_id, p.seq
@@ -79,14 +81,27 @@ OPEN: Final = """
 AFTER: Final = """
     AND (COALESCE(deadline, :never), opened_at, session_id, seq) > (:after_due, :after_at, :after_id, :after_seq)
 """
-# Any append to one of these sessions changes it, and so does one that joins or leaves them.
+# Any append to a session that asks changes it, and so does one that joins or leaves them. A running session counts
+# while one of its calls may ask: its other appends change no list. What a long body asks is not looked up.
 MARKS: Final = """
-    SELECT owner, bit_xor(hashtextextended(id, head)) AS mark FROM ({asking}) asking GROUP BY owner
+    SELECT owner, bit_xor(hashtextextended(id, head)) AS mark FROM (
+        {resting} UNION ALL {running} AND EXISTS (
+            SELECT FROM (
+                SELECT seq FROM journal WHERE session_id = s.id AND kind = 'Replied' ORDER BY seq DESC LIMIT 1
+            ) last_reply
+            JOIN journal c ON c.session_id = s.id AND c.seq > last_reply.seq AND c.kind = 'Called'
+            WHERE (c.body_digest IS NOT NULL OR c.body ->> 'approve_by' IS NOT NULL OR c.body ->> 'question' IS NOT NULL
+                   OR EXISTS (SELECT FROM journal d WHERE d.session_id = s.id AND d.seq > c.seq AND d.kind = 'Decided'))
+              AND NOT EXISTS (
+                SELECT FROM journal r WHERE r.session_id = s.id AND r.call_id = c.call_id AND r.kind = 'Returned'
+            )
+        )
+    ) asking GROUP BY owner
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionFilter:
     """Which questions a list shows; None: all of them."""
 
     owner: str | None = None
@@ -107,14 +122,14 @@ class OpenQuestion:
     """A call that waits for a person, and the root session of the one that made it."""
 
     root: str
+    root_head: int
+    """The last seq of the root session."""
     session_id: str
     agent: str
     label: str
     owner: str
     user: str | None
     conversation_id: str
-    task: str | None
-    """What the root session is doing."""
     kind: Kind
     call_id: str
     tool: str
@@ -137,7 +152,7 @@ Position = tuple[datetime, datetime, str, int]
 
 
 async def open_questions(
-    db: Database, asked: Asked, now: datetime, after: Position | None = None
+    db: Database, asked: QuestionFilter, now: datetime, after: Position | None = None
 ) -> list[OpenQuestion]:
     """The earliest deadline first, then the oldest; those after `after` only."""
     which, values = "", {**asked.conditions, "shown": SHOWN, "never": NEVER, "now": now, "limit": asked.limit}
@@ -146,15 +161,18 @@ async def open_questions(
     if after:
         which += f" {AFTER}"
         values |= dict(zip(("after_due", "after_at", "after_id", "after_seq"), after, strict=True))
-    rows = await db.rows(OPEN.format(asking=_asking(asked.conditions), which=which), **values)
+    rows = await db.rows(OPEN.format(**_sets(asked.conditions), which=which), **values)
     return [OpenQuestion(*row) for row in rows]
 
 
 async def marks(db: Database) -> dict[str, int]:
-    """Owner -> a checksum that changes with every append to a session of that owner that may ask."""
-    return {row["owner"]: row["mark"] for row in await db.rows(MARKS.format(asking=_asking({})))}
+    """Owner -> a checksum that changes with every append to a session of that owner that asks."""
+    return {row["owner"]: row["mark"] for row in await db.rows(MARKS.format(**_sets({})))}
 
 
-def _asking(conditions: Mapping[str, object]) -> str:
+def _sets(conditions: Mapping[str, object]) -> dict[str, str]:
     """Only the conditions in use: with `OR` for the others, the plan would use no index."""
-    return ASKING.format(also="".join(f" AND {FILTERS[name]}" for name in conditions))
+    return {
+        name: sql.format(also="".join(f" AND {FILTERS[one].format(asking=asking)}" for one in conditions))
+        for name, sql, asking in (("resting", RESTING, "a"), ("running", RUNNING, "s"))
+    }
