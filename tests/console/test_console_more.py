@@ -1,4 +1,4 @@
-"""The console through a day: a draft is tried, talks are followed in many pages, files come, a call's worker is lost."""
+"""The console through a day: a draft is tried, a talk is followed in many pages, files come, a worker is lost."""
 
 import asyncio
 import json

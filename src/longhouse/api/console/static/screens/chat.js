@@ -146,7 +146,7 @@ class Chat {
   hear(event) {
     if (event.id) this.lastId = event.id;
     if (event.event === "error") {
-      this.refused(new Error(event.data?.error?.message ?? "The stream ended."));
+      this.ended(event.data?.error?.message ?? "The stream ended.");
       return;
     }
     if (PENDING_ENDS.has(event.event)) this.view.endPending();
@@ -228,6 +228,12 @@ class Chat {
   showLine(state) {
     this.strip.hidden = !(state in LINES);
     if (state in LINES) fill(this.strip, h("span", { class: "mark wait", "aria-hidden": "true" }), LINES[state]);
+  }
+
+  /** The server ended the line, as without its database; the line is tried again, so it is said once. */
+  ended(message) {
+    if (message !== this.trouble) say(message, "bad");
+    this.trouble = message;
   }
 
   refused(error) {

@@ -78,11 +78,11 @@ export async function documentList() {
       table(
         [
           "Title",
-          "Format",
+          ["Format", "only-wide"],
           ["Pages", "number"],
-          ["Passages", "number"],
-          ["Size", "number"],
-          ["Version", "number"],
+          ["Passages", "number only-wide"],
+          ["Size", "number only-wide"],
+          ["Version", "number only-wide"],
           "Changed",
         ],
         rows.map((one) => [

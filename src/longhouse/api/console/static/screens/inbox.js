@@ -5,12 +5,9 @@ import { plainLine } from "../format.js";
 import { isAdmin, me, questionsPath } from "../me.js";
 import { remember } from "../router.js";
 import { walking } from "../shortcuts.js";
-import { button, empty } from "../ui.js";
-import { askToNotify, isFollowing, isKnown, mayAsk, onQuestions, questions } from "../parts/question_count.js";
-import { hold, KINDS, keyOf, questionCard } from "../parts/question_card.js";
-
-/** Milliseconds in which the keyboard decides nothing after the focus has moved by itself: nobody has read that card. */
-const UNREAD_FOR = 1000;
+import { actButton, button, empty } from "../ui.js";
+import { askToNotify, atLeast, FittingQuestions, isCut, isFollowing, isKnown, mayAsk, questions } from "../parts/question_count.js";
+import { KINDS, keyOf, questionCard } from "../parts/question_card.js";
 
 export async function inbox(parameters, query) {
   return new Inbox(query).screen();
@@ -26,8 +23,10 @@ class Inbox {
     this.agents = h("select", { "aria-label": "Agent", onchange: () => this.filter({ agent: this.agents.value }) });
     this.line = h("span", { class: "soft small", role: "status" });
     this.list = h("div", { class: "inbox-list" });
-    this.node = h("div", { class: "inbox" }, h("div", { class: "inbox-filters" }, this.kinds, this.agents, this.line), this.list);
-    this.stop = onQuestions(() => this.draw());
+    this.more = actButton("More", () => this.fitting.more());
+    this.node = h("div", { class: "inbox" }, h("div", { class: "inbox-filters" }, this.kinds, this.agents, this.line), this.list, this.more);
+    this.fitting = new FittingQuestions(() => this.draw());
+    this.fitting.choose({ kind, agent });
     this.draw();
   }
 
@@ -47,7 +46,7 @@ class Inbox {
         d: ["Deny the chosen call", press(".danger")],
         r: ["Write an answer or a comment", () => this.focused()?.querySelector("textarea, input")?.focus()],
       },
-      close: () => this.stop(),
+      close: () => this.fitting.close(),
     };
   }
 
@@ -70,6 +69,7 @@ class Inbox {
   filter(values) {
     Object.assign(this, values);
     remember({ kind: this.kind, agent: this.agent });
+    this.fitting.choose({ kind: this.kind, agent: this.agent });
     this.draw();
   }
 
@@ -77,10 +77,11 @@ class Inbox {
     const rows = questions();
     this.drawFilters(rows);
     this.line.textContent = isFollowing() ? "" : isKnown() ? "Reconnecting…" : "Loading…";
-    const shown = rows.filter((row) => (!this.kind || row.kind === this.kind) && (!this.agent || row.agent === this.agent));
-    this.drawCards(shown);
-    hold(this.list, !isFollowing());
-    if (!shown.length && isKnown()) fill(this.list, this.nothing(rows.length));
+    const shown = this.fitting.rows;
+    this.more.hidden = !this.fitting.hasMore;
+    this.drawCards(shown ?? []);
+    if (!shown) fill(this.list, empty("Loading…"));
+    else if (!shown.length && isKnown()) fill(this.list, this.nothing(rows.length));
   }
 
   /** Cards stay while their question is open: what somebody is writing in one must not be lost. */
@@ -110,7 +111,11 @@ class Inbox {
   }
 
   drawFilters(rows) {
-    const number = (kind) => rows.filter((row) => !kind || row.kind === kind).length;
+    // Of more than a page holds only the first are counted: of a kind that is not among them nothing is said.
+    const number = (kind) => {
+      const found = rows.filter((row) => !kind || row.kind === kind).length;
+      return found || !isCut() ? atLeast(found) : "";
+    };
     fill(this.kinds, [["", "All"], ...Object.entries(KINDS)].map(([kind, label]) => h("button", {
       type: "button", class: "segment", "aria-pressed": String(kind === this.kind), onclick: () => this.filter({ kind }),
     }, label, h("span", { class: "segment-number" }, number(kind)))));
