@@ -124,6 +124,8 @@ def test_what_cannot_be_laid_out_is_printed_as_it_was_written() -> None:
     wide = f"{row}\n{row.replace('a', '-')}\n{row}\n"
     assert drawn(SafeMarkdown(wide), 200).split() == wide.split(), "a table of so many columns"
     assert finished(f"{wide}\nx\n\ny\n\nz") == 0, "nor is it parsed again and again"
+    tall = "a|" * 20 + "\n" + "-|" * 20 + "\n" + "x\n" * 2_000
+    assert finished(f"{tall}\n\ny\n\nz\n") == 0, "nor a table of one cell a line that is made up to twenty"
     many = "|" + "a|" * 40 + "\n|" + "-|" * 40 + "\n" + "|\n" * 60
     assert drawn(SafeMarkdown(many), 200).split() == many.split(), "a table of so many cells"
     for deep in ("> " * 3_000 + "x", "- " * 40 + "x", "Some words\n\n" + "> " * 40 + "x"):

@@ -15,6 +15,8 @@ from longhouse.journal.visible_text import readable_lines
 COLUMNS: Final = 50
 CELLS: Final = 2_000
 """Of a table that is laid out, at most: a few kilobytes can ask for a million cells, and Rich takes its time."""
+PARSED: Final = 30_000
+"""Cells that a text could ask for, before it is parsed at all."""
 _PARSER: Final = MarkdownIt().enable("table")
 
 
@@ -53,7 +55,10 @@ def finished(text: str) -> int:
 
 
 def _is_wide(text: str) -> bool:
-    return any(line.count("|") > COLUMNS for line in text.split("\n"))
+    """Whether its tables could have so many cells that parsing them takes long: each line below a heading is a row."""
+    lines = text.split("\n")
+    most = max(line.count("|") for line in lines)
+    return most > COLUMNS or most * len(lines) > PARSED
 
 
 def _cells(tokens: Iterable[Token]) -> int:
