@@ -95,7 +95,7 @@ async def test_a_day_with_the_console(browser: Browser) -> None:
                 page = await visit.open("/?agent=clerk")
                 await _follow_ups_stay_in_sight(page, clerk)
                 await _words_decide_only_one_call(page)
-                await _four_pages_of_one_talk(visit, page)
+                await _six_pages_of_one_talk(visit, page)
                 await _said(page, "pay")
                 async with asyncio.timeout(20):
                     await till.begun.wait()
@@ -205,22 +205,30 @@ async def _words_decide_only_one_call(page: Page) -> None:
     await expect(page.locator(".answer-foot")).to_have_count(5)
 
 
-async def _four_pages_of_one_talk(visit: Visit, page: Page) -> None:
-    """A browser has six lines to one server: a page follows its talk, and one of them the questions of all."""
-    pages = [page, *[await visit.open(urlsplit(page.url).path) for _ in range(3)]]
-    await pages[1].set_viewport_size(NARROW)
-    await _said(pages[3], "letters")
-    for one in pages:
+async def _six_pages_of_one_talk(visit: Visit, page: Page) -> None:
+    """A browser has six lines to one server: four pages follow their talk, and one of them the questions of all."""
+    others = [await visit.open(urlsplit(page.url).path) for _ in range(5)]
+    await _said(others[4], "letters")
+    for one in others[1:]:
         await expect(one.locator(".question-card.approval")).to_have_count(2)
+    for one in (page, *others):
         await expect(one.locator("#question-count")).to_have_text("2")
-    await expect(pages[1].get_by_role("button", name="Menu").locator(".count")).to_be_visible()
-    for card in await pages[0].locator(".question-card.approval").all():
-        await card.get_by_role("button", name="Deny").click()
-    for one in pages:
-        await expect(one.locator(".answer-foot")).to_have_count(6)
-        await expect(one.locator("#question-count")).to_be_hidden()
-    for one in pages[1:]:
+    for one in (page, others[0]):
+        await expect(one.locator(".line-state")).to_contain_text("Paused")
+    await others[4].set_viewport_size(NARROW)
+    await expect(others[4].get_by_role("button", name="Menu").locator(".count")).to_be_visible()
+    for one in others:
         await one.close()
+
+    # Somebody is back at the first one: it goes on where it was.
+    await page.locator(".talk").click()
+    cards = page.locator(".question-card.approval")
+    await expect(cards).to_have_count(2)
+    for nth in (1, 0):
+        await cards.nth(nth).get_by_role("button", name="Deny").click()
+        await expect(cards).to_have_count(nth)
+    await expect(page.locator(".answer-foot")).to_have_count(6)
+    await expect(page.locator("#question-count")).to_be_hidden()
 
 
 async def _a_lost_call_is_settled(page: Page) -> None:

@@ -1,10 +1,10 @@
 // A chat beside the page, with one version of an agent: to try what is not active yet.
 
-import { follow, stream } from "../api.js";
+import { stream } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { me, sessionPath } from "../me.js";
 import { actButton, say } from "../ui.js";
-import { hold } from "./question_card.js";
+import { followInPlace } from "./page_lines.js";
 import { add, isRunning, newTalk, openQuestions } from "./talk.js";
 import { TalkView } from "./talk_view.js";
 
@@ -77,7 +77,7 @@ export function sideChat(name, version, onClose) {
     fill(place, view.node);
     link.href = `/sessions/${encodeURIComponent(id)}`;
     link.hidden = false;
-    line = follow(sessionPath(id, "/events"), {
+    line = followInPlace(sessionPath(id, "/events"), {
       parameters: { tree: "true", until: "never" },
       onEvent: hear,
       onState: (state) => {

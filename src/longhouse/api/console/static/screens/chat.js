@@ -1,6 +1,6 @@
 // The chat: conversations, one talk that follows its journal, and the composer.
 
-import { follow, get, post, stream } from "../api.js";
+import { get, post, stream } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { plainLine, straight } from "../format.js";
 import { isAdmin, me, sessionPath } from "../me.js";
@@ -12,6 +12,7 @@ import { composer } from "../parts/composer.js";
 import { conversations } from "../parts/conversations.js";
 import { examplePrompts } from "../parts/first_run.js";
 import { keyOf, questionCard } from "../parts/question_card.js";
+import { followInPlace } from "../parts/page_lines.js";
 import { onQuestions, questions } from "../parts/question_count.js";
 import { add, addAside, isRunning, newTalk, openQuestions, titleOf } from "../parts/talk.js";
 import { TalkView } from "../parts/talk_view.js";
@@ -133,7 +134,7 @@ class Chat {
 
   followTalk() {
     this.line?.stop();
-    this.line = follow(sessionPath(this.id, "/events"), {
+    this.line = followInPlace(sessionPath(this.id, "/events"), {
       parameters: { tree: "true", until: "never" },
       lastId: this.lastId,
       onEvent: (event) => this.hear(event),
@@ -360,6 +361,7 @@ const DECIDES = new Set(["Decided", "Returned", "Replied", "Finished", "Failed",
 const LINES = {
   reconnecting: "The line was lost; reconnecting. Nothing is lost.",
   waiting: "The server has not answered yet. Browsers keep few lines to one server: if many pages of this console are open, close some.",
+  paused: "Paused: other pages of this console took the line. Click here to go on.",
 };
 
 function contentOf(text, images) {

@@ -1,6 +1,6 @@
 // One session: what happened in it, when, and why; what the model saw; everything that is kept of it.
 
-import { follow, get, post, remove, withQuery } from "../api.js";
+import { get, post, remove, withQuery } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { count, dateAndTime, plainLine, span, visible } from "../format.js";
 import { me, sessionPath } from "../me.js";
@@ -10,7 +10,8 @@ import { setTitle } from "../title.js";
 import { actButton, button, confirmed, copy, say, since, stateBadge, tabs } from "../ui.js";
 import { EventList, momentOf } from "../parts/event_list.js";
 import { rowPanel } from "../parts/inspector.js";
-import { hold, keyOf, questionCard } from "../parts/question_card.js";
+import { keyOf, questionCard } from "../parts/question_card.js";
+import { followInPlace } from "../parts/page_lines.js";
 import { RequestView } from "../parts/request_view.js";
 import { filesTab, logTab, memoryTab, messagesTab } from "../parts/session_tabs.js";
 import { lossesOf, secondsOf, takeoverWords } from "../parts/timeline_rows.js";
@@ -351,7 +352,7 @@ class OneSession {
   /* What happens while one looks */
 
   followEvents() {
-    this.line = follow(sessionPath(this.id, "/events"), {
+    this.line = followInPlace(sessionPath(this.id, "/events"), {
       parameters: { tree: "true", until: "never", deltas: "false" },
       lastId: this.lastId ?? "",
       onEvent: (event) => this.hear(event),
@@ -362,7 +363,7 @@ class OneSession {
 
   hear({ id, event, data }) {
     if (event === "error") return;
-    this.lastId = id;
+    if (id) this.lastId = id;
     this.events.push({ key: id ?? String(this.events.length), event, data });
     const fact = data.event;
     if (event === "Opened")
@@ -428,6 +429,7 @@ class OneSession {
     const shown = {
       open: isOver ? ["", ""] : ["live", "live"],
       reconnecting: ["lost", "reconnecting; nothing is lost"],
+      paused: ["lost", "paused: other pages took the line; click to go on"],
     }[state] ?? ["", ""];
     fill(this.lineState, shown[1] ? [h("i", { class: ["live-dot", shown[0]] }), shown[1]] : null);
   }
