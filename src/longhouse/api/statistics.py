@@ -27,7 +27,7 @@ NOT_AGAIN_FOR: Final = 5.0
 """Seconds for which nobody counts again after Postgres failed, or took too long."""
 
 WINDOWS: Final = {"1h": timedelta(hours=1), "6h": timedelta(hours=6), "24h": DAY}
-SHOWN: Final[dict[str, Any]] = {
+EXAMPLE: Final[dict[str, Any]] = {
     "since": "2026-01-31T12:00:00Z",
     "agents": [
         {
@@ -161,7 +161,7 @@ class WindowOfOwner(Window):
 router = strict_router("Watching", auth.user)
 admin_router = strict_router("Admin", auth.admin)
 Counts = Annotated[Statistics, of_app("statistics")]
-ANSWERS: Final[dict[int | str, dict[str, Any]]] = {200: wire.answer("Agents and tools, the busiest first.", SHOWN)}
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {200: wire.answer("Agents and tools, the busiest first.", EXAMPLE)}
 
 
 @router.get("/v1/statistics", responses=ANSWERS)

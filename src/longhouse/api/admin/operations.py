@@ -31,7 +31,7 @@ BEHIND: Final = 30.0
 
 Tone = Literal["good", "wait", "bad"]
 
-SHOWN: Final[dict[str, Any]] = {
+EXAMPLE: Final[dict[str, Any]] = {
     "version": "0.3.0",
     "workers": [{"id": "worker_1", **{name: value for name, value in docs.WORKER.items() if name != "worker_id"}}],
     "states": {"COMPLETED": 210, "RESEARCHING": 3},
@@ -305,7 +305,7 @@ def _bytes(number: int) -> str:
 router = strict_router("Admin", auth.admin)
 
 
-@router.get("/admin/operations", responses={200: wire.answer("How the installation does.", SHOWN)})
+@router.get("/admin/operations", responses={200: wire.answer("How the installation does.", EXAMPLE)})
 async def get_operations(operations: Annotated[Operations, of_app("operations")]) -> Response:
     """Workers, sessions by state, what ended per hour, model endpoints, Postgres, the mirror; and sentences that say
     what matters of it. A few seconds old at most; `models`, `history` and `growth` are about the last 24 hours."""

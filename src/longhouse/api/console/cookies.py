@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from longhouse.api import origins
+from longhouse.api import addresses, origins
 from longhouse.store.browser_sessions import LIFETIME
 
 NAME: Final = "longhouse"
@@ -36,7 +36,4 @@ def _set(response: Response, request: Request, value: str, seconds: int) -> None
 
 
 def scheme_of(request: Request) -> str:
-    """How the browser reached us, also through a proxy that terminates TLS. Whoever lies deceives only itself."""
-    said = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
-    is_https = "https" in (request.url.scheme, said) or request.headers.get("origin", "").startswith("https://")
-    return "https" if is_https else "http"
+    return addresses.scheme_of(request.scope)

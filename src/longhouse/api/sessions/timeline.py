@@ -32,7 +32,7 @@ from longhouse.tools.toolbox import Toolbox
 
 SHOWN: Final = 2_000
 """Characters of a task, a text, arguments and a result in a timeline."""
-WEIGHED: Final = 20
+WEIGHED: Final = 40
 """Steps of a page whose requests are composed again, to estimate their tokens: all of a long session would take
 seconds."""
 EXPORTED_AT_ONCE: Final = 500
@@ -75,7 +75,7 @@ async def list_steps(
     session_id: str,
     asked: Annotated[Steps, Query()],
 ) -> Response:
-    """The last replies of the model, in order, each with its usage and what it called; the last 20 of a page with the
+    """The last replies of the model, in order, each with its usage and what it called; the last 40 of a page with the
     estimated tokens of the parts of their requests, which `/steps/{n}/request` has of each. `next` leads to earlier
     ones."""
     row = await sessions.find(caller, session_id)
