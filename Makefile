@@ -41,7 +41,7 @@ run: $(VENV)/.run
 	@exec $(BIN)/longhouse serve
 
 test: $(VENV)/.test browser
-	@$(BIN)/pytest -n 3 --dist worksteal
+	@$(BIN)/pytest -n 4 --dist worksteal
 
 # The console is tested in Debian's Chromium. Where it cannot be installed, its stories are skipped and say so.
 browser:
@@ -52,7 +52,7 @@ browser:
 
 # The same tests, and which lines of src/ they reach; what runs in processes that are killed is not counted.
 coverage: $(VENV)/.test browser
-	@$(BIN)/pytest -n 3 --dist worksteal --cov --cov-report=term:skip-covered
+	@$(BIN)/pytest -n 4 --dist worksteal --cov --cov-report=term:skip-covered
 
 # llama.cpp and a small model, in a venv of their own: nothing else needs them.
 test-model: $(VENV)/.test $(MODEL_VENV)/.ready
