@@ -38,6 +38,7 @@ class Shown(msgspec.Struct, forbid_unknown_fields=True):
     request: msgspec.Raw
     digest: str
     matches: bool
+    tokens: dict[str, int]
     selection: dict[str, Any] | None = None
 
 
