@@ -20,7 +20,7 @@ from server_helpers import Process, data_folder, process
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
-STORY = " ".join(f"word{number}" for number in range(60))
+STORY = " ".join(f"word{number}" for number in range(600))
 LETTER = {"to": "Anna", "subject": "Friday", "text": "Dear Anna"}
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
@@ -38,7 +38,9 @@ class Clerk:
         if task == "list":
             return _final("\n\n".join(f"Line {number}" for number in range(60)))
         if task == "story":
-            return Say(calls=_final(STORY).calls, chunk=6, delay=0.2)
+            return Say(calls=_final(STORY).calls, chunk=12, delay=0.1)
+        if task == "huge" and step_of(body.messages) == 0:
+            return _final("x" * 1_000_001)
         if task == "trouble" and self.is_troubled:
             return say("", fault=ScriptedStatus(status=503, message="busy"))
         if task == "pay" and step_of(body.messages) == 0:
@@ -105,6 +107,7 @@ async def test_a_day_with_the_console(browser: Browser) -> None:
                 port = str(urlsplit(first.url).port)
                 async with process("serve", "--port", port, **settings):
                     await _a_lost_call_is_settled(page)
+                    await _the_first_key_and_the_last(page)
 
 
 async def _publish(house: Process, till: Till) -> None:
@@ -151,11 +154,11 @@ async def _a_draft_is_tried(visit: Visit) -> None:
 
 async def _files_are_chosen(visit: Visit) -> None:
     page = await visit.open("/documents")
-    notes = [{"name": f"{name}.md", "mimeType": "text/markdown", "buffer": b"# One\n\nPage."} for name in "abc"]
+    notes = [{"name": f"{name}.md", "mimeType": "text/markdown", "buffer": b"# One\n\nPage."} for name in "ab"]
     rows = page.locator("tbody tr")
     await expect(rows).to_have_count(1)  # it comes with Longhouse
     await page.locator("input[type=file]").set_input_files(notes)  # type: ignore[arg-type]
-    await expect(rows).to_have_count(4)
+    await expect(rows).to_have_count(3)
     await expect(page.locator(".uploads")).to_contain_text("1 page")
     await expect(page.locator(".uploads")).not_to_contain_text("1 pages")
     await page.goto(f"{visit.url}/?agent=clerk")
@@ -178,6 +181,11 @@ async def _follow_ups_stay_in_sight(page: Page, clerk: Clerk) -> None:
     await expect(thinking).to_contain_text("tried again in")
     clerk.is_troubled = False
     await expect(page.locator(".answer-foot")).to_have_count(4)
+
+    # An answer that is refused is no secret.
+    await _said(page, "huge")
+    await expect(page.locator(".note-line", has_text="The answer was refused")).to_be_visible()
+    await expect(page.locator(".answer-foot")).to_have_count(5)
 
     # What had been read of a turn that is stopped stays, and says that it was not kept.
     await _said(page, "story")
@@ -202,7 +210,7 @@ async def _words_decide_only_one_call(page: Page) -> None:
     await _said(page, "да")
     await expect(cards).to_have_count(0)
     await expect(note).to_have_text("read together with the decision")
-    await expect(page.locator(".answer-foot")).to_have_count(5)
+    await expect(page.locator(".answer-foot")).to_have_count(6)
 
 
 async def _six_pages_of_one_talk(visit: Visit, page: Page) -> None:
@@ -227,7 +235,7 @@ async def _six_pages_of_one_talk(visit: Visit, page: Page) -> None:
     for nth in (1, 0):
         await cards.nth(nth).get_by_role("button", name="Deny").click()
         await expect(cards).to_have_count(nth)
-    await expect(page.locator(".answer-foot")).to_have_count(6)
+    await expect(page.locator(".answer-foot")).to_have_count(7)
     await expect(page.locator("#question-count")).to_be_hidden()
 
 
@@ -238,3 +246,19 @@ async def _a_lost_call_is_settled(page: Page) -> None:
     await card.get_by_role("button", name="Happened", exact=True).click()
     await expect(card).to_have_count(0)
     await expect(page.locator(".entry.reply[data-key]").last).to_contain_text("The bank says: paid.")
+
+
+async def _the_first_key_and_the_last(page: Page) -> None:
+    await page.get_by_role("link", name="Keys").click()
+    await page.get_by_role("button", name="New key").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("textbox", name="Name").fill("mine")
+    await dialog.get_by_role("textbox", name="Owner").fill("ann")
+    await dialog.get_by_role("button", name="Make the key").click()
+    await dialog.get_by_role("button", name="I have it").click()
+    await expect(page.get_by_role("button", name="Sign out ann")).to_be_visible()
+    await page.get_by_role("button", name="Revoke").click()
+    await expect(dialog).to_contain_text("It is the key of this browser")
+    await expect(dialog).to_contain_text("It is the last admin key")
+    await dialog.get_by_role("button", name="Revoke").click()
+    await expect(page.get_by_label("API key")).to_be_visible()

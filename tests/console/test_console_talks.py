@@ -21,6 +21,7 @@ async def test_the_first_visit_leads_to_answers(serving: Serving, browser: Brows
         await page.get_by_role("button", name="A question").click()
         card = page.locator(".question-card.clarification")
         await expect(card).to_contain_text("which city are you in?")
+        await expect(page.get_by_role("textbox", name="Message")).to_be_focused()
         await expect(page).to_have_title("(1) What time is it where I am? · Longhouse")
         await card.get_by_role("textbox", name="Your answer").fill("Oslo")
         await card.get_by_role("button", name="Answer").click()

@@ -97,7 +97,7 @@ function show(element, row, isNew) {
   element.dataset.session = row.session_id;
   parts.box.setAttribute("aria-label", `Select ${title.slice(0, 60)}`);
   parts.state.className = `badge ${toneOf(row.state)}`;
-  parts.state.textContent = stateWords(row.state, questions().filter((one) => one.session_id === row.session_id));
+  parts.state.textContent = stateWords(row.state, questions().filter((one) => [one.root, one.session_id].includes(row.session_id)));
   parts.questions.hidden = !(row.questions > 1);
   parts.questions.textContent = row.questions;
   parts.questions.title = `${row.questions} open questions`;
