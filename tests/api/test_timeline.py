@@ -5,6 +5,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from key_helpers import Client, client_of, keyed
 
@@ -12,9 +13,10 @@ from delegating_server import CAST, SignTool, answer, ask, cast, in_steps, playi
 from longhouse.api.sessions import timeline
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
+from longhouse.journal.fold import fold
 from longhouse.journal.timeline import TimelineTurn, timeline_of
 from longhouse.models.scripted import ScriptedStatus, call, calls, say
-from longhouse.store import journals
+from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.timelines import timelines_of
 from old_database import OLD_JOURNALS, brought
@@ -170,6 +172,20 @@ async def test_a_session_that_has_not_begun_has_no_turns(db: Database) -> None:
     found = await timelines_of(db, "s_1", 10)
     assert (found.sessions["s_1"].turns, found.sessions["s_1"].version) == ([], None)
     assert not (await timelines_of(db, "s_2", 10)).sessions
+
+
+async def test_a_turn_whose_start_is_a_long_event_has_its_task(db: Database) -> None:
+    opening = events.Opened(agent=AGENT, version=1, owner="local", conversation="c")
+    await journals.open(db, "s_1", opening, prompted("Go."), task="Go.")
+    lease = await leases.claim(db, "s_1", "w")
+    assert lease is not None
+    denied = tuple(f"tool_{n}" for n in range(10_000))
+    new = [msgspec.structs.replace(started(2), rights=events.Rights(denied=denied))]
+    session = fold([Recorded(seq=3, at=BEGAN, event=new[0])], await journals.load(db, "s_1"))
+    await journals.append(db, session, new, fence=lease.fence, worker="w", at=BEGAN, rest=None)
+    assert await db.value("SELECT body_digest IS NOT NULL FROM journal WHERE kind = 'Started'")
+    [turn] = (await timelines_of(db, "s_1", 10)).sessions["s_1"].turns
+    assert (turn.task, turn.number) == ("Go.", 1)
 
 
 def told(*story: tuple[int, str, events.Event]) -> TimelineTurn:
