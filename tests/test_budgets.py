@@ -11,7 +11,7 @@ BUDGETS = {
     "agents": 2_850,
     "api": 8_300,  # documents, memory files, the ledger; lists, timelines, questions; the console; statistics
     "catalog": 680,
-    "cli": 3_550,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting
+    "cli": 3_650,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting and settling
     "config": 990,
     "integrations": 1_060,
     "journal": 2_660,  # working memory is folded too; counters and timelines of sessions; the words that decide

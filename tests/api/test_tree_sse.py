@@ -1,6 +1,7 @@
 """GET /v1/sessions/{id}/events?tree=true: a session and its sub-agents as one stream, read once and in order."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -133,6 +134,14 @@ async def test_from_any_id_the_stream_goes_on_without_loss_or_repeat_also_after_
             assert [event async for event in sse(response)] == whole[8:]
         for place, event in enumerate(whole):
             assert await streamed(house, session_id, event.id) == whole[place + 1 :], event.event
+        path, places = f"/v1/sessions/{session_id}/events?after=now", {}
+        for is_tree in ("true", "false"):
+            async with house.http.get(f"{path}&tree={is_tree}") as response:
+                [places[is_tree]] = re.findall(r"^id: (.*)$", await response.text(), re.MULTILINE)
+        assert places["false"] == str((await house.session(session_id))["head"])
+        await house.say("And again.", model=session_id)
+        later = await streamed(house, session_id, places["true"])
+        assert [one.json for one in later] == [one.json for one in (await streamed(house, session_id))[len(whole) :]]
 
 
 async def test_without_tree_the_ids_are_plain_seqs_and_sub_agents_are_not_told_of(serving: Serving) -> None:

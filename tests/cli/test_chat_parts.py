@@ -64,6 +64,32 @@ def test_no_text_moves_the_cursor_or_turns_the_writing() -> None:
     assert finished(megabyte) == 0
 
 
+def test_html_is_text() -> None:
+    for written in ("Use <b>bold</b> here.", "<div>\nin a block\n</div>", "Vec<T> and <!-- a note -->"):
+        assert drawn(SafeMarkdown(written)).split() == written.split()
+    assert "~~" not in drawn(SafeMarkdown("~~gone~~"))
+
+
+def test_a_lost_worker_is_told_and_a_state_only_where_a_turn_has_ended() -> None:
+    asked = {
+        "kind": "unknown_outcome", "agent": "ben", "text": "Did pay happen?", "tool": "pay", "deadline": None,
+        "arguments": "{}",
+    }  # fmt: skip
+    assert "Its worker was lost while it ran" in drawn(pages.decision(asked, 0))
+    told = {"text": "Did pay happen? It is not known: the bank is slow."}
+    assert "worker" not in drawn(pages.decision(asked | told, 0)), "it has a reason of its own"
+    session: dict[str, Any] = {"result": None, "error": None}
+    assert [*pages.result(session | {"state": "WAITING_FOR_APPROVAL"})] == []
+    assert "cancelled" in "".join(map(drawn, pages.result(session | {"state": "CANCELLED"})))
+
+
+def test_agents_are_listed_with_what_they_can() -> None:
+    listed = [{"id": "auto"}, {"id": "ann", "capabilities": "Counts\x1b[2J\nthings."}]
+    text = drawn(pages.agents(listed, "ann"))
+    assert "● ann" in text
+    assert "Counts\\x1b[2J things." in text
+
+
 def test_a_call_is_shown_as_what_will_run() -> None:
     asked = {
         "kind": "approval", "agent": "ben", "text": "May pay run?", "tool": "pay", "deadline": BEGAN.isoformat(),
@@ -175,11 +201,9 @@ def told(reader: EventReader, *events: ServerEvent) -> tuple[str, list[str]]:
 
 
 def test_events_become_what_a_chat_would_have_said() -> None:
-    reader = EventReader("master", 3, {"1-action-0": "signtool"})
+    reader = EventReader("master", {"1-action-0": "signtool"})
     said, done = told(
         reader,
-        fact(2, "Replied", text="before"),
-        ServerEvent("subagent_tool", "x", {"event": "subagent_tool"}),
         fact(4, "Returned", call="1-action-0", outcome={"type": "Output", "content": "signed"}),
         ServerEvent("delta", "", {"kind": "content", "offset": 0, "text": "I "}),
         ServerEvent("delta", "", {"kind": "reasoning", "offset": 0, "text": "hm"}),

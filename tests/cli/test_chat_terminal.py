@@ -103,7 +103,7 @@ async def test_a_person_talks_answers_decides_cancels_and_comes_back(serving: Se
             await terminal.until("Ctrl-C again leaves.")
             await terminal.until("you> ")
             terminal.press("\x03")
-            await terminal.until(f"longhouse chat --model {session_id}")
+            await terminal.until(f"longhouse chat --url {house.url} --model {session_id}")
             assert await terminal.ended() == 0
         history = tmp_path / "longhouse" / "chat_history"
         assert stat.S_IMODE(history.stat().st_mode) == 0o600
@@ -123,6 +123,7 @@ async def test_what_was_left_open_is_asked_again_and_a_signal_ends_the_chat(serv
             seen = await terminal.until("answer> ")
             assert "you> Go." in seen
             assert "Which?" in seen
+            assert '{"questions"' not in seen, "it is asked in words"
             terminal.press("That.\r")
             await terminal.until("[y/n] ")
             terminal.press("n not today\r")
@@ -134,3 +135,30 @@ async def test_what_was_left_open_is_asked_again_and_a_signal_ends_the_chat(serv
         with chatting(house, tmp_path, "--model", "nobody") as terminal:
             await terminal.until("'nobody' does not exist")
             assert await terminal.ended() == 1
+
+
+async def test_a_call_is_decided_while_another_agent_works(serving: Serving, tmp_path: Path) -> None:
+    roles: dict[str, Any] = {
+        "master": in_steps(calls(ask("ann", "Sign."), ask("ben", "Work."))),
+        "ann": in_steps(call("signtool"), answer("It is signed.")),
+        "ben": lambda body: say("", fault=Hang(seconds=600)),
+    }
+    async with playing(serving, roles) as house:
+        body = {"model": "master", "stream": True, "messages": [{"role": "user", "content": "Go."}]}
+        async with house.http.post("/v1/chat/completions", json=body) as response:
+            await response.content.readline()
+        session_id = await session_of(house.db, "master", "root")
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        with chatting(house, tmp_path, "--model", session_id) as terminal:
+            await terminal.until("[y/n] ")
+            terminal.press("/show\r")
+            await terminal.until("turn 1 · ")
+            await terminal.until("[y/n] ")
+            terminal.press("y\r")
+            seen = await terminal.until("✓ ann It is signed.")
+            assert "    ✓ signtool" in seen
+            assert "▸" not in seen, "what had happened before is not told again"
+            assert (await house.session(await session_of(house.db, "ben")))["state"] == "RESEARCHING"
+            terminal.press("\x03")
+            await terminal.until("you> ")
+            assert (await house.session(session_id))["state"] == "CANCELLED"

@@ -77,6 +77,13 @@ async def test_who_is_not_there_is_said_in_one_sentence(serving: Serving, tmp_pa
         )
         assert said.returncode == 1
         assert "'nobody' does not exist" in said.stderr
+    async with serving(admin_key="key-of-this-test-only-3fa8") as house:
+        said = await asyncio.to_thread(completed, "chat", "--url", house.url, folder=tmp_path, typed="hello\n")
+        assert said.stderr.strip() == (
+            f"longhouse: {house.url} asks for an API key: give one with --key, or as LONGHOUSE_API_KEY."
+        )
+    said = await asyncio.to_thread(completed, "chat", "--url", house.url, folder=tmp_path, typed="hello\n")
+    assert said.stderr.strip() == f"longhouse: Longhouse cannot be reached at {house.url}: Connection refused"
     for address in ("127.0.0.1:8400", "ftp://somewhere", "http://"):
         with pytest.raises(SetupError, match=f"'{address}' is not an address"):
             await talk(address, "master")

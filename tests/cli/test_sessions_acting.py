@@ -1,18 +1,41 @@
-"""`longhouse sessions approve | deny | answer | cancel | tail`: acting in sessions from the command line."""
+"""`longhouse sessions approve | deny | settle | answer | cancel | tail`: acting in sessions from the command line."""
 
 import re
+from typing import Any, ClassVar
 
 import pytest
 
-from delegating_server import answer, ask, in_steps, playing, question, session_of, task_of
+from delegating_server import (
+    CAST,
+    PLAIN,
+    SignTool,
+    agent,
+    answer,
+    ask,
+    in_steps,
+    playing,
+    question,
+    session_of,
+    task_of,
+)
 from longhouse.agents.strategies.protocol import Body
 from longhouse.cli import sessions as commands
 from longhouse.errors import SetupError
-from longhouse.journal import events
+from longhouse.journal.events import Effect
 from longhouse.models.scripted import Hang, Say, call, calls, say
 from longhouse.settings import Settings
-from longhouse.store import journals
+from longhouse.tools import BaseTool, ToolContext
+from longhouse.tools.outcomes import CallError
 from server_helpers import Serving
+
+
+class WireTool(BaseTool):
+    """Send money, once; the bank does not answer."""
+
+    effect: ClassVar[Effect] = "once"
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        raise CallError("the bank did not answer", in_doubt=True)
 
 
 def ben(body: Body) -> Say:
@@ -62,6 +85,38 @@ async def test_what_a_session_waits_for_is_answered_and_decided(
             await commands.show_session(settings, "")
         with pytest.raises(SetupError, match="there is no session"):
             await commands.cancel_turn(settings, "no\x00where")
+
+
+async def test_an_unknown_outcome_is_settled_and_a_call_in_the_background_is_decided(
+    serving: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begins = calls(ask("ben", "Oslo", wait=False), call("wiretool"))
+    roles = {"master": in_steps(begins, call("wiretool"), answer("Done.")), "ben": ben}
+    wires = agent("master", tools=(*PLAIN, "wiretool"))
+    async with playing(serving, roles, templates=(wires, *CAST[1:]), tools=[SignTool, WireTool]) as house:
+        settings = Settings(database_url=serving.dsn)
+        session_id = (await house.say("Go.", model="master"))["model"]
+        with pytest.raises(SetupError, match=r"waits for approval .`longhouse sessions settle` is for"):
+            await commands.approve_call(settings, session_id)
+        with pytest.raises(SetupError, match="--result goes with `happened`"):
+            await commands.settle_call(settings, session_id, "give-up", None, "wired")
+        capsys.readouterr()
+        await commands.settle_call(settings, session_id, "happened", None, "wired 5 这个")
+        assert capsys.readouterr().out.splitlines()[-1] == "1-action-1 is settled: happened"
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        await commands.settle_call(settings, session_id, "give-up", "2-action-0")
+        await house.until(session_id, "COMPLETED")
+        with pytest.raises(SetupError, match=r"has an unknown outcome .*COMPLETED"):
+            await commands.settle_call(settings, session_id, "did-not-happen")
+        child = await session_of(house.db, "ben")
+        await house.until(child, "WAITING_FOR_APPROVAL")
+        await commands.approve_call(settings, session_id, "ben/1-action-0")
+        await house.until(child, "COMPLETED")
+        capsys.readouterr()
+        await commands.tail_session(settings, session_id, last=100)
+        told = capsys.readouterr().out
+        assert "master  gets: wired 5 这个" in told
+        assert "give_up by cli (2-action-0)" in told
 
 
 async def test_a_turn_is_cancelled_from_another_process(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a person does in a session from the command line: decide a call, answer a question, cancel a turn.
+"""What a person does in a session from the command line: decide or settle a call, answer a question, cancel a turn.
 
 All of it is written to the database, as the API writes it; a worker goes on with the session within half a second.
 """
@@ -19,22 +19,27 @@ from longhouse.store import journals
 from longhouse.store.database import Database
 
 BY: Final = "cli"
+UNASKED: Final = "no call of it waits for approval (`longhouse sessions settle` is for an unknown outcome)"
+UNDOUBTED: Final = "no call of it has an unknown outcome (`longhouse sessions approve` and `deny` are for approvals)"
 GONE: Final = "the session moved on meanwhile; `longhouse sessions show` tells what it waits for now."
 
 
-async def decide(db: Database, session_id: str, name: str | None, decision: Decision, comment: str) -> str:
-    """Decides a call that waits for approval; its name."""
+async def decide(
+    db: Database, session_id: str, name: str | None, decision: Decision, *, comment: str = "", result: str | None = None
+) -> str:
+    """Decides a call that waits for approval, or settles one whose outcome is unknown; its name."""
     first: Question | None = None
     for _ in range(decisions.RACES):
         session = await journals.load(db, session_id)
-        waiting = await find_questions(db, session, name, partial(decisions.is_possible, decision))
-        one = _only(waiting, session, "no call of it waits for approval")
+        fits = partial(decisions.is_possible, decision)
+        waiting = await find_questions(db, session, name, fits, in_background=True)
+        one = _only(waiting, session, UNASKED if decision in ("approve", "deny") else UNDOUBTED)
         if first and not one.is_same(first):
             raise SetupError(GONE)
         first = one
         decided = events.Decided(call=one.call.call, decision=decision, by=BY, comment=comment)
         try:
-            await _inbox(db).decide(one.session, decided)
+            await _inbox(db).decide(one.session, decided, result)
         except journals.NotThere:
             continue
         return one.label(session)
@@ -44,7 +49,7 @@ async def decide(db: Database, session_id: str, name: str | None, decision: Deci
 async def answer(db: Database, session_id: str, name: str | None, text: str) -> str:
     """Answers a question, the oldest if none is named; its name."""
     session = await journals.load(db, session_id)
-    waiting = await find_questions(db, session, name, lambda one: one.call.call_kind == "ask")
+    waiting = await find_questions(db, session, name, lambda one: one.call.call_kind == "ask", in_background=True)
     one = _only(waiting[:1], session, "it asks nothing")
     try:
         await _inbox(db).answer(one.session, one.call.call, text, by=BY)

@@ -1,6 +1,6 @@
 """`longhouse sessions …`: list sessions, draw or follow one, decide what it waits for; directly in the database."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -32,6 +32,12 @@ SessionId = Annotated[
     str, typer.Argument(help="The id, as `longhouse sessions list` shows it; its beginning is enough where one has it.")
 ]
 Call = Annotated[str | None, typer.Argument(help="Which call, where several wait; `sessions show` tells their names.")]
+Outcome = Literal["happened", "did-not-happen", "give-up"]
+DECISIONS: Final[dict[Outcome, Decision]] = {
+    "happened": "happened",
+    "did-not-happen": "did_not_happen",
+    "give-up": "give_up",
+}
 Comment = Annotated[str, typer.Option(help="Why; the agent is told it with a denial.")]
 
 
@@ -100,8 +106,23 @@ async def deny_call(settings: Settings, session_id: SessionId, call: Call = None
 
 async def _decide(settings: Settings, session_id: str, call: str | None, decision: Decision, comment: str) -> None:
     async with open_store(settings, create=False) as (db, _):
-        name = await acting.decide(db, await found(db, session_id), call, decision, comment)
+        name = await acting.decide(db, await found(db, session_id), call, decision, comment=comment)
     typer.echo(f"{plain(name)} is {'approved' if decision == 'approve' else 'denied'}")
+
+
+async def settle_call(
+    settings: Settings,
+    session_id: SessionId,
+    outcome: Annotated[Outcome, typer.Argument(help="What became of it; what did not happen is made now.")],
+    call: Call = None,
+    result: Annotated[str | None, typer.Option(help="With `happened`: what the agent is told it returned.")] = None,
+) -> None:
+    """Say what became of a call whose outcome is unknown, as when its worker was lost."""
+    if result is not None and outcome != "happened":
+        raise SetupError("--result goes with `happened` only: leave it out.")
+    async with open_store(settings, create=False) as (db, _):
+        name = await acting.decide(db, await found(db, session_id), call, DECISIONS[outcome], result=result)
+    typer.echo(f"{plain(name)} is settled: {outcome}")
 
 
 async def answer_question(
@@ -159,4 +180,5 @@ async def tell_story(
 
 cli = typer.Typer(help="Sessions: which there are, what happened in one, what it waits for.", no_args_is_help=True)
 add_commands(cli, {"list": list_sessions, "show": show_session, "story": tell_story, "tail": tail_session})
-add_commands(cli, {"approve": approve_call, "deny": deny_call, "answer": answer_question, "cancel": cancel_turn})
+add_commands(cli, {"approve": approve_call, "deny": deny_call, "settle": settle_call})
+add_commands(cli, {"answer": answer_question, "cancel": cancel_turn})

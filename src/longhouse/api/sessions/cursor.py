@@ -15,6 +15,7 @@ from longhouse.store.delegation.tree import Root
 from longhouse.store.sessions import SessionRow
 
 BEGINNING: Final = "0"
+NOW: Final = "now"
 LONGEST: Final = 60_000
 """Characters of an id; servers and proxies refuse longer headers anyway."""
 
@@ -51,6 +52,10 @@ class TreeCursor(SessionCursor):
 
 async def cursor_of(db: Database, row: SessionRow, text: str, *, is_tree: bool) -> SessionCursor:
     """Decodes a cursor; an invalid one, or one of another session, is refused."""
+    if text == NOW:
+        nodes = await tree.nodes(db, [Root(row.id, row.id, None)]) if is_tree else []
+        heads = {**{node.id: node.head for node in nodes}, row.id: row.head}
+        return TreeCursor(row.id, heads) if is_tree else SessionCursor(row.id, heads)
     if not is_tree:
         if not (text.isascii() and text.isdecimal() and len(text) < 19 and int(text) <= row.head):
             raise _refusal()

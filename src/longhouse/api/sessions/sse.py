@@ -12,7 +12,7 @@ from pydantic import Field
 from longhouse.api import auth, streaming, wire
 from longhouse.api.json_route import strict_router
 from longhouse.api.pagination import Omittable, YesOrNo
-from longhouse.api.sessions.cursor import BEGINNING, SessionCursor, cursor_of
+from longhouse.api.sessions.cursor import BEGINNING, NOW, SessionCursor, cursor_of
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
@@ -36,7 +36,7 @@ router = strict_router("Sessions", auth.user)
 
 
 class Following(wire.StrictModel):
-    after: str = Field(BEGINNING, description="Continue after the event with this id")
+    after: str = Field(BEGINNING, description="Continue after the event with this id, or `now`")
     until: Literal["rest", "never"] = Field("rest", description="Close when nobody can move, or never")
     tree: YesOrNo = Field("false", description="Also what the sub-agents do")
     deltas: YesOrNo = Field("true", description="Also what is being written")
@@ -56,10 +56,13 @@ async def get_events(
     """The session's events as server-sent events; resume with `Last-Event-ID` or `after`."""
     db, deltas, is_tree = sessions.db, asked.deltas == "true", asked.tree == "true"
     row = await sessions.find(caller, session_id)
-    cursor = await cursor_of(db, row, last_event_id or asked.after or BEGINNING, is_tree=is_tree)
+    after = last_event_id or asked.after or BEGINNING
+    cursor = await cursor_of(db, row, after, is_tree=is_tree)
     reader = TreeReader.of_session(db, row.id, row.conversation_id, cursor.seen_heads) if is_tree else None
     resting = await journals.load(db, row.id, row.head) if asked.until == "rest" else None
-    return streaming.EventStream(events_of(db, sessions.bus, cursor, reader, until_rest_of=resting, deltas=deltas))
+    return streaming.EventStream(
+        events_of(db, sessions.bus, cursor, reader, until_rest_of=resting, deltas=deltas, tells_start=after == NOW)
+    )
 
 
 async def events_of(
@@ -70,13 +73,17 @@ async def events_of(
     *,
     until_rest_of: Session | None,
     deltas: bool,
+    tells_start: bool = False,
 ) -> AsyncGenerator[bytes, None]:
     """Journal events after the cursor come first, then the draft of the running step, then live events.
 
     `reader`: reads the sub-agents too; without it, the stream shows the session alone. `until_rest_of`: the current
     session, folded along to end the stream when the session rests, and with a reader when no session of the tree can
-    proceed. Without it the stream never ends by itself, and a client that only listens costs no fold.
+    proceed. Without it the stream never ends by itself, and a client that only listens costs no fold. `tells_start`:
+    the id to continue from is sent first, before anything happens.
     """
+    if tells_start:
+        yield f"id: {cursor.id}\n\n".encode()
     top, watch, silent = cursor.root, _Watch(db, until_rest_of, has_subagents=reader is not None), 0
     beat = POLL_EVERY if reader else streaming.HEARTBEAT_EVERY
     with bus.subscribed(top) as subscription:

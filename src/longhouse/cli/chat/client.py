@@ -1,7 +1,8 @@
 """What `longhouse chat` asks the server over HTTP."""
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,6 +73,15 @@ class ChatClient:
                     name, _, value = line.partition(b":")
                     fields[name] = value.removeprefix(b" ")
 
+    async def now(self, session_id: str) -> str:
+        """The place in the stream of events at which the session and its sub-agents are now, also while they work."""
+        path, query = f"/v1/sessions/{session_id}/events", {"tree": "true", "after": "now"}
+        async with self.http.get(path, params=query) as response, aclosing(_lines(response)) as lines:
+            async for line in lines:
+                if line.startswith(b"id: "):
+                    return line.removeprefix(b"id: ").decode()
+        raise _unanswered(b"")
+
     async def get(self, path: str, **query: str) -> Any:
         async with self.http.get(path, params=query) as response:
             return await _answer(response)
@@ -79,6 +89,14 @@ class ChatClient:
     async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         async with self.http.post(path, json=body) as response:
             return await _answer(response)
+
+    def reason(self, error: aiohttp.ClientError | TimeoutError | UnansweredError) -> str:
+        """Why there was no answer, in one sentence."""
+        if not isinstance(error, UnansweredError):
+            return f"Longhouse cannot be reached at {self.url}: {_cause(error)}"
+        if error.code == "invalid_api_key" and "authorization" not in self.http.headers:
+            return f"{self.url} asks for an API key: give one with --key, or as LONGHOUSE_API_KEY."
+        return str(error)
 
 
 @asynccontextmanager
@@ -99,7 +117,7 @@ def _address(url: str) -> URL:
     return address.origin()
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """The lines of a stream, however long: a line of an answer may be larger than aiohttp's own limit."""
     if response.status != 200:
         raise _unanswered(await response.read())
@@ -128,6 +146,12 @@ def _unanswered(answer: bytes | Chunk) -> UnansweredError:
         return UnansweredError("what answers there is not Longhouse")
 
 
-def reason(error: aiohttp.ClientError | TimeoutError | UnansweredError, url: str) -> str:
-    """Why there was no answer, in one sentence."""
-    return str(error) if isinstance(error, UnansweredError) else f"Longhouse cannot be reached at {url}: {error}"
+def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
+    """What failed, without the connector's own terms."""
+    if isinstance(error, TimeoutError):
+        return "it took too long to answer"
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return str(error)
+    failed, number = error.os_error, error.os_error.errno or 0
+    # Numbers below zero are those of name look-ups, which have words of their own.
+    return os.strerror(number) if number > 0 else failed.strerror or str(failed)

@@ -3,6 +3,7 @@
 import getpass
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -29,13 +30,14 @@ def chat(
 
     async def main(settings: Settings) -> None:
         address = url or f"http://{settings.host}:{settings.port}"
-        await talk(address, model or settings.default_template, key, user)
+        again = [*(["--url", url] if url else []), *(["--user", user] if user else [])]
+        await talk(address, model or settings.default_template, key, user, again)
 
     run(Settings(log_level="warning"), main)
 
 
-async def talk(url: str, model: str, key: str = "", user: str = "") -> None:
-    """Talks until the person leaves, or standard input ends."""
+async def talk(url: str, model: str, key: str = "", user: str = "", again: Sequence[str] = ()) -> None:
+    """Talks until the person leaves, or standard input ends; `again`: the options to go on with later."""
     async with open_client(url, key, user or account(key)) as client:
         if not _is_terminal():
             await plain.talk(client, model)
@@ -43,7 +45,7 @@ async def talk(url: str, model: str, key: str = "", user: str = "") -> None:
         # Scripts need not load what draws on terminals.
         from longhouse.cli.chat.conversation import Conversation  # noqa: PLC0415
 
-        await Conversation(client).hold(model)
+        await Conversation(client, again).hold(model)
 
 
 def account(key: str) -> str:

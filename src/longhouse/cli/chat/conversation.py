@@ -2,10 +2,11 @@
 
 import asyncio
 import re
+import shlex
 import signal
 import sys
 import termios
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from longhouse import clock
 from longhouse.cli.chat import pages
-from longhouse.cli.chat.client import ChatClient, Chunk, UnansweredError, reason
+from longhouse.cli.chat.client import ChatClient, Chunk, UnansweredError
 from longhouse.cli.chat.follow import EventReader
 from longhouse.cli.chat.line_editor import LineEditor, state_folder
 from longhouse.cli.chat.turn_view import TurnView
@@ -29,7 +30,7 @@ PATIENCE: Final = 60
 """Seconds that a server which went away in mid-turn is waited for."""
 HELP: Final = {
     "/help": "this list",
-    "/agents": "the agents that can be talked to",
+    "/agents": "the agents that can be talked to, and what each can",
     "/new [agent]": "begin a new session, with this agent or the same one",
     "/sessions": "your newest sessions",
     "/resume [id]": "go on with a session: the newest one, or the one whose id begins so",
@@ -53,8 +54,10 @@ class Left(Exception):  # noqa: N818 - no error: the person has left
 class Conversation:
     """One person at a terminal, who talks in one session at a time."""
 
-    def __init__(self, client: ChatClient, console: Console | None = None) -> None:
+    def __init__(self, client: ChatClient, again: Sequence[str] = (), console: Console | None = None) -> None:
         self.client = client
+        self._again = again
+        """The options of the command that goes on with the session."""
         self.console = console or Console(highlight=False)
         self.editor = LineEditor([name.split()[0] for name in HELP], state_folder())
         self.agent = ""
@@ -74,7 +77,9 @@ class Conversation:
         finally:
             if self.session_id:
                 self._say(f"The session: {self.session_id}", "dim")
-                self._say(f"Go on with: longhouse chat --model {self.session_id}", "dim")
+                command = shlex.join(["longhouse", "chat", *self._again, "--model", self.session_id])
+                # Not broken into lines: it is copied.
+                self.console.print(Text(f"Go on with: {readable_lines(command)}", "dim"), soft_wrap=True)
 
     async def _begin(self, model: str) -> None:
         """Talks to this agent, or goes on with the session that the name means."""
@@ -91,8 +96,9 @@ class Conversation:
                 self.agent = model
                 return
             await self._resume(found)
+            await self._settle()
         except FAILURES as error:
-            raise SetupError(reason(error, self.client.url)) from None
+            raise SetupError(self.client.reason(error)) from None
 
     # Reading
 
@@ -112,19 +118,26 @@ class Conversation:
         if not text:
             return
         try:
-            if text.startswith("/") and "\n" not in text:
-                await self._command(*text.split(maxsplit=1))
-            else:
+            if not await self._is_command(text):
                 await self._send(text)
+            elif text.startswith("/resume"):
+                await self._settle()
         except FAILURES as error:
-            self._say(reason(error, self.client.url), "red")
+            self._say(self.client.reason(error), "red")
+
+    async def _is_command(self, text: str) -> bool:
+        """Does what a line says that is a command."""
+        if not text.startswith("/") or "\n" in text:
+            return False
+        await self._command(*text.split(maxsplit=1))
+        return True
 
     async def _command(self, name: str, rest: str = "") -> None:
         match name:
             case "/help":
                 self.console.print(pages.help_page(HELP, KEYS))
             case "/agents":
-                self.console.print(pages.agents(await self._agents(), self.agent))
+                self.console.print(pages.agents((await self.client.get("/v1/models"))["data"], self.agent))
             case "/new":
                 await self._new(rest)
             case "/sessions":
@@ -179,15 +192,15 @@ class Conversation:
         return None
 
     async def _resume(self, session_id: str) -> None:
-        """Shows the talk so far, and goes on: with what runs, with what is asked, or with the next message."""
+        """Shows the talk so far, and goes on with what runs."""
+        after = await self.client.now(session_id)
         timeline = await self.client.get(f"/v1/sessions/{session_id}/timeline", turns="20")
         session = await self.client.get(f"/v1/sessions/{session_id}")
         self.session_id, self.agent = session_id, session["template"]
         for part in pages.talk(timeline, session):
             self.console.print(part)
         if session["state"] in pages.MOVING:
-            await self._watch(self._events(session["head"]))
-        await self._settle()
+            await self._watch(self._events(after))
 
     async def _show(self) -> None:
         if not self.session_id:
@@ -202,11 +215,9 @@ class Conversation:
         await self._watch(self.client.say(self.session_id or self.agent, text, reply_to))
         await self._settle()
 
-    async def _events(
-        self, head: int = 0, after: str = "", tools: dict[str, str] | None = None
-    ) -> AsyncIterator[Chunk]:
-        """What the session does from now on, until it rests."""
-        reader = EventReader(self.agent, head, tools or {})
+    async def _events(self, after: str, tools: dict[str, str] | None = None) -> AsyncIterator[Chunk]:
+        """What the session does after this place, until it rests."""
+        reader = EventReader(self.agent, tools or {})
         async with aclosing(self.client.events(self.session_id, after)) as events:
             async for event in events:
                 for chunk in reader.chunks(event):
@@ -270,11 +281,12 @@ class Conversation:
     async def _reconnect(self) -> None:
         """Waits for the server, then goes on with the session: nothing that was sent is lost."""
         self._say("The connection was lost. Reconnecting…", "yellow")
-        session = None
+        session, after = None, ""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 while session is None:
                     with suppress(*FAILURES):
+                        after = await self.client.now(self.session_id)
                         session = await self.client.get(f"/v1/sessions/{self.session_id}")
                     await asyncio.sleep(0.5)
         if session is None:
@@ -282,7 +294,7 @@ class Conversation:
             return
         self._say("Connected again.", "dim")
         if session["state"] in pages.MOVING:
-            await self._watch(self._events(session["head"]))
+            await self._watch(self._events(after))
             return
         for part in pages.result(session):
             self.console.print(part)
@@ -310,10 +322,7 @@ class Conversation:
         except (EOFError, KeyboardInterrupt):
             self._say("The question stays open; /resume asks it again.", "dim")
             return False
-        if not text:
-            return True
-        if text.startswith("/") and "\n" not in text:
-            await self._command(*text.split(maxsplit=1))
+        if not text or await self._is_command(text):
             return True
         self.console.print()
         await self._watch(self.client.say(self.session_id, text, question["name"]))
@@ -329,27 +338,22 @@ class Conversation:
         except (EOFError, KeyboardInterrupt):
             self._say("It stays undecided; /resume asks again, and so does the console.", "dim")
             return False
+        if await self._is_command(typed):
+            return True
         decided = outcome(typed) if is_lost else decision(typed)
         if decided is None:
             keys = "h, with its result, or d or g" if is_lost else "y or n"
             after_n = "" if is_lost else "; words after n are told to the agent as the reason"
             self._say(f"{keys} decides{after_n}. Ctrl-D decides later.", "dim")
             return True
-        after = await self._cursor()
+        after = await self.client.now(self.session_id)
         # To the session that asks: there its id means this call and no other, whatever has happened since.
         body = {"call_id": question["call_id"], **decided}
         await self.client.post(f"/v1/sessions/{question['session_id']}/approval", body)
         self.console.print()
-        await self._watch(self._events(after=after, tools={question["call_id"]: question.get("tool", "")}))
+        is_own = question["session_id"] == self.session_id
+        await self._watch(self._events(after, {question["call_id"]: question["tool"]} if is_own else {}))
         return True
-
-    async def _cursor(self) -> str:
-        """The place in the stream of events at which the session rests now."""
-        last = ""
-        async with aclosing(self.client.events(self.session_id)) as events:
-            async for event in events:
-                last = event.id or last
-        return last
 
     def _say(self, words: str, style: str = "") -> None:
         self.console.print(Text(readable_lines(words), style=style))

@@ -8,11 +8,10 @@ from longhouse.journal.session import joined_text
 
 
 class EventReader:
-    """Turns events into chunks. Events up to `head` of the session itself, and all before them, are known already."""
+    """Turns events into chunks."""
 
-    def __init__(self, agent: str, head: int, tools: Mapping[str, str]) -> None:
+    def __init__(self, agent: str, tools: Mapping[str, str]) -> None:
         self._agent = agent
-        self._head = head
         self._tools = dict(tools)
         """Call -> its tool, of calls that have not returned."""
         self._replies: list[str] = []
@@ -27,10 +26,8 @@ class EventReader:
             case "retrying":
                 yield _activity("retrying", self._agent, reason=data["reason"])
             case name if name.startswith("subagent_"):
-                if not self._head:
-                    yield {"choices": [], "x_agent": data}
-            case _ if data.get("seq", 0) > self._head:
-                self._head = 0
+                yield {"choices": [], "x_agent": data}
+            case _ if "seq" in data:
                 yield from self._fact(event.name, data["event"])
 
     def _draft_of(self, name: str, data: dict[str, Any]) -> Iterator[Chunk]:

@@ -17,7 +17,8 @@ CELLS: Final = 2_000
 """Of a table that is laid out, at most: a few kilobytes can ask for a million cells, and Rich takes its time."""
 PARSED: Final = 30_000
 """Cells that a text could ask for, before it is parsed at all."""
-_PARSER: Final = MarkdownIt().enable("table")
+# HTML is text here: Rich leaves its tokens out.
+_PARSER: Final = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
 class SafeMarkdown:
@@ -37,7 +38,8 @@ class SafeMarkdown:
 
     def _laid_out(self) -> Markdown | Text:
         if not _is_wide(self._text):
-            drawn = Markdown(self._text, hyperlinks=False, code_theme="ansi_dark")
+            drawn = Markdown("", hyperlinks=False, code_theme="ansi_dark")
+            drawn.parsed = _PARSER.parse(self._text)
             if not _is_deep(drawn.parsed) and _cells(drawn.parsed) <= CELLS:
                 return drawn
         return Text(self._text)

@@ -14,11 +14,13 @@ from rich.tree import Tree
 from longhouse.cli.chat.markdown import SafeMarkdown
 from longhouse.cli.one_line import lasting, plain
 from longhouse.cli.session_table import STYLES
+from longhouse.journal.pending_decisions import happened
 from longhouse.journal.roles import role_of
 from longhouse.journal.visible_text import readable, readable_json, readable_lines
 
 MOVING: Final = ("INITED", "RESEARCHING", "WAITING_FOR_AGENT")
 """States in which something happens without a person."""
+ENDED: Final = ("COMPLETED", "FAILED", "CANCELLED")
 MARKS: Final = {"ok": ("✓ ", "green"), "memory": ("✓ ", "green"), "error": ("✗ ", "red"), "open": ("… ", "yellow")}
 SILENT: Final = ("finishes", "reasons")
 """Roles of calls that are no work: an answer, a thought."""
@@ -33,11 +35,14 @@ def help_page(commands: Mapping[str, str], keys: str) -> RenderableType:
     return Group(drawn, Text(keys, "dim"))
 
 
-def agents(names: Sequence[str], current: str) -> RenderableType:
-    lines = [
-        Text(f"{'● ' if name == current else '  '}{plain(name)}", "bold" if name == current else "") for name in names
-    ]
-    return Group(*lines, Text("/new NAME begins a session with one of them; auto chooses one that fits.", "dim"))
+def agents(listed: Sequence[Mapping[str, Any]], current: str) -> RenderableType:
+    """The agents by name, each with what it can."""
+    lines = Table.grid(padding=(0, 2))
+    for one in listed:
+        is_current = one["id"] == current
+        name = Text(f"{'● ' if is_current else '  '}{plain(one['id'])}", "bold" if is_current else "")
+        lines.add_row(name, Text(plain(one.get("capabilities") or ""), "dim"))
+    return Group(lines, Text("/new NAME begins a session with one of them; auto chooses one that fits.", "dim"))
 
 
 def talk(timeline: Mapping[str, Any], session: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -61,12 +66,15 @@ def result(session: Mapping[str, Any]) -> Iterator[RenderableType]:
     """How a turn ended that nobody watched to its end."""
     if words := session["result"] or session["error"]:
         yield Group(SafeMarkdown(readable_lines(words)), Text())
-    yield Text(plain(session["state"]).lower(), STYLES.get(session["state"], ""))
+    if session["state"] in ENDED:
+        yield Text(session["state"].lower(), STYLES[session["state"]])
 
 
 def _calls(turn: Mapping[str, Any]) -> Iterator[Text]:
     for call in (call for step in turn["steps"] for call in step["calls"]):
-        if role_of(call["tool"]) not in SILENT:
+        role = role_of(call["tool"])
+        # An open question is asked below, in words.
+        if role not in SILENT and not (role == "asks" and call["waiting"]):
             yield Text.assemble("  ", _call(call), no_wrap=True, overflow="ellipsis")
 
 
@@ -133,6 +141,8 @@ def decision(question: Mapping[str, Any], others: int) -> RenderableType:
     if question["deadline"] and question["kind"] == "approval":
         lines.add_row("until", Text(f"{_moment(question['deadline']):%Y-%m-%d %H:%M}", "dim"))
     parts: list[RenderableType] = [Text(readable(question["text"]), "bold"), lines]
+    if question["kind"] == "unknown_outcome" and question["text"] == happened(question["tool"], ""):
+        parts.insert(1, Text("Its worker was lost while it ran: it may have taken effect, or not.", "yellow"))
     if others:
         parts.append(Text(f"{others} more wait after this.", "dim"))
     asker = f"{readable(question['agent'])} asks"

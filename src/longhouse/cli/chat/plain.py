@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from rich.console import Console
 
-from longhouse.cli.chat.client import ChatClient, UnansweredError, reason
+from longhouse.cli.chat.client import ChatClient, UnansweredError
 from longhouse.errors import SetupError
 from longhouse.journal.roles import role_of
 from longhouse.journal.visible_text import readable, readable_json, readable_lines
@@ -33,7 +33,7 @@ async def talk(client: ChatClient, model: str) -> None:
                 model, is_met = chunk["model"], True
                 page.show(chunk)
         except (aiohttp.ClientError, UnansweredError) as error:
-            why = readable_lines(reason(error, client.url))
+            why = readable_lines(client.reason(error))
             if not is_met:
                 raise SetupError(why) from None
             console.print(f"\n{why} (the session: {model})", style="red", markup=False, highlight=False, end="")
