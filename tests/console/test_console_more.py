@@ -28,6 +28,13 @@ PIXEL = bytes.fromhex(
 )
 
 
+BUSY = """() => {
+    window.quick = requestAnimationFrame.bind(window);
+    window.requestAnimationFrame = (work) => setTimeout(() => quick(work), 100);
+}"""
+"""A page with much to do draws late: it shrinks and is scrolled meanwhile."""
+
+
 class Clerk:
     """A model that does what the last message names."""
 
@@ -169,10 +176,12 @@ async def _files_are_chosen(visit: Visit) -> None:
 
 
 async def _follow_ups_stay_in_sight(page: Page, clerk: Clerk) -> None:
+    await page.evaluate(BUSY)
     for number in (1, 2, 3):
         await _said(page, "list")
         await expect(page.locator(".answer-foot")).to_have_count(number)
         await expect(page.locator(".answer-foot").last).to_be_in_viewport()
+    await page.evaluate("() => { window.requestAnimationFrame = quick; }")
 
     # While the model is in trouble, the line below the talk says who works, and why it takes so long.
     await _said(page, "trouble")
