@@ -31,9 +31,6 @@ def clear(response: Response, request: Request) -> None:
 
 
 def _set(response: Response, request: Request, value: str, seconds: int) -> None:
-    is_secure = scheme_of(request) == "https" and not origins.LOCAL_HOST.fullmatch(origins.host_of(request.scope))
+    is_local = origins.LOCAL_HOST.fullmatch(origins.host_of(request.scope))
+    is_secure = addresses.scheme_of(request.scope) == "https" and not is_local
     response.set_cookie(NAME, value, max_age=seconds, path="/", secure=is_secure, httponly=True, samesite="strict")
-
-
-def scheme_of(request: Request) -> str:
-    return addresses.scheme_of(request.scope)

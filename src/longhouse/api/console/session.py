@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, StrictStr, ValidationError
 
 import longhouse
-from longhouse.api import auth, origins, wire
+from longhouse.api import addresses, auth, origins, wire
 from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.auth import LOCAL, Authenticator, Caller
 from longhouse.api.console import cookies
@@ -86,7 +86,7 @@ def _shown(request: Request, caller: Caller | None, model: ConfiguredModel) -> R
         "is_open": caller == LOCAL,
         "is_demo": model.is_demo if is_told else None,
         "model": model.name if caller and not model.is_demo else None,
-        "address": f"{cookies.scheme_of(request)}://{origins.host_of(request.scope)}",
+        "address": addresses.base_of(request.scope),
         "version": longhouse.__version__ if is_told else None,
     }
     return wire.Json(shown, headers={"cache-control": "no-store", "x-content-type-options": "nosniff"})
