@@ -73,10 +73,12 @@ class Lines:
             if writer in self._silent:
                 await self._closed.wait()
         finally:
+            # First what waits for nothing: `close` may cancel this task right here.
+            self._open.discard(writer)
+            inner_writer.close()
             for task in copying:
                 task.cancel()
             await asyncio.gather(*copying, return_exceptions=True)
-            self._open.discard(writer)
             await _close(inner_writer)
 
     async def _copy(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, line: asyncio.StreamWriter) -> None:

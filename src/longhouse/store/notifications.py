@@ -7,6 +7,8 @@ import asyncpg
 
 LARGEST: Final = 7_900
 """Bytes of a notification; Postgres refuses 8,000."""
+NOTIFY_WITHIN: Final = 5.0
+"""Seconds; a connection that takes longer is dead."""
 CHANNEL: Final = "SELECT 'longhouse_' || md5(current_database() || '/' || current_schema())"
 
 
@@ -18,4 +20,4 @@ async def listen(connection: asyncpg.Connection, heard: Callable[[str], None]) -
 
 
 async def notify(connection: asyncpg.Connection, channel: str, payload: str) -> None:
-    await connection.execute("SELECT pg_notify($1, $2)", channel, payload)
+    await connection.execute("SELECT pg_notify($1, $2)", channel, payload, timeout=NOTIFY_WITHIN)

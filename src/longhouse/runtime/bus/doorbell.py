@@ -5,7 +5,7 @@ A process that is alone rings nobody.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 
 import asyncpg
@@ -47,7 +47,7 @@ class Doorbell:
         """Process -> when it was heard last."""
         self._connection: asyncpg.Connection | None = None
         self._channel = ""
-        self._asked = asyncio.Event()
+        self._asked, self._lost = asyncio.Event(), asyncio.Event()
         self._saying = asyncio.Lock()
 
     @property
@@ -77,7 +77,7 @@ class Doorbell:
     async def _listen(self) -> None:
         """Listens while the connection lasts, and says from time to time that this process is there."""
         async with self._db.connection() as connection:
-            lost = asyncio.Event()
+            lost = self._lost = asyncio.Event()
             connection.add_termination_listener(lambda _: lost.set())
             self._channel = await listen(connection, self._rung)
             self._connection = connection
@@ -116,9 +116,12 @@ class Doorbell:
     async def _say(self, hints: Sequence[Hint] = (), *, asks: bool = False) -> None:
         payload = msgspec.json.encode(_Ring(self._worker, asks, list(hints))).decode()
         async with self._saying:
-            if self._connection is not None:
-                with suppress(*UNREACHABLE):
-                    await notify(self._connection, self._channel, payload)
+            if self._connection is None:
+                return
+            try:
+                await notify(self._connection, self._channel, payload)
+            except UNREACHABLE:
+                self._lost.set()  # another connection is opened, also where this one only fell silent
 
 
 def _batches(hints: Sequence[Hint]) -> Iterator[list[Hint]]:
