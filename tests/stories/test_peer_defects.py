@@ -299,8 +299,8 @@ async def test_a_spent_budget_of_tokens_leaves_the_way_out(serving: Serving, age
 
 @every_strategy
 async def test_a_turn_that_takes_twice_its_time_is_ended_in_words(serving: Serving, agent: str) -> None:
-    script = written(agent, ("look", {"seconds": 0.5}), DONE)
-    async with thinking(serving, script, template(agent, time_budget=0.2)) as house:
+    script = written(agent, ("look", {"seconds": 1.4}), DONE)
+    async with thinking(serving, script, template(agent, time_budget=0.7)) as house:
         failed = await house.say("Go", model="thinker")
         assert failed["error"]["code"] == "limit_reached"
-        assert "the agent did not finish within its limit of 0.2 seconds" in failed["error"]["message"]
+        assert "the agent did not finish within its limit of 0.7 seconds" in failed["error"]["message"]
