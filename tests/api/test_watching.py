@@ -34,6 +34,7 @@ from server_helpers import House, Serving
 
 BELOW_SESSIONS = {
     "": {"get", "delete"},
+    "/effects": {"get"},
     "/timeline": {"get"},
     "/export": {"get"},
     "/steps": {"get"},

@@ -21,9 +21,11 @@ from delegating_server import (
 from longhouse.agents.strategies.protocol import Body
 from longhouse.cli import sessions as commands
 from longhouse.errors import SetupError
+from longhouse.journal import events
 from longhouse.journal.events import Effect
 from longhouse.models.scripted import Hang, Say, call, calls, say
 from longhouse.settings import Settings
+from longhouse.store import journals
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.outcomes import CallError
 from server_helpers import Serving

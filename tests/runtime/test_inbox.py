@@ -15,7 +15,8 @@ from longhouse.errors import AlreadyReturned
 from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import call
-from longhouse.runtime.bus import Bus, Gone, Item, JournalGrew, Subscription
+from longhouse.runtime.bus.items import Gone, Item, JournalGrew
+from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.inbox import Inbox, with_outcome
 from longhouse.store import journals
 from longhouse.store.catalog.catalog import Catalog

@@ -113,6 +113,7 @@ COVERED = {
     "ToolDescriptor.approval_timeout": APPROVAL,
     "ToolDescriptor.owner": TOOLS,
     "ToolDescriptor.remembers": "stories/test_remote_tools.py",
+    "ToolDescriptor.probe": "stories/test_kill.py",
     "RuntimeBinding.python_entrypoint": TOOLS,
     "RuntimeBinding.remote_endpoint": "api/test_admin_tools.py",
     "RuntimeBinding.mcp": "stories/test_mcp_tools.py",

@@ -23,7 +23,7 @@ from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.waiting import subagent_label, text_of, tree_ids
 from longhouse.errors import CallerError
 from longhouse.journal.visible_text import readable_json
-from longhouse.runtime.bus import Bus
+from longhouse.runtime.bus.local import Bus
 from longhouse.store import questions, session_counters
 from longhouse.store.database import Database
 from longhouse.store.questions import Kind, OpenQuestion, Position, QuestionFilter

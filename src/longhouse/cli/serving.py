@@ -14,6 +14,8 @@ import structlog
 import typer
 import uvicorn
 
+from longhouse import background
+from longhouse.api import server
 from longhouse.api.auth import LEAST_KEY, is_easy
 from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
 from longhouse.app import App, open_app, open_store
@@ -24,6 +26,10 @@ from longhouse.store.keys import is_any_valid
 
 DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
 OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+WatchPort = Annotated[
+    int | None, typer.Option("--port", help="Port for /health, /ready and /metrics; none by default.", min=0, max=65535)
+]
 
 cli = typer.Typer()
 

@@ -1,7 +1,7 @@
 // Small parts that every screen uses: states, times, messages, dialogs, folds, empty places.
 
 import { fill, h, icon, ICONS } from "./dom.js";
-import { ago, dateAndTime, duration, left, secondsBetween, visible } from "./format.js";
+import { ago, dateAndTime, duration, hasNames, left, secondsBetween, straight, visible } from "./format.js";
 import { stateWords } from "./states.js";
 
 const TONES = {

@@ -69,7 +69,8 @@ export function onQuestions(heard) {
 function choose() {
   line?.stop();
   isLive = false;
-  line = document.hidden ? polling() : following();
+  if (document.hidden && !notifies()) line = polling(POLL_HIDDEN_EVERY);
+  else line = canShare ? sharing() : polling(POLL_EVERY);
   tell();
 }
 
@@ -105,11 +106,13 @@ function following() {
     parameters: { limit: MOST },
     onEvent: ({ event, data }) => {
       if (event !== "questions") return;
+      isLive = true;
       share(data);
       take(data);
     },
     onState: (state) => {
-      isLive = state === "open";
+      if (state === "open") return; // what waits comes as the first event
+      isLive = false;
       share(null);
       tell();
     },
@@ -131,7 +134,7 @@ function polling(every) {
     tell();
   };
   const timer = setInterval(ask, every);
-  if (!page) ask();
+  ask();
   return { stop: () => clearInterval(timer) };
 }
 

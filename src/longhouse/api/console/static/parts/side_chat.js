@@ -5,6 +5,7 @@ import { fill, h, icon, ICONS } from "../dom.js";
 import { me, sessionPath } from "../me.js";
 import { actButton, say } from "../ui.js";
 import { followInPlace } from "./page_lines.js";
+import { hold } from "./question_card.js";
 import { add, isRunning, newTalk, openQuestions } from "./talk.js";
 import { TalkView } from "./talk_view.js";
 

@@ -8,7 +8,7 @@ import { copy, fold, runningClock, valueTable } from "../ui.js";
 import { agentCard, longText } from "./agent_card.js";
 import { questionCard } from "./question_card.js";
 import { isThinking, kindOfQuestion, worksSince } from "./talk.js";
-import { argumentsOf, fileLink, toolCard } from "./tool_card.js";
+import { fileLink, toolCard } from "./tool_card.js";
 import { WritingText } from "./writing.js";
 
 const AT_FIRST = 40;

@@ -11,9 +11,9 @@ import { button, empty, say } from "../ui.js";
 import { composer } from "../parts/composer.js";
 import { conversations } from "../parts/conversations.js";
 import { examplePrompts } from "../parts/first_run.js";
-import { keyOf, questionCard } from "../parts/question_card.js";
 import { followInPlace } from "../parts/page_lines.js";
-import { onQuestions, questions } from "../parts/question_count.js";
+import { hold, keyOf, questionCard } from "../parts/question_card.js";
+import { isFollowing, onQuestions, questions } from "../parts/question_count.js";
 import { add, addAside, isRunning, newTalk, openQuestions, titleOf } from "../parts/talk.js";
 import { TalkView } from "../parts/talk_view.js";
 
@@ -216,6 +216,7 @@ class Chat {
   showOthers() {
     if (!this.view) return;
     const rows = this.ofOthers();
+    hold(this.view.others, !isFollowing());
     const key = rows.map(keyOf).join();
     if (key === this.othersKey) return;
     this.othersKey = key;
@@ -227,6 +228,8 @@ class Chat {
   }
 
   showLine(state) {
+    this.lineIs = state;
+    hold(this.view.list, state !== "open");
     this.strip.hidden = !(state in LINES);
     if (state in LINES) fill(this.strip, h("span", { class: "mark wait", "aria-hidden": "true" }), LINES[state]);
   }

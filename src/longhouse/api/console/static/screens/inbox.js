@@ -7,7 +7,10 @@ import { remember } from "../router.js";
 import { walking } from "../shortcuts.js";
 import { actButton, button, empty } from "../ui.js";
 import { askToNotify, atLeast, FittingQuestions, isCut, isFollowing, isKnown, mayAsk, questions } from "../parts/question_count.js";
-import { KINDS, keyOf, questionCard } from "../parts/question_card.js";
+import { hold, KINDS, keyOf, questionCard } from "../parts/question_card.js";
+
+/** Milliseconds in which the keyboard decides nothing after the focus has moved by itself: nobody has read that card. */
+const UNREAD_FOR = 1000;
 
 export async function inbox(parameters, query) {
   return new Inbox(query).screen();
@@ -80,6 +83,7 @@ class Inbox {
     const shown = this.fitting.rows;
     this.more.hidden = !this.fitting.hasMore;
     this.drawCards(shown ?? []);
+    hold(this.list, !isFollowing());
     if (!shown) fill(this.list, empty("Loading…"));
     else if (!shown.length && isKnown()) fill(this.list, this.nothing(rows.length));
   }
