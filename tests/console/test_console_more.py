@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from aiohttp import web
 from playwright.async_api import Browser, Page, expect
 
 from browser_helpers import NARROW, Visit, needs_chromium, visiting
@@ -17,10 +14,13 @@ from longhouse.journal.messages import ToolResult, User, text_of
 from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say, step_of
 from longhouse.models.scripted_server import serve as serve_model
 from server_helpers import Process, data_folder, process
+from till import Till, open_till
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
 STORY = " ".join(f"word{number}" for number in range(600))
+PLACES = 4
+"""How many pages of one browser follow their session at once."""
 LETTER = {"to": "Anna", "subject": "Friday", "text": "Dear Anna"}
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
@@ -63,34 +63,6 @@ def _final(answer: str) -> Say:
     return call("finalanswertool", answer=answer, status="completed")
 
 
-class Till:
-    """Where bills are paid: a payment begins, and ends when the test lets it."""
-
-    place = ""
-
-    def __init__(self) -> None:
-        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
-
-    async def pay(self, request: web.Request) -> web.Response:
-        self.begun.set()
-        await self.may_end.wait()
-        return web.json_response("paid")
-
-
-@asynccontextmanager
-async def open_till() -> AsyncIterator[Till]:
-    till, app = Till(), web.Application()
-    app.router.add_post("/pay", till.pay)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        till.place = f"127.0.0.1:{runner.addresses[0][1]}"
-        yield till
-    finally:
-        await runner.cleanup()
-
-
 async def test_a_day_with_the_console(browser: Browser) -> None:
     clerk = Clerk()
     with data_folder() as folder:
@@ -118,17 +90,12 @@ async def test_a_day_with_the_console(browser: Browser) -> None:
 
 
 async def _publish(house: Process, till: Till) -> None:
-    pay = {
-        "name": "pay", "description_short": "Pay a bill.", "effect": "once",
-        "input_schema": {"type": "object", "properties": {}},
-        "runtime_binding": {"remote_endpoint": f"http://{till.place}/pay"},
-    }  # fmt: skip
     clerk = {
         "name": "clerk", "base_agent_class": "ToolCallingAgent",
         "prompt_pack": {"system_prompt": "I am the first."},
         "tool_policy": {"required": ["finalanswertool"], "allowlist": ["pay", "lettertool"]},
     }  # fmt: skip
-    for path, body in (("/admin/tools", pay), ("/admin/templates", clerk)):
+    for path, body in (("/admin/tools", till.tool), ("/admin/templates", clerk)):
         async with house.http.post(path, json=body) as response:
             assert response.status < 300, await response.text()
 
@@ -222,9 +189,21 @@ async def _words_decide_only_one_call(page: Page) -> None:
     await expect(page.locator(".answer-foot")).to_have_count(6)
 
 
+async def _places_are_taken(page: Page, count: int) -> None:
+    places = "(await navigator.locks.query()).held.filter((one) => one.name.startsWith('longhouse line '))"
+    taken = f"async (count) => {places}.length === count"
+    await page.wait_for_function(taken, arg=count)
+
+
 async def _six_pages_of_one_talk(visit: Visit, page: Page) -> None:
     """A browser has six lines to one server: four pages follow their talk, and one of them the questions of all."""
-    others = [await visit.open(urlsplit(page.url).path) for _ in range(5)]
+    others: list[Page] = []
+    while len(others) <= PLACES:
+        # Pages come in this order only if each has its place before the next one is opened.
+        others.append(await visit.open(urlsplit(page.url).path))
+        await _places_are_taken(page, min(len(others) + 1, PLACES))
+        if len(others) >= PLACES:
+            await expect((page, *others)[len(others) - PLACES].locator(".line-state")).to_contain_text("Paused")
     await _said(others[4], "letters")
     for one in others[1:]:
         await expect(one.locator(".question-card.approval")).to_have_count(2)

@@ -2,13 +2,10 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import ToolResult
@@ -17,47 +14,9 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals
 from longhouse.store.database import Database
 from server_helpers import Process, Serving, dictated, process
+from till import open_till
 
 PAYER = {"name": "payer", "tool_policy": {"allowlist": ["pay", "finalanswertool"]}}
-
-
-class Till:
-    """A remote tool that pays when the test lets it."""
-
-    def __init__(self) -> None:
-        self.place = ""
-        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
-        self.payments = 0
-
-    async def pay(self, request: web.Request) -> web.Response:
-        self.payments += 1
-        self.begun.set()
-        await self.may_end.wait()
-        return web.json_response("paid")
-
-    @property
-    def tool(self) -> dict[str, Any]:
-        return {
-            "name": "pay",
-            "description_short": "Pay a bill.",
-            "input_schema": {"type": "object", "properties": {}},
-            "runtime_binding": {"remote_endpoint": f"http://{self.place}/pay"},
-            "effect": "once",
-        }
-
-
-@asynccontextmanager
-async def open_till() -> AsyncIterator[Till]:
-    till, app = Till(), web.Application()
-    app.router.add_post("/pay", till.pay)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        till.place = f"127.0.0.1:{runner.addresses[0][1]}"
-        yield till
-    finally:
-        await runner.cleanup()
 
 
 def pays_once(body: Body) -> Say:

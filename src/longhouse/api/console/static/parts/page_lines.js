@@ -5,18 +5,23 @@ import { follow } from "../api.js";
 const NAME = "longhouse line";
 /** How many pages follow a session at once; one more line is for the questions. */
 const PLACES = 4;
+/** Milliseconds after which a page that nobody looks at gives its line back. */
+const HIDDEN_FOR = 30_000;
 
 /**
  * Follows like `follow`, in one of the places. The page that comes last takes the place of the one that came first: that
- * one hears the state "paused", and goes on behind its last event as soon as somebody is back at it.
+ * one hears the state "paused", and a page that nobody looks at hears "given back". Both go on behind their last event
+ * as soon as somebody is back at them.
  */
-export function followInPlace(path, { onState = () => {}, lastId = "", ...options }) {
+export function followInPlace(path, { onState = () => {}, ...options }) {
+  let lastId = "";
   let line = null;
   let left = null;
+  let hiding = null;
 
   function begin() {
     left = new AbortController();
-    hold(left.signal, pause);
+    hold(left.signal, () => leave("paused"));
     line = follow(path, { ...options, lastId, onState });
   }
 
@@ -27,21 +32,25 @@ export function followInPlace(path, { onState = () => {}, lastId = "", ...option
     line = null;
   }
 
-  function pause() {
+  function leave(state) {
     end();
-    onState("paused");
+    onState(state);
   }
 
   function resume() {
-    if (!line && !document.hidden) begin();
+    clearTimeout(hiding);
+    if (document.hidden) hiding = setTimeout(() => line && leave("given back"), HIDDEN_FOR);
+    else if (!line) begin();
   }
 
   addEventListener("focus", resume);
   addEventListener("pointerdown", resume);
   document.addEventListener("visibilitychange", resume);
   begin();
+  resume();
   return {
     stop() {
+      clearTimeout(hiding);
       removeEventListener("focus", resume);
       removeEventListener("pointerdown", resume);
       document.removeEventListener("visibilitychange", resume);

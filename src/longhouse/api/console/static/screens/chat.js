@@ -17,7 +17,6 @@ import { isFollowing, onQuestions, questions } from "../parts/question_count.js"
 import { add, addAside, isRunning, newTalk, openQuestions, titleOf } from "../parts/talk.js";
 import { TalkView } from "../parts/talk_view.js";
 
-const HIDDEN_FOR = 30_000;
 /** Milliseconds without an event after which what was in the journal has been read, and how long that is waited for. */
 const QUIET = 40;
 const READ_WITHIN = 400;
@@ -42,8 +41,6 @@ class Chat {
     });
     this.node = h("div", { class: "chat" }, this.list.node, h("section", { class: "chat-main", "aria-label": "Talk" }, this.strip, this.place, this.composer.node));
     this.stopHearing = onQuestions(() => this.showOthers());
-    this.onVisible = () => this.visibilityChanged();
-    document.addEventListener("visibilitychange", this.onVisible);
     this.list.show(id);
     if (id) this.openTalk(id);
     else fill(this.place, this.welcome());
@@ -102,7 +99,6 @@ class Chat {
     this.asking?.abort();
     this.view?.close();
     this.stopHearing();
-    document.removeEventListener("visibilitychange", this.onVisible);
   }
 
   welcome() {
@@ -128,15 +124,9 @@ class Chat {
     this.talk = newTalk(id);
     this.view = new TalkView(this.talk, { waits: (session) => questions().some((row) => row.session_id === session) });
     fill(this.place, this.view.node, this.view.toLatest);
-    this.lastId = "";
-    this.followTalk();
-  }
-
-  followTalk() {
     this.line?.stop();
     this.line = followInPlace(sessionPath(this.id, "/events"), {
       parameters: { tree: "true", until: "never" },
-      lastId: this.lastId,
       onEvent: (event) => this.hear(event),
       onState: (state) => this.showLine(state),
       onError: (error) => this.refused(error),
@@ -145,7 +135,6 @@ class Chat {
 
   /** Adds an event at once and draws at the next frame, so that a thousand events are one drawing. */
   hear(event) {
-    if (event.id) this.lastId = event.id;
     if (event.event === "error") {
       this.ended(event.data?.error?.message ?? "The stream ended.");
       return;
@@ -246,19 +235,6 @@ class Chat {
       fill(this.place, empty(error.message, h("a", { class: "button", href: "/" }, "New conversation")));
       this.composer.close("Nothing can be written here.");
     }
-  }
-
-  /** A page that nobody looks at gives its line back after a while, and goes on where it was. */
-  visibilityChanged() {
-    clearTimeout(this.hiding);
-    if (!this.id) return;
-    if (document.hidden) {
-      this.hiding = setTimeout(() => {
-        this.line?.stop();
-        this.line = null;
-        this.showLine("given back");
-      }, HIDDEN_FOR);
-    } else if (!this.line) this.followTalk();
   }
 
   /* What the person does */

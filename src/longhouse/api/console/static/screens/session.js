@@ -19,7 +19,6 @@ import { Waterfall } from "../parts/waterfall.js";
 
 /** Milliseconds between two readings while events come. */
 const CALM = 700;
-const HIDDEN_FOR = 30_000;
 const ENDED = new Set(["COMPLETED", "FAILED", "CANCELLED"]);
 const TURNS = 50;
 const MOST_TURNS = 200;
@@ -65,8 +64,6 @@ class OneSession {
       tab: query.tab in ROUTES ? query.tab : "timeline",
     });
     this.build();
-    this.onVisible = () => this.visibilityChanged();
-    document.addEventListener("visibilitychange", this.onVisible);
     this.followEvents();
     this.showHead();
     this.loadQuestions();
@@ -77,8 +74,6 @@ class OneSession {
     this.line?.stop();
     this.part?.close?.();
     clearTimeout(this.reading);
-    clearTimeout(this.hiding);
-    document.removeEventListener("visibilitychange", this.onVisible);
   }
 
   get title() {
@@ -354,7 +349,6 @@ class OneSession {
   followEvents() {
     this.line = followInPlace(sessionPath(this.id, "/events"), {
       parameters: { tree: "true", until: "never", deltas: "false" },
-      lastId: this.lastId ?? "",
       onEvent: (event) => this.hear(event),
       onState: (state) => this.showLine(state),
       onError: (error) => this.refused(error),
@@ -363,7 +357,6 @@ class OneSession {
 
   hear({ id, event, data }) {
     if (event === "error") return;
-    if (id) this.lastId = id;
     this.events.push({ key: id ?? String(this.events.length), event, data });
     const fact = data.event;
     if (event === "Opened")
@@ -436,18 +429,6 @@ class OneSession {
 
   refused(error) {
     if (!this.isClosed) say(error.message, "bad");
-  }
-
-  /** A page that nobody looks at gives its line back after a while, and goes on where it was. */
-  visibilityChanged() {
-    clearTimeout(this.hiding);
-    if (document.hidden) {
-      this.hiding = setTimeout(() => {
-        this.line?.stop();
-        this.line = null;
-        this.showLine("given back");
-      }, HIDDEN_FOR);
-    } else if (!this.line) this.followEvents();
   }
 
   /* What somebody does */
