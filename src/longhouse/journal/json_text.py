@@ -1,6 +1,7 @@
 """Makes a model's JSON arguments valid: model servers parse the calls in a history and refuse invalid JSON."""
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -9,6 +10,8 @@ from longhouse.journal.messages import Assistant, Function, Message, ToolCall, T
 
 DEEPEST: Final = 50
 """Maximum nesting of lists and objects; our schemas have less, and recursive code stays far from its limits."""
+REMEMBERED: Final = 1_000
+"""Characters of a text of which it is remembered whether it is valid: every request contains those of all steps."""
 QUOTED: Final = 400
 """Characters of invalid arguments that the result of the call quotes."""
 
@@ -25,6 +28,15 @@ def value_of(text: str) -> Any:
 def object_of(text: str) -> dict[str, Any] | None:
     value = value_of(text)
     return value if isinstance(value, dict) else None
+
+
+def is_object(text: str) -> bool:
+    return _is_object(text) if len(text) <= REMEMBERED else object_of(text) is not None
+
+
+@lru_cache(maxsize=4_096)
+def _is_object(text: str) -> bool:
+    return object_of(text) is not None
 
 
 def is_deep(value: Any) -> bool:
@@ -47,7 +59,7 @@ def with_valid_arguments(messages: Iterable[Message]) -> Iterator[Message]:
     for message in messages:
         if isinstance(message, Assistant):
             written = {call.id: call.function.arguments for call in message.tool_calls}
-            broken = {call: text for call, text in written.items() if object_of(text) is None}
+            broken = {call: text for call, text in written.items() if not is_object(text)}
             yield _emptied(message, broken) if broken else message
         elif isinstance(message, ToolResult) and (text := broken.get(message.tool_call_id, "").strip()):
             yield ToolResult(tool_call_id=message.tool_call_id, content=f"{message.content}\n{_quoted(text)}")
