@@ -158,6 +158,8 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Ite
             case Recorded():
                 cursor.seen_heads[cursor.root] = item.seq
                 yield encode_event(cursor.root, item, cursor.id)
+                if isinstance(item.event, events.Resumed):
+                    yield streaming.named("step.restarted", {"after": item.seq, "fence": item.fence})
             case SubagentEvent():
                 cursor.seen_heads[item.session] = item.record.seq
                 if item.shown:

@@ -23,6 +23,8 @@ class EventReader:
         match event.name:
             case "delta" | "delta.snapshot":
                 yield from self._draft_of(event.name, data)
+            case "step.restarted":
+                self._draft = ""
             case "retrying":
                 yield _activity("retrying", self._agent, reason=data["reason"])
             case name if name.startswith("subagent_"):
