@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from aiohttp import web
 
-from bench.house import Ground, house
+from bench.house import Ground, house, listening
 
 PROMPTS: Final = 100
 WORDS: Final = 20
@@ -50,17 +50,6 @@ def _chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
 
 
 @asynccontextmanager
-async def _serving(model: _Model) -> AsyncIterator[str]:
-    runner = web.ServerRunner(web.Server(model.answer, access_log=None))
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
 async def nats_server() -> AsyncIterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -79,7 +68,7 @@ async def nats_server() -> AsyncIterator[str]:
 async def measure(under: Ground, *, nats: bool) -> dict[str, Any]:
     model, to_model, to_client = _Model(), [], []
     async with AsyncExitStack() as stack:
-        settings = {"llm_base_url": await stack.enter_async_context(_serving(model))}
+        settings = {"llm_base_url": await stack.enter_async_context(listening(model.answer))}
         if nats:
             settings["nats_url"] = await stack.enter_async_context(nats_server())
         await stack.enter_async_context(house(under, "work", **settings))

@@ -4,12 +4,13 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from aiohttp import web
 
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
@@ -101,3 +102,15 @@ async def printing(*command: str, **settings: str) -> AsyncIterator[tuple[asynci
     finally:
         process.kill()
         await process.wait()
+
+
+@asynccontextmanager
+async def listening(answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """The address of a model in this process, so that one clock tells when it was asked."""
+    runner = web.ServerRunner(web.Server(answer, handler_cancellation=True, access_log=None), shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
