@@ -1,8 +1,8 @@
 """A thousand, a hundred thousand and a million sessions in the tables: does anything get slower?
 
 `python -m bench.million [sizes]`. Of each size, 60 in 100 are finished, 30 wait for a person (three of them also for a
-time), 9.8 are due and wait for a worker, and 0.2 are held by living workers. Every waiting, due and held session has its
-events, and every sixth of the finished ones.
+time), 9.8 are due and wait for a worker, and 0.2 are held by living workers. Every waiting, due and held session has
+its events, and every sixth of the finished ones.
 """
 
 import itertools
@@ -55,22 +55,22 @@ async def grow(under: Ground, before: int, size: int) -> None:
 
 async def measure(under: Ground, size: int) -> dict[str, Any]:
     found: dict[str, Any] = {"sessions": f"{size:,}"}
-    own = await _own_session(under)
-    found["claim"] = await _p50(lambda: _claim(under, own))
-    found["RUNNABLE"] = await _p50(lambda: leases.runnable(under.db, "another", 4 * SLOTS, running=[]), 20)
-    found["FIRE"] = await _p50(lambda: leases.fire(under.db), 100)
-    found["append"] = await _p50(await _appending(under, own))
-    found["opening"] = await _p50(lambda: _own_session(under))
+    own = await own_session(under)
+    found["claim"] = await p50(lambda: _claim(under, own))
+    found["RUNNABLE"] = await p50(lambda: leases.runnable(under.db, "another", 4 * SLOTS, running=[]), 20)
+    found["FIRE"] = await p50(lambda: leases.fire(under.db), 100)
+    found["append"] = await p50(await _appending(under, own))
+    found["opening"] = await p50(lambda: own_session(under))
     async with (
         house(under, "serve", "--port", "0", "--no-worker") as served,
         aiohttp.ClientSession(served.url) as http,
     ):
         for name, path in PAGES.items():
-            found[name] = await _p50(lambda path=path: _get(http, path), 20)  # type: ignore[misc]
+            found[name] = await p50(lambda path=path: _get(http, path), 20)  # type: ignore[misc]
     return found
 
 
-async def _p50(act: Callable[[], Awaitable[Any]], times: int = 300) -> str:
+async def p50(act: Callable[[], Awaitable[Any]], times: int = 300) -> str:
     """Milliseconds."""
     taken = []
     for number in range(times + times // 10):
@@ -83,9 +83,10 @@ async def _p50(act: Callable[[], Awaitable[Any]], times: int = 300) -> str:
     return f"{np.median(taken):.2f}"
 
 
-async def _own_session(under: Ground) -> str:
+async def own_session(under: Ground, owner: str = "local") -> str:
+    """A session with a prompt that waits for a worker."""
     session_id, conversation = f"{AGENT}_{uuid.uuid4()}", str(uuid.uuid4())
-    opened = events.Opened(agent=AGENT, version=1, owner="local", conversation=conversation)
+    opened = events.Opened(agent=AGENT, version=1, owner=owner, conversation=conversation)
     prompted = events.Prompted(trace=conversation, content=("Will it rain?",))
     await journals.open(under.db, session_id, opened, prompted, task="Will it rain?")
     return session_id

@@ -111,7 +111,9 @@ class QuestionFeed:
         self.db = db
         self._pages: dict[QuestionFilter, _SharedPage] = {}
         self._changed = asyncio.Event()
-        self._marks: dict[str, int] = {}
+        self._marks: dict[str | None, int] = {}
+        self._marked: set[str | None] = set()
+        """The owners whose checksums were read."""
         self._marks_until = 0.0
         self._lock = asyncio.Lock()
         bus.on_append.append(lambda session_id: self._changed.set())
@@ -146,22 +148,25 @@ class QuestionFeed:
         async with page.lock:
             if page.encoded and page.pause > 0:
                 return
-            mark, now = await self._mark(page.asked.owner), clock.now()
+            mark, now = await self._mark(page.asked), clock.now()
             if not page.is_current(mark, now):
                 found = await questions.open_questions(self.db, page.asked, now)
                 page.mark, page.outdated_at = mark, found[0].deadline if found else None
                 page.encoded = streaming.named("questions", await _page(self.db, found, page.asked.limit - 1))
             page.read_at = asyncio.get_running_loop().time()
 
-    async def _mark(self, owner: str | None) -> object:
-        """What changes with the questions of this owner, or of all."""
+    async def _mark(self, asked: QuestionFilter) -> object:
+        """What changes with the first page of this list."""
+        if asked.kind or asked.agent:
+            return object()  # such a page may lie anywhere in the list: it is read again
         time = asyncio.get_running_loop().time
         async with self._lock:
-            if time() >= self._marks_until:
+            if time() >= self._marks_until or asked.owner not in self._marked:
                 self._changed.clear()
-                self._marks = await questions.marks(self.db)
+                self._marked = {page.owner for page in self._pages}
+                self._marks = await questions.marks(self.db, self._marked)
                 self._marks_until = time() + SHARED_FOR
-            return self._marks if owner is None else self._marks.get(owner)
+            return self._marks.get(asked.owner)
 
 
 Feed = Annotated[QuestionFeed, of_app("questions")]

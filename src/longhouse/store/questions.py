@@ -1,6 +1,6 @@
 """Open questions over many sessions: clarifications, approvals and unknown outcomes, read without folding a journal."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -10,22 +10,33 @@ from longhouse.store.database import Database
 Kind = Literal["clarification", "approval", "unknown_outcome"]
 SHOWN: Final = 20_000
 """Characters of a call's arguments, and of a question; the session holds all of them."""
+MARKED: Final = 201
+"""Sessions that count for the mark of an owner: one more than the longest page."""
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """The place in the order of a question without a deadline."""
 
-FILTERS: Final = {"owner": "{asking}.owner = :owner", "agent": "s.agent = :agent", "ids": "{asking}.id = ANY(:ids)"}
+FILTERS: Final = {"owner": "owner = :owner", "agent": "agent = :agent", "ids": "id = ANY(:ids)"}
 
-# Two sets, each found without reading other sessions: those that rest, and those whose other calls still run. LIMIT
-# keeps the planner from reading all sessions for the first one.
+# The sessions that rest, in the order of their first questions: a page is read from the first of them alone.
+FIRST: Final = """
+    SELECT id, due_by, asked_at FROM asking_sessions
+    WHERE true {also} ORDER BY due_by, asked_at, id LIMIT :sessions
+"""
+FROM: Final = "AND (due_by, asked_at, id) >= (:after_due, :after_at, :after_id)"
+# Sessions that ask several questions may have further ones behind a page that showed their first.
+SEVERAL: Final = """
+    SELECT id FROM asking_sessions WHERE NOT is_single AND (due_by, asked_at) <= (:after_due, :after_at) {also}
+"""
+# Two sets, each found without reading other sessions: those that rest, and those whose other calls still run. The state
+# is looked at again: a session may have moved on since its id was read.
 RESTING: Final = """
-    SELECT s.* FROM asking_sessions a CROSS JOIN LATERAL (SELECT * FROM sessions WHERE id = a.id LIMIT 1) s
-    WHERE true {also}
+    SELECT * FROM sessions WHERE id = ANY(:resting) AND state IN ('WAITING_FOR_CLARIFICATION', 'WAITING_FOR_APPROVAL')
 """
 RUNNING: Final = "SELECT s.* FROM sessions s WHERE s.due AND s.state = 'RESEARCHING' {also}"
 # The open calls of a session follow its last reply: a model is asked again only when all calls have returned. A call
 # that waits in a session that cannot move, and that needs no approval any more, has lost its worker.
-OPEN: Final = """
-    WITH asking AS ({resting} UNION ALL {running}), open_calls AS (
+OPEN: Final = f"""
+    WITH asking AS ({RESTING} UNION ALL {{running}}), open_calls AS (
         SELECT s.id AS session_id, s.owner, s.conversation_id, s.agent, s.label, s.trace_id, c.seq, c.call_id,
                c.at AS opened_at, c.tool, c.question, c.arguments, c.arguments_size,
                CASE WHEN d.decision = 'unknown' THEN d.comment ELSE '' END AS doubt,
@@ -59,7 +70,7 @@ OPEN: Final = """
         )
     ), page AS (
         SELECT *, COALESCE(deadline, :never) AS due_by FROM open_calls
-        WHERE kind IS NOT NULL AND (deadline IS NULL OR deadline > :now) {which}
+        WHERE kind IS NOT NULL AND (deadline IS NULL OR deadline > :now) {{which}}
         ORDER BY due_by, opened_at, session_id, seq LIMIT :limit
     )
     SELECT COALESCE(root.id, p.session_id) AS root, COALESCE(root.head, 0) AS root_head, p.session_id, p.agent, p.label,
@@ -81,11 +92,12 @@ OPEN: Final = """
 AFTER: Final = """
     AND (COALESCE(deadline, :never), opened_at, session_id, seq) > (:after_due, :after_at, :after_id, :after_seq)
 """
-# Any append to a session that asks changes it, and so does one that joins or leaves them. A running session counts
-# while one of its calls may ask: its other appends change no list. What a long body asks is not looked up.
-MARKS: Final = """
-    SELECT owner, bit_xor(hashtextextended(id, head)) AS mark FROM (
-        {resting} UNION ALL {running} AND EXISTS (
+# Of each owner, or of all, the sessions that the longest first page can show. Any append to one of them changes it, and
+# so does one that joins or leaves them. A running session counts while one of its calls may ask: its other appends
+# change no list. What a long body asks is not looked up.
+MARKS: Final = f"""
+    WITH running AS MATERIALIZED (
+        SELECT s.owner, s.id, s.head FROM sessions s WHERE s.due AND s.state = 'RESEARCHING' AND EXISTS (
             SELECT FROM (
                 SELECT seq FROM journal WHERE session_id = s.id AND kind = 'Replied' ORDER BY seq DESC LIMIT 1
             ) last_reply
@@ -96,6 +108,18 @@ MARKS: Final = """
                 SELECT FROM journal r WHERE r.session_id = s.id AND r.call_id = c.call_id AND r.kind = 'Returned'
             )
         )
+    ), resting AS (
+        SELECT wanted.owner, a.id FROM unnest(:owners::text[]) AS wanted (owner) CROSS JOIN LATERAL (
+            SELECT id FROM asking_sessions WHERE owner = wanted.owner ORDER BY due_by, asked_at, id LIMIT {MARKED}
+        ) a
+        UNION ALL
+        (SELECT NULL, id FROM asking_sessions WHERE :everybody ORDER BY due_by, asked_at, id LIMIT {MARKED})
+    )
+    SELECT owner, bit_xor(hashtextextended(id, head)) AS mark FROM (
+        SELECT r.owner, s.id, s.head
+        FROM resting r CROSS JOIN LATERAL (SELECT id, head FROM sessions WHERE id = r.id LIMIT 1) s
+        UNION ALL SELECT owner, id, head FROM running WHERE owner = ANY(:owners)
+        UNION ALL SELECT NULL, id, head FROM running WHERE :everybody
     ) asking GROUP BY owner
 """
 
@@ -155,24 +179,63 @@ async def open_questions(
     db: Database, asked: QuestionFilter, now: datetime, after: Position | None = None
 ) -> list[OpenQuestion]:
     """The earliest deadline first, then the oldest; those after `after` only."""
-    which, values = "", {**asked.conditions, "shown": SHOWN, "never": NEVER, "now": now, "limit": asked.limit}
+    sessions = asked.limit
+    while True:
+        firsts = await _first_sessions(db, asked, after, sessions)
+        found = await _read(db, asked, now, after, [*firsts, *await _with_several(db, asked, after)])
+        if len(firsts) < sessions or (len(found) == asked.limit and _is_complete(found, firsts)):
+            return found
+        sessions *= 4
+
+
+async def marks(db: Database, owners: Collection[str | None]) -> dict[str | None, int]:
+    """Owner -> a checksum that changes with every append to a session on the first page; None: of all owners."""
+    named = [one for one in owners if one is not None]
+    return {row["owner"]: row["mark"] for row in await db.rows(MARKS, owners=named, everybody=None in owners)}
+
+
+async def _first_sessions(
+    db: Database, asked: QuestionFilter, after: Position | None, sessions: int
+) -> dict[str, tuple[datetime, datetime]]:
+    """So many sessions that rest -> the deadline and the time of their first question."""
+    also = _also(asked.conditions) + (f" {FROM}" if after else "")
+    rows = await db.rows(FIRST.format(also=also), sessions=sessions, **asked.conditions, **_place(after, 3))
+    return {row["id"]: (row["due_by"], row["asked_at"]) for row in rows}
+
+
+async def _with_several(db: Database, asked: QuestionFilter, after: Position | None) -> list[str]:
+    if after is None:
+        return []
+    rows = await db.rows(SEVERAL.format(also=_also(asked.conditions)), **asked.conditions, **_place(after, 2))
+    return [row["id"] for row in rows]
+
+
+async def _read(
+    db: Database, asked: QuestionFilter, now: datetime, after: Position | None, resting: list[str]
+) -> list[OpenQuestion]:
+    """Questions of these sessions that rest, and of those that run."""
+    which, values = "", {**asked.conditions, **_place(after, 4), "shown": SHOWN, "never": NEVER, "now": now}
     if asked.kind:
         which, values["kind"] = "AND kind = :kind", asked.kind
     if after:
         which += f" {AFTER}"
-        values |= dict(zip(("after_due", "after_at", "after_id", "after_seq"), after, strict=True))
-    rows = await db.rows(OPEN.format(**_sets(asked.conditions), which=which), **values)
+    statement = OPEN.format(running=RUNNING.format(also=_also(asked.conditions)), which=which)
+    rows = await db.rows(statement, resting=resting, limit=asked.limit, **values)
     return [OpenQuestion(*row) for row in rows]
 
 
-async def marks(db: Database) -> dict[str, int]:
-    """Owner -> a checksum that changes with every append to a session of that owner that asks."""
-    return {row["owner"]: row["mark"] for row in await db.rows(MARKS.format(**_sets({})))}
+def _is_complete(found: Sequence[OpenQuestion], firsts: Mapping[str, tuple[datetime, datetime]]) -> bool:
+    """Can no session that was not read stand among these? Only what comes before the last session read is certain."""
+    edge = max(firsts.values())
+    return all(one.position[:2] < edge or one.position[:2] == firsts.get(one.session_id) for one in found)
 
 
-def _sets(conditions: Mapping[str, object]) -> dict[str, str]:
+def _place(after: Position | None, parts: int) -> dict[str, object]:
+    """The parameters of a place in the order."""
+    names = ("after_due", "after_at", "after_id", "after_seq")[:parts]
+    return dict(zip(names, after, strict=False)) if after else {}
+
+
+def _also(conditions: Mapping[str, object]) -> str:
     """Only the conditions in use: with `OR` for the others, the plan would use no index."""
-    return {
-        name: sql.format(also="".join(f" AND {FILTERS[one].format(asking=asking)}" for one in conditions))
-        for name, sql, asking in (("resting", RESTING, "a"), ("running", RUNNING, "s"))
-    }
+    return "".join(f" AND {FILTERS[one]}" for one in conditions)
