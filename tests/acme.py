@@ -11,7 +11,6 @@ import pytest
 
 TOOLS = """
 import asyncio
-import os
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -32,7 +31,7 @@ class Pay(BaseTool):
     amount: int = Field(ge=1, description="In cents")
 
     async def __call__(self, context, config=None, **kwargs):
-        folder = Path(os.environ["LONGHOUSE_TEST_FOLDER"])
+        folder = Path(__file__).parent
         with (folder / "ledger").open("a") as ledger:
             ledger.write(f"pay {context.key}\\n")
         while not (folder / "go").exists():

@@ -5,6 +5,7 @@ import importlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +68,7 @@ from longhouse.store.database import Database, open_database
 from longhouse.store.memory_files import Memories
 from longhouse.store.postgres import Postgres, open_postgres
 from longhouse.tools.base import BaseTool
+from longhouse.tools.bindings import isolated, python
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.bindings.http import open_remote
 from longhouse.tools.bindings.registry import binder_of
@@ -82,6 +84,7 @@ from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTo
 from longhouse.tools.builtin.tavily import BASE_URL, open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
+from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import belongs, open_mcp
 from longhouse.tools.offering import Offering, required_tools_problem
 from longhouse.tools.toolbox import Toolbox
@@ -147,10 +150,11 @@ async def open_app(
         open_finder(db, embedder) as finder,
         open_mirror(settings, db, bus) as prior,
         open_memory(settings, db, bus, embedder) as memory,
+        ProcessPool(most=settings.tool_processes, environment=settings.tool_environment).running() as processes,
     ):
         catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for)
         async with (
-            open_tools(setup, catalog, finder, memory.documents, classes) as (toolbox, offering),
+            open_tools(setup, catalog, finder, memory.documents, classes, processes) as (toolbox, offering),
             open_engine(
                 setup,
                 name=name,
@@ -171,6 +175,7 @@ async def open_app(
                 lambda: engine.recorder.refused,
                 lambda: (watchdog.times, watchdog.seconds),
                 lambda: toolbox.left_behind,
+                processes=lambda: (processes.size, processes.ended),
                 from_memory=lambda: engine.tool_runner.from_memory,
                 memory=memory,
             )
@@ -181,7 +186,7 @@ async def open_app(
                 numbers,
                 authenticator=authenticator,
                 toolbox=toolbox,
-                validator=validator_of(setup, catalog),
+                validator=validator_of(setup, catalog, processes),
                 finder=finder,
                 default_template=settings.default_template,
                 prior=prior,
@@ -345,7 +350,12 @@ async def open_ledger(settings: Settings, index: PassageIndex, bus: Bus) -> Asyn
 
 @asynccontextmanager
 async def open_tools(
-    setup: Configured, catalog: Catalog, finder: Finder, documents: DocumentLibrary, classes: Sequence[type[BaseTool]]
+    setup: Configured,
+    catalog: Catalog,
+    finder: Finder,
+    documents: DocumentLibrary,
+    classes: Sequence[type[BaseTool]],
+    processes: ProcessPool,
 ) -> AsyncIterator[tuple[Toolbox, Offering]]:
     """Opens the tools that this process can run, and publishes them and the templates."""
     settings, search = setup.settings, ToolSearchService(catalog, finder)
@@ -360,7 +370,7 @@ async def open_tools(
     configs = setup.of_agents(config)
     async with web_search as service, open_remote(setup.egress) as http:
         services = Services(search=service, memory=Memories(catalog.db), find_tools=search.find, documents=documents)
-        binder = binder_of(http, setup.secrets.find, settings.tool_packages)
+        binder = binder_of(http, setup.secrets.find, settings.tool_packages, processes)
         toolbox = Toolbox(classes, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
         await publish(catalog, setup, toolbox.classes)
         async with open_mcp(setup.servers, toolbox):
@@ -419,7 +429,7 @@ def configured_model(setup: Configured) -> ConfiguredModel:
     )
 
 
-def validator_of(setup: Configured, catalog: Catalog) -> CatalogValidator:
+def validator_of(setup: Configured, catalog: Catalog, processes: ProcessPool | None = None) -> CatalogValidator:
     """The validator of what may be published in this installation."""
     return CatalogValidator(
         catalog,
@@ -427,6 +437,7 @@ def validator_of(setup: Configured, catalog: Catalog) -> CatalogValidator:
         models=setup.model_egress,
         packages=setup.settings.tool_packages,
         secrets=setup.secrets,
+        known=partial(isolated.known, processes=processes) if processes else python.described,
     )
 
 

@@ -30,6 +30,12 @@ def _schema(given: str) -> str:
 PREFIX: Final = "LONGHOUSE_"
 
 
+def _given_to_tools(names: tuple[str, ...]) -> tuple[str, ...]:
+    if any(name.upper().startswith(PREFIX) for name in names):
+        raise ValueError(f"variables that begin with {PREFIX} are the server's own and are not given to tools")
+    return names
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
 
@@ -66,6 +72,10 @@ class Settings(BaseSettings):
     """Non-public addresses that published tools and templates may reach: `host:port` or networks, with commas."""
     tool_packages: Items = ()
     """Packages that tool entrypoints may come from, separated by commas."""
+    tool_processes: int = Field(default=16, ge=1, le=1_000)
+    """Processes of their own that Python tools of such packages have at a time; one package has half of them."""
+    tool_environment: Annotated[Items, AfterValidator(_given_to_tools)] = ()
+    """Environment variables that such tools find besides PATH, HOME and the locale, separated by commas."""
     worker_slots: int = Field(default=32, ge=1)
     lease_seconds: float = Field(default=6.0, ge=1)
     embeddings_base_url: str | None = None

@@ -18,6 +18,9 @@ RiskLevel = Literal["low", "medium", "high"]
 Remembers = Literal["", "outline", "search", "page"]
 """What working memory keeps of a tool's results; empty: nothing."""
 
+Isolation = Literal["process", "none"]
+"""Where a Python tool runs: in a process of its own, or in the server."""
+
 _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_-]")
 

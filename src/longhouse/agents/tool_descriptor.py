@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
-from longhouse.agents.tool import Remembers, RiskLevel, Tool, ToolType
+from longhouse.agents.tool import Isolation, Remembers, RiskLevel, Tool, ToolType
 from longhouse.agents.versioned import Owner, SecretName, Strict, Versioned
 from longhouse.journal.events import Effect
 from longhouse.journal.roles import role_of
@@ -21,6 +21,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "needs_approval": False,
 }
 """Defaults for fields that neither the descriptor nor a class sets."""
+ISOLATED: Final = ("isolation", "max_memory", "cpu_time")
+"""Fields about the process of a Python tool."""
 UNSET: Final = "silent"
 """The key under which a stored descriptor lists the fields that it leaves to its class."""
 
@@ -136,6 +138,12 @@ class ToolDescriptor(Versioned):
     """What working memory keeps of its results; only for tools whose effect is `read`. Empty: the class's own value."""
     probe: Annotated[str, Field(max_length=200)] = ""
     """The tool that says whether a call of this one took effect, where nobody knows. Empty: the class's own value."""
+    isolation: Isolation | None = None
+    """Where a Python tool runs. None: in a process of its own if its package is not ours."""
+    max_memory: Annotated[int, Field(ge=128_000_000, le=1_000_000_000_000)] | None = None
+    """Bytes that its process may take; None: 1 GB."""
+    cpu_time: Annotated[float, Field(ge=1, le=86_400)] | None = None
+    """Seconds of CPU time that a call may use in its process; None: as long as its timeout."""
     owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
 
@@ -185,6 +193,8 @@ def to_row(content: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as a stored row: every field is filled in, since earlier releases read it so."""
     unset = [name for name in DEFAULTS if content.get(name) is None]
     filled = {**content, **{name: DEFAULTS[name] for name in unset}}
+    # Earlier releases refuse fields that they do not know.
+    filled = {name: value for name, value in filled.items() if name not in ISOLATED or value is not None}
     return {**filled, UNSET: unset} if _is_of_class(content) else filled
 
 

@@ -26,10 +26,12 @@ class Metrics:
         blocked: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
         left_behind: Callable[[], int] = int,
         *,
+        processes: Callable[[], tuple[int, Mapping[str, int]]] = lambda: (0, {}),
         from_memory: Callable[[], Mapping[str, int]] = dict,
         memory: MemoryParts | None = None,
     ) -> None:
-        """`blocked`: how often the event loop was blocked, and for how many seconds in total."""
+        """`blocked`: how often the event loop was blocked, and for how many seconds in total. `processes`: how many tool
+        processes there are, and how many ended in a call, by cause."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
@@ -42,6 +44,7 @@ class Metrics:
         self._refused = refused
         self._blocked = blocked
         self._left_behind = left_behind
+        self._processes = processes
         self._from_memory = from_memory
         self._memory = memory
         self._counts: MemoryCounts | None = None
@@ -76,7 +79,17 @@ class Metrics:
         )
         about = "Calls of tools that go on although their time is up"
         yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
+        yield from self._of_processes()
         yield from self._of_memory()
+
+    def _of_processes(self) -> Iterator[Metric]:
+        running, ended = self._processes()
+        yield GaugeMetricFamily("longhouse_tool_processes", "Processes in which tools run", value=running)
+        about = "Processes of tools that ended in the middle of a call"
+        causes = CounterMetricFamily("longhouse_tool_processes_ended", about, labels=["cause"])
+        for cause, times in ended.items():
+            causes.add_metric([cause], times)
+        yield causes
 
     def _of_memory(self) -> Iterator[Metric]:
         if self._memory and (behind := self._memory.sessions_behind) is not None:

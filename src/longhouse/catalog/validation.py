@@ -1,7 +1,7 @@
 """Validates descriptors before they are published. Nothing is imported, fetched or looked up to do so."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from yarl import URL
 from longhouse.agents.naming import AGENT_PREFIX, key, name_problem
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
-from longhouse.agents.tool_descriptor import REMEMBERS_READS, ToolDescriptor
+from longhouse.agents.tool_descriptor import ISOLATED, REMEMBERS_READS, ToolDescriptor
 from longhouse.catalog import drafts
 from longhouse.catalog.drafts import Problem
 from longhouse.egress import ANYWHERE, Egress
@@ -45,6 +45,8 @@ class CatalogValidator:
     """Where templates may send their requests."""
     packages: Sequence[str] = ()
     secrets: Secrets = field(default_factory=Secrets)
+    known: Callable[[str], ToolDescriptor | None] = python.described
+    """How the class of an entrypoint describes itself, if somebody has imported it; imports nothing."""
 
     async def publish(
         self,
@@ -103,9 +105,11 @@ class CatalogValidator:
         if way.python_entrypoint is not None and (problem := python.check(way.python_entrypoint, self.packages)):
             yield ("runtime_binding", "python_entrypoint"), problem
         elif way.python_entrypoint is not None:
-            cls = python.known(way.python_entrypoint)  # an unknown one is checked when a worker first binds the tool
-            if cls and (found := tool.weakened(cls.descriptor())):
+            own = self.known(way.python_entrypoint)  # an unknown one is checked when a worker first binds the tool
+            if own and (found := tool.weakened(own)):
                 yield (found[0],), found[1]
+        elif given := [name for name in ISOLATED if getattr(tool, name) is not None]:
+            yield (given[0],), "it is for tools with a python_entrypoint: leave it out"
         if way.remote_endpoint is not None:
             yield from self._reach(way.remote_endpoint, way.api_key_ref)
         if way.mcp is not None and way.mcp != tool.name:

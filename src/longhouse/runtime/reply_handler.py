@@ -56,11 +56,11 @@ class ReplyHandler:
             return [replied, events.Finished(answer=verdict.answer)]
         new: list[Event] = [replied]
         intents = verdict.intents[:MAX_RECORDED]
-        finishes = any(self._finishes(intent) for intent in intents)
+        finishes = any([await self._finishes(intent) for intent in intents])
         made: list[Tool] = []
         for index, intent in enumerate(intents):
             tool = self._tool(intent)
-            fault = self._too_much(tool, index, made) or self._refusal(intent, tool, finishes)
+            fault = self._too_much(tool, index, made) or await self._refusal(intent, tool, finishes)
             made += [tool] if tool and not fault else []
             new += await self._call(self._call_id(index), intent, tool, fault)
         return new
@@ -84,11 +84,11 @@ class ReplyHandler:
     def _tool(self, intent: Intent) -> Tool | None:
         return next((tool for tool in self.offered if tool.name == intent.tool), None)
 
-    def _finishes(self, intent: Intent) -> bool:
+    async def _finishes(self, intent: Intent) -> bool:
         tool = self._tool(intent)
         if tool is None or not tool.finishes or self.must_delegate_first:
             return False
-        return self.toolbox.check(tool, intent.arguments) is None
+        return await self.toolbox.check(tool, intent.arguments) is None
 
     async def _call(self, call_id: str, intent: Intent, tool: Tool | None, fault: Fault | None) -> list[Event]:
         """The events of one call, with its outcome if that is known at once."""
@@ -127,7 +127,7 @@ class ReplyHandler:
                 return Fault(code=f"no_more_{what}", message=f"all {limit} {what} of this turn are used")
         return None
 
-    def _refusal(self, intent: Intent, tool: Tool | None, finishes: bool) -> Fault | None:
+    async def _refusal(self, intent: Intent, tool: Tool | None, finishes: bool) -> Fault | None:
         """Why a call is refused, as a message that the model can act on."""
         if self.request.only and intent.tool != self.request.only:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
@@ -140,7 +140,7 @@ class ReplyHandler:
             return Fault(code="answered", message="a reply that gives the final answer cannot ask as well")
         if tool.needs_approval and finishes and not tool.finishes:
             return Fault(code="answered", message=f"{tool.name} needs approval: wait for it before the final answer")
-        return self.toolbox.check(tool, intent.arguments)
+        return await self.toolbox.check(tool, intent.arguments)
 
     def _replied(self, reply: Reply, verdict: Verdict) -> events.Replied:
         refs = [tool.ref for tool in self.offered]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pydantic
 
 from longhouse.agents.registry import Registry
-from longhouse.agents.tool import Remembers, Tool, ToolType
+from longhouse.agents.tool import Isolation, Remembers, Tool, ToolType
 from longhouse.agents.tool_descriptor import REMEMBERS_READS, RuntimeBinding, ToolDescriptor
 from longhouse.errors import SetupError
 from longhouse.journal.events import Effect
@@ -39,6 +39,7 @@ class BaseTool(pydantic.BaseModel):
     needs_approval: ClassVar[bool] = False
     remembers: ClassVar[Remembers] = ""
     probe: ClassVar[str] = ""
+    isolation: ClassVar[Isolation | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -82,6 +83,7 @@ class BaseTool(pydantic.BaseModel):
             needs_approval=cls.needs_approval,
             remembers=cls.remembers,
             probe=cls.probe,
+            isolation=cls.isolation,
         )
 
 

@@ -20,6 +20,8 @@ from longhouse.tools.sgr.states import AgentStatesEnum, state_name
 DEEPEST: Final = 64
 """Maximum nesting of a context value: far below the recursion limit."""
 TOO_DEEP: Final = "[nested too deeply]"
+_KEPT: Final = ("searches", "sources", "current_step_reasoning", "custom_context", "found_tools")
+"""Fields that last from call to call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,6 @@ def key_of(session: Session, call: Open) -> str:
 
 
 def context_of(call: Open, session: Session, turn: Turn, services: Services, memory_scope: str) -> ToolContext:
-    # Copies: a session is immutable, for us and for tools.
-    kept = _mapped(session.context, lambda value: value, lambda: TOO_DEEP, DEEPEST + 1)
     return ToolContext(
         session_id=session.id,
         conversation_id=session.conversation,
@@ -128,12 +128,26 @@ def context_of(call: Open, session: Session, turn: Turn, services: Services, mem
         iteration=turn.iteration,
         searches_used=turn.searches_used,
         clarifications_used=turn.clarifications_used,
-        searches=[as_search(search) for search in kept.get("searches", ())],
-        sources={url: as_source(source) for url, source in kept.get("sources", {}).items()},
-        current_step_reasoning=_by_attribute(kept.get("current_step_reasoning")),
-        custom_context=_by_attribute(kept.get("custom_context") or None),
-        found_tools=kept.get("found_tools", []),
+        **kept_fields(kept_of(session)),
     )
+
+
+def kept_of(session: Session) -> dict[str, Any]:
+    """What tools have kept in the session, as plain values; copies, since a session is immutable for tools too."""
+    kept = {name: session.context[name] for name in _KEPT if name in session.context}
+    copied: dict[str, Any] = _mapped(kept, lambda value: value, lambda: TOO_DEEP, DEEPEST + 1)
+    return copied
+
+
+def kept_fields(kept: dict[str, Any]) -> dict[str, Any]:
+    """The same as the fields of a ToolContext, which are objects."""
+    return {
+        "searches": [as_search(search) for search in kept.get("searches", ())],
+        "sources": {url: as_source(source) for url, source in kept.get("sources", {}).items()},
+        "current_step_reasoning": _by_attribute(kept.get("current_step_reasoning")),
+        "custom_context": _by_attribute(kept.get("custom_context") or None),
+        "found_tools": kept.get("found_tools", []),
+    }
 
 
 def _mapped(value: Any, leaf: Callable[[Any], Any], too_deep: Callable[[], Any], levels: int = DEEPEST) -> Any:

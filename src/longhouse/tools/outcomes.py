@@ -18,6 +18,14 @@ class CallError(LonghouseError):
         """The call was sent or begun, and may have taken effect."""
 
 
+class Told(CallError):  # noqa: N818 - it says what the agent is
+    """The agent reads this message as it is."""
+
+    def __init__(self, message: str, *, code: str = "tool_failed", in_doubt: bool = False) -> None:
+        super().__init__(message, in_doubt=in_doubt)
+        self.code = code
+
+
 class NotBegun(CallError):  # noqa: N818 - it says what happened, or did not
     """Nothing was sent or started: the call certainly had no effect."""
 

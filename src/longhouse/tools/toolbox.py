@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -20,11 +20,11 @@ from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, ReadSource, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import BaseTool, entrypoint_of
-from longhouse.tools.bindings.base import Binding, Blocking, Work, class_binding
+from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 from longhouse.tools.execution import CallExecutor, Late
-from longhouse.tools.outcomes import CallError, NotBegun, bounded, unknown
+from longhouse.tools.outcomes import CallError, NotBegun, Told, bounded, unknown
 
 log = structlog.get_logger()
 
@@ -77,8 +77,13 @@ class ToolSource:
 Begin = Callable[[], Fault | None]
 """Called right before an effect that must not happen twice; returns why it must not begin, or None."""
 
-Binder = Callable[[ToolDescriptor], Binding | None]
+Binder = Callable[[ToolDescriptor], Awaitable[Binding | None]]
 """Binds a catalog tool to what runs it; None if this process cannot run it."""
+
+
+async def _binds_none(descriptor: ToolDescriptor) -> None:
+    return None
+
 
 
 class Toolbox:
@@ -92,7 +97,7 @@ class Toolbox:
         configs: Mapping[str, ToolConfig] | None = None,
         services: Services | None = None,
         catalog: Catalog | None = None,
-        binder: Binder = lambda descriptor: None,
+        binder: Binder = _binds_none,
     ) -> None:
         self._classes = {entrypoint_of(cls): cls for cls in classes}
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
@@ -137,7 +142,7 @@ class Toolbox:
         binding = self._bound.get((name, version))
         if binding is None:
             descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
-            binding = self._binding_of(descriptor) if descriptor else self._here.get(name)
+            binding = await self._binding_of(descriptor) if descriptor else self._here.get(name)
             if binding is None:
                 return None
             if len(self._bound) >= MOST_BOUND:
@@ -158,7 +163,7 @@ class Toolbox:
     def _overlay(self, name: str) -> SecurityOverlay | None:
         return self.catalog.overlays.of(name) if self.catalog else None
 
-    def _binding_of(self, descriptor: ToolDescriptor) -> Binding | None:
+    async def _binding_of(self, descriptor: ToolDescriptor) -> Binding | None:
         way = descriptor.runtime_binding
         if way.mcp:
             # The server's current tool, under the requested version.
@@ -166,14 +171,17 @@ class Toolbox:
             return Binding(descriptor.tool, live.bind) if live else None
         # Code has no versions: a class of this name in this process is the tool, wherever it was imported from before.
         cls = self._classes.get(way.python_entrypoint or "") or self._named.get(descriptor.name)
-        if way.python_entrypoint and cls:
+        if way.python_entrypoint and cls and descriptor.isolation != "process":
             return class_binding(cls, descriptor)
-        return self._binder(descriptor)
+        return await self._binder(descriptor)
 
-    def check(self, tool: Tool, arguments: str) -> Fault | None:
+    async def check(self, tool: Tool, arguments: str) -> Fault | None:
         """Why a call with these arguments cannot run."""
         work = self._bind(tool.name, tool.version, arguments)
-        return work if isinstance(work, Fault) else None
+        if isinstance(work, Fault):
+            return work
+        binding = self._binding(tool.name, tool.version)
+        return await binding.check(arguments) if binding and binding.check else None
 
     async def perform(
         self,
@@ -217,6 +225,8 @@ class Toolbox:
             output = await self._execution.run(
                 lambda: self._done(tool.name, work, context, config), tool.timeout, **about
             )
+            if isinstance(output, Performed):
+                return Result(Output(content=output.text), output.writes, output.adds, output.made)
             writes, adds = changes(before, written(context))
             content = bounded(clean(str(output)), tool.max_output)
             return Result(Output(content=content), writes, adds, tuple(context.made))
@@ -235,7 +245,7 @@ class Toolbox:
         That is so if its tool is not remembered, or if a person, an operator or a rate limit has a say in it now.
         """
         tool = await self.resolve(call.tool, call.version)
-        if tool is None or not tool.remembers or tool.needs_approval or not self._is_open(tool, call):
+        if tool is None or not tool.remembers or tool.needs_approval or not await self._is_open(tool, call):
             return None
         limit = tool.per_minute
         if limit and self.catalog and not await self.catalog.could_use(session.owner, tool.name, limit):
@@ -267,20 +277,20 @@ class Toolbox:
             return False
         tool = await self.resolve(name, int(version))
         call = Open(call="", tool=name, version=int(version), arguments=source.arguments, seq=0)
-        if tool is None or not self._is_open(tool, call):
+        if tool is None or not await self._is_open(tool, call):
             return True
         context = context_of(call, session, turn, self._services, "conversation")
         return await self._revision(tool, call, context) == source.revision
 
-    def _is_open(self, tool: Tool, call: Open) -> bool:
+    async def _is_open(self, tool: Tool, call: Open) -> bool:
         overlay = self._overlay(tool.name)
         if overlay and not overlay.enabled:
             return False
-        return self.check(tool, call.arguments) is None
+        return await self.check(tool, call.arguments) is None
 
     async def _revision(self, tool: Tool, call: Open, context: ToolContext) -> str | None:
         """The state of what the call would read; None if the tool cannot tell."""
-        binding = self._bound.get((call.tool, call.version)) or self._here.get(call.tool)
+        binding = self._binding(call.tool, call.version)
         if binding is None or binding.revision is None:
             return ""
         try:
@@ -308,8 +318,11 @@ class Toolbox:
             return None
         return Fault(code="rate_limited", message=f"{tool.name} is used {tool.per_minute} times a minute at most; wait")
 
+    def _binding(self, name: str, version: int) -> Binding | None:
+        return self._bound.get((name, version)) or self._here.get(name)
+
     def _bind(self, name: str, version: int, arguments: str) -> Work | Fault:
-        binding = self._bound.get((name, version)) or self._here.get(name)
+        binding = self._binding(name, version)
         if binding is None:
             return _unknown(name)
         if len(arguments) > MAX_ARGUMENTS:
@@ -346,6 +359,8 @@ def _late(tool: Tool, late: Late) -> Result:
 def _failed(tool: Tool, error: BaseException) -> Result:
     if isinstance(error, CallError) and error.in_doubt and tool.effect == "once":
         return _in_doubt(tool, clean(str(error))[:2000])
+    if isinstance(error, Told):
+        return Result(Fault(code=error.code, message=clean(str(error))[:2000]))
     return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
 
 

@@ -12,7 +12,7 @@ from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
 from longhouse.tools.config import ToolConfig
-from longhouse.tools.context import ToolContext
+from longhouse.tools.context import MadeFile, ToolContext
 from longhouse.validation_messages import explain
 
 
@@ -21,6 +21,16 @@ class Blocking:
     """Blocking work: it runs in a thread, so that the event loop and the heartbeat continue."""
 
     call: Callable[[ToolContext, ToolConfig], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """What a call returned that ran in a process of its own: cut, cleaned and compared there."""
+
+    text: str
+    writes: dict[str, Any]
+    adds: dict[str, Any]
+    made: tuple[MadeFile, ...]
 
 
 Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]] | Blocking
@@ -34,6 +44,8 @@ class Binding:
     tool: Tool
     bind: Callable[[str], Work | Fault]
     """From the arguments to the work, or to a fault for the model that says why they do not fit. Nothing runs yet."""
+    check: Callable[[str], Awaitable[Fault | None]] | None = None
+    """What is wrong with the arguments, where only another process can tell that; None: `bind` tells all."""
     is_refused: bool = False
     """The descriptor is not allowed: the tool is not offered, and a call returns the fault."""
     revision: Callable[[str, ToolContext], Awaitable[str]] | None = None

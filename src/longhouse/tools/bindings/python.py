@@ -8,6 +8,7 @@ from typing import Any, Final, TypeGuard
 
 import structlog
 
+from longhouse.agents.tool import Isolation
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
@@ -82,6 +83,18 @@ def known(entrypoint: str) -> type[BaseTool] | None:
     return found if _is_tool(found) else None
 
 
+def described(entrypoint: str) -> ToolDescriptor | None:
+    """How a class that is already imported describes itself."""
+    cls = known(entrypoint)
+    return cls.descriptor() if cls else None
+
+
+def isolation_of(descriptor: ToolDescriptor) -> Isolation:
+    """Where the tool runs: foreign packages in processes of their own, unless the descriptor says otherwise."""
+    entrypoint = descriptor.runtime_binding.python_entrypoint or ""
+    return descriptor.isolation or ("none" if f"{entrypoint.partition(':')[0]}.".startswith(f"{OURS}.") else "process")
+
+
 def class_of(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> type[BaseTool]:
     """The class that a descriptor names; Weakened if the descriptor is less careful than the class."""
     cls = load(descriptor.runtime_binding.python_entrypoint or "", allowed_packages)
@@ -105,12 +118,17 @@ def bound(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> Bindin
     try:
         return class_binding(class_of(descriptor, allowed_packages), descriptor)
     except Weakened as error:
-        fault = fault_of(descriptor, error)
-        message = "a tool is not offered: its descriptor is less careful than its class"
-        log.warning("tool_refused", message=message, tool=descriptor.ref, reason=fault.message)
-        return Binding(descriptor.tool, lambda arguments: fault, is_refused=True)
+        return refused(descriptor, error)
     except EntrypointError:
         return binding
+
+
+def refused(descriptor: ToolDescriptor, error: Weakened) -> Binding:
+    """The binding of a tool that is not offered."""
+    fault = fault_of(descriptor, error)
+    message = "a tool is not offered: its descriptor is less careful than its class"
+    log.warning("tool_refused", message=message, tool=descriptor.ref, reason=fault.message)
+    return Binding(descriptor.tool, lambda arguments: fault, is_refused=True)
 
 
 def fault_of(descriptor: ToolDescriptor, error: EntrypointError) -> Fault:

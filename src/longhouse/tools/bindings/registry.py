@@ -5,23 +5,30 @@ from collections.abc import Sequence
 import aiohttp
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.tools.bindings import python
+from longhouse.tools.bindings import isolated, python
 from longhouse.tools.bindings.agent import agent_binding
 from longhouse.tools.bindings.base import Binding
 from longhouse.tools.bindings.http import RemoteBinding, SecretFor
+from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.toolbox import Binder
 
 
-def binder_of(http: aiohttp.ClientSession, secret_for: SecretFor, packages: Sequence[str]) -> Binder:
+def binder_of(
+    http: aiohttp.ClientSession, secret_for: SecretFor, packages: Sequence[str], processes: ProcessPool
+) -> Binder:
     """The binder of catalog descriptors. Classes are imported at first use."""
 
-    def bind(descriptor: ToolDescriptor) -> Binding | None:
+    async def bind(descriptor: ToolDescriptor) -> Binding | None:
         way = descriptor.runtime_binding
         if way.agent:
             return agent_binding(descriptor.tool)
         if way.remote_endpoint:
             ref, url = way.api_key_ref, way.remote_endpoint
             return RemoteBinding(descriptor.tool, url, http, api_key_ref=ref, secret_for=secret_for)
-        return python.bound(descriptor, packages) if way.python_entrypoint else None
+        if not way.python_entrypoint:
+            return None
+        if python.isolation_of(descriptor) == "process":
+            return await isolated.bound(descriptor, packages, processes)
+        return python.bound(descriptor, packages)
 
     return bind

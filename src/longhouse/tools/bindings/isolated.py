@@ -1,0 +1,180 @@
+"""Binding of Python entrypoints that run in processes of their own; their classes are not imported here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+import pydantic
+import structlog
+
+from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.journal.events import Fault
+from longhouse.tools.bindings import python
+from longhouse.tools.bindings.base import Binding, Performed, Work
+from longhouse.tools.bindings.python import EntrypointError, Weakened, check, fault_of, refused
+from longhouse.tools.config import ToolConfig
+from longhouse.tools.context import MadeFile, ToolContext, kept_of
+from longhouse.tools.isolation import messages
+from longhouse.tools.isolation.pool import MEMORY, ProcessPool
+from longhouse.tools.outcomes import CallError, NotBegun, Told
+
+log = structlog.get_logger()
+
+_ADAPTER: Final = pydantic.TypeAdapter(ToolDescriptor)
+
+
+def own_descriptor(described: messages.Described) -> ToolDescriptor:
+    """The descriptor of the class itself."""
+    try:
+        return _ADAPTER.validate_python(described.descriptor)
+    except pydantic.ValidationError as error:
+        raise EntrypointError(f"its class does not describe a tool: {error.errors()[0]['msg']}") from None
+
+
+def known(entrypoint: str, *, processes: ProcessPool) -> ToolDescriptor | None:
+    """How a class describes itself that was imported before, here or in a tool process."""
+    described = processes.known(entrypoint)
+    return own_descriptor(described) if described else python.described(entrypoint)
+
+
+async def bound(descriptor: ToolDescriptor, packages: Sequence[str], processes: ProcessPool) -> Binding:
+    """The binding of an entrypoint. If its class cannot be described, every call tries again and returns the fault."""
+    isolated = _Isolated(descriptor, packages, processes)
+    binding = Binding(descriptor.tool, isolated.bind, check=isolated.check)
+    isolated.binding = binding
+    try:
+        await isolated.describe()
+    except Weakened as error:
+        return refused(descriptor, error)
+    except EntrypointError as error:
+        message = "a tool cannot be used as it is: each call tries again"
+        log.warning("tool_unusable", message=message, tool=descriptor.ref, reason=str(error))
+    return binding
+
+
+@dataclass(slots=True)
+class _Isolated:
+    descriptor: ToolDescriptor
+    packages: Sequence[str]
+    processes: ProcessPool
+    binding: Binding | None = None
+    described: messages.Described | None = None
+
+    @property
+    def entrypoint(self) -> str:
+        return self.descriptor.runtime_binding.python_entrypoint or ""
+
+    @property
+    def tool(self) -> Tool:
+        return self.binding.tool if self.binding else self.descriptor.tool
+
+    @property
+    def limits(self) -> messages.Limits:
+        said = self.descriptor
+        return messages.Limits(said.max_memory or MEMORY, said.cpu_time or self.tool.timeout)
+
+    async def describe(self) -> messages.Described:
+        """The class as it describes itself; from then on the tool is what both say, the stricter of the two."""
+        if self.described:
+            return self.described
+        if problem := check(self.entrypoint, self.packages):
+            raise EntrypointError(problem)
+        described = await self.processes.describe(self.entrypoint, self.descriptor.name, self.limits)
+        own = own_descriptor(described)
+        if found := self.descriptor.weakened(own):
+            raise Weakened(": ".join(found))
+        tool = self.descriptor.bound_to(own)
+        tool = replace(
+            tool,
+            inline=described.inline,
+            finishes=described.finishes,
+            closing=described.closing,
+            asks=described.asks,
+            role=tool.role or described.role,
+        )
+        if self.binding:
+            self.binding.tool = tool
+            self.binding.revision = self.revision if tool.remembers else None
+        self.described = described
+        return described
+
+    def bind(self, arguments: str) -> Work | Fault:
+        async def work(context: ToolContext, config: ToolConfig) -> Performed:
+            return await self.call(arguments, context, config)
+
+        return work
+
+    async def check(self, arguments: str) -> Fault | None:
+        name, limits = self.descriptor.name, self.limits
+        try:
+            await self.describe()
+            request = messages.Check(entrypoint=self.entrypoint, tool=name, arguments=arguments, limits=limits)
+            problem = await self.processes.check(request, name, self.tool.timeout)
+        except EntrypointError as error:
+            return fault_of(self.descriptor, error)
+        except CallError as error:
+            return Fault(code="tool_failed", message=f"{name} could not be called: {error}"[:2000])
+        return Fault(code="bad_arguments", message=problem) if problem else None
+
+    async def call(self, arguments: str, context: ToolContext, config: ToolConfig) -> Performed:
+        name = self.descriptor.name
+        try:
+            described = await self.describe()
+        except EntrypointError as error:
+            raise Told(fault_of(self.descriptor, error).message) from None
+        request = messages.Call(
+            entrypoint=self.entrypoint,
+            digest=described.digest,
+            tool=name,
+            arguments=arguments,
+            context=_sent(context),
+            config=config,
+            max_output=self.tool.max_output,
+            limits=self.limits,
+        )
+        about = {"session": context.session_id, "call": context.call}
+        try:
+            reply = await self.processes.perform(request, name, lambda: _session(context), **about)
+        except NotBegun:
+            raise
+        except CallError as error:
+            raise Told(f"{name} failed: {error}", in_doubt=error.in_doubt) from None
+        return _performed(name, self.descriptor, reply)
+
+    async def revision(self, arguments: str, context: ToolContext) -> str:
+        request = messages.Revision(
+            entrypoint=self.entrypoint, arguments=arguments, context=_sent(context), limits=self.limits
+        )
+        reply = await self.processes.perform(request, self.descriptor.name, lambda: _session(context))
+        return _performed(self.descriptor.name, self.descriptor, reply).text
+
+
+def _performed(name: str, descriptor: ToolDescriptor, reply: messages.Reply) -> Performed:
+    match reply:
+        case messages.Returned():
+            made = tuple(MadeFile(one.path, one.content, one.media_type) for one in reply.made)
+            return Performed(reply.text, reply.writes, reply.adds, made)
+        case messages.Checked():
+            raise Told(reply.problem, code="bad_arguments")
+        case messages.Refused():
+            raise Told(fault_of(descriptor, EntrypointError(reply.reason)).message)
+        case messages.Raised(unbegun=True):
+            raise NotBegun(reply.says)
+        case messages.Raised(out_of_memory=True):
+            raise Told(f"{name} failed: {reply.says}", in_doubt=True)
+        case messages.Raised():
+            raise Told(reply.says, in_doubt=reply.in_doubt)
+        case _:
+            raise Told(f"{name} failed: its process gave an answer that was not asked for", in_doubt=True)
+
+
+def _sent(context: ToolContext) -> messages.CallContext:
+    names = (name for name in messages.CallContext.__struct_fields__ if name != "kept")
+    kept = kept_of(context.session) if context.session else {}
+    return messages.CallContext(**{name: getattr(context, name) for name in names}, kept=kept)
+
+
+def _session(context: ToolContext) -> bytes | None:
+    return msgspec.json.encode(context.session) if context.session else None

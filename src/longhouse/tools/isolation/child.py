@@ -1,0 +1,268 @@
+"""The program of a tool process: `python -m longhouse.tools.isolation.child <pid of the server>`.
+
+It imports tool classes, describes them and runs their calls, one after another, within limits. It ends with its server.
+"""
+
+import asyncio
+import ctypes
+import inspect
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any, Final, NoReturn, cast
+
+import msgspec
+import pydantic
+
+from longhouse.journal.messages import clean
+from longhouse.journal.session import Session
+from longhouse.tools.base import BaseTool
+from longhouse.tools.bindings.base import arguments_fault
+from longhouse.tools.bindings.python import EntrypointError, load
+from longhouse.tools.context import Services, ToolContext, changes, kept_fields, written
+from longhouse.tools.isolation import messages
+from longhouse.tools.outcomes import CallError, NotBegun, bounded
+
+LONGEST: Final = 2_000
+"""Characters of an exception that the agent reads."""
+NO_SERVICES: Final = (
+    "a tool in a process of its own cannot use the services of the server;"
+    " publish it with isolation none if it is to use them"
+)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class NoServices:
+    """Stands where the services would be, and says why they are not there."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(NO_SERVICES)
+
+
+class Channel:
+    """The two pipes to the server, out of reach of what tools read and print."""
+
+    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._sending = threading.Lock()
+
+    @classmethod
+    def taken_over(cls) -> "Channel":
+        """Takes the standard streams: a tool finds an empty input, and whatever it prints goes to the log."""
+        channel = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
+        return channel
+
+    def send(self, reply: messages.Message) -> None:
+        with self._sending:
+            self._outgoing.write(messages.framed(reply))
+            self._outgoing.flush()
+
+    def requests(self) -> Iterator[messages.Request]:
+        while header := self._incoming.read(messages.HEADER):
+            yield messages.to_request(self._incoming.read(messages.length_of(header)))
+
+
+class RemoteContext(ToolContext):
+    """A ToolContext whose session is fetched when a tool reads it: most never do, and it may be long."""
+
+    host: "Host"
+
+    @property
+    def session(self) -> Session | None:
+        return self.host.session()
+
+    @session.setter
+    def session(self, session: Session | None) -> None:
+        """The base class sets it; nothing is kept."""
+
+
+class Host:
+    """Answers requests one after another."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._loop = asyncio.new_event_loop()
+        self._requests: queue.SimpleQueue[messages.Request] = queue.SimpleQueue()
+        self._sessions: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._task: asyncio.Task[Any] | None = None
+        self._classes: dict[str, tuple[type[BaseTool], messages.Described]] = {}
+
+    def serve(self) -> NoReturn:
+        asyncio.set_event_loop(self._loop)
+        threading.Thread(target=self._listen, name="requests", daemon=True).start()
+        while True:
+            request = self._requests.get()
+            reply = self._answer(request)
+            with suppress(OSError, ValueError):  # a tool may have closed them
+                sys.stdout.flush()
+                sys.stderr.flush()
+            try:
+                self._channel.send(reply)
+            except (TypeError, ValueError, OverflowError) as error:
+                says = f"its result cannot be sent to the server: {type(error).__name__}: {error}"
+                self._channel.send(messages.Raised(says=clean(says)[:LONGEST]))
+
+    def session(self) -> Session | None:
+        self._channel.send(messages.SessionWanted())
+        sent = self._sessions.get()
+        return msgspec.json.decode(sent, type=Session) if sent else None
+
+    def _listen(self) -> None:
+        """Reads in a thread of its own: a tool that loops for ever does not keep this process from ending."""
+        try:
+            for request in self._channel.requests():
+                match request:
+                    case messages.Stop():
+                        self._loop.call_soon_threadsafe(self._cancel)
+                    case messages.SessionSent():
+                        self._sessions.put(request.session)
+                    case _:
+                        self._requests.put(request)
+        finally:
+            os._exit(0)
+
+    def _cancel(self) -> None:
+        if self._task:
+            self._task.cancel()
+
+    def _answer(self, request: messages.Request) -> messages.Reply:
+        assert not isinstance(request, messages.Stop | messages.SessionSent)
+        try:
+            with limited(request.limits):
+                return self._done(request)
+        except EntrypointError as error:
+            return messages.Refused(reason=clean(str(error))[:LONGEST])
+        except MemoryError:
+            size = f"{request.limits.memory / 1e9:g} GB"
+            return messages.Raised(says=f"it took more than its {size} of memory", out_of_memory=True)
+        except BaseException as error:  # noqa: BLE001 - a tool may raise anything, an exit included
+            return messages.Raised(
+                says=clean(f"{type(error).__name__}: {error}")[:LONGEST],
+                in_doubt=isinstance(error, CallError) and error.in_doubt,
+                unbegun=isinstance(error, NotBegun),
+            )
+
+    def _done(self, request: messages.Describe | messages.Check | messages.Call | messages.Revision) -> messages.Reply:
+        cls, described = self._class(request.entrypoint)
+        match request:
+            case messages.Describe():
+                return described
+            case messages.Check():
+                tool = _parsed(cls, request.tool, request.arguments)
+                return messages.Checked(problem="" if isinstance(tool, BaseTool) else tool)
+            case messages.Revision():
+                tool = cls.model_validate_json(request.arguments or "{}")
+                return messages.Returned(text=clean(str(self._run(tool.revision(self._context(request.context))))))
+            case messages.Call():
+                if request.digest != described.digest:
+                    raise NotBegun("its code has changed since this server described it; restart the server")
+                return self._called(cls, request)
+
+    def _called(self, cls: type[BaseTool], request: messages.Call) -> messages.Reply:
+        tool = _parsed(cls, request.tool, request.arguments)
+        if isinstance(tool, str):
+            return messages.Checked(problem=tool)
+        context = self._context(request.context)
+        before = written(context)
+        # Outside of the loop: a blocking tool may run one of its own.
+        output: Any = tool(context, request.config)
+        if inspect.isawaitable(output):
+            output = self._run(output)
+        writes, adds = changes(before, written(context))
+        made = [messages.Made(one.path, one.content, one.media_type) for one in context.made]
+        text = bounded(clean(str(output)), request.max_output)
+        return messages.Returned(text=text, writes=writes, adds=adds, made=made)
+
+    def _run(self, work: Awaitable[Any]) -> Any:
+        async def waited() -> Any:
+            return await work
+
+        self._task = self._loop.create_task(waited())
+        try:
+            return self._loop.run_until_complete(self._task)
+        finally:
+            self._task = None
+
+    def _context(self, given: messages.CallContext) -> ToolContext:
+        plain = msgspec.structs.asdict(given)
+        kept = kept_fields(plain.pop("kept"))
+        context = RemoteContext(**plain, **kept, services=cast("Services", NoServices()))
+        context.host = self
+        return context
+
+    def _class(self, entrypoint: str) -> tuple[type[BaseTool], messages.Described]:
+        if entrypoint not in self._classes:
+            cls = load(entrypoint, [entrypoint.partition(":")[0]])
+            self._classes[entrypoint] = cls, described(cls)
+        return self._classes[entrypoint]
+
+
+def described(cls: type[BaseTool]) -> messages.Described:
+    return messages.Described(
+        descriptor=msgspec.to_builtins(cls.descriptor()),
+        inline=cls.inline,
+        finishes=cls.finishes,
+        closing=cls.closing,
+        asks=cls.asks,
+        role=cls.tool_role,
+        isolation=cls.isolation,
+    )
+
+
+def _parsed(cls: type[BaseTool], name: str, arguments: str) -> BaseTool | str:
+    """The tool with its arguments, or what is wrong with them."""
+    try:
+        return cls.model_validate_json(arguments or "{}")
+    except pydantic.ValidationError as error:
+        return clean(arguments_fault(name, error).message)
+
+
+@contextmanager
+def limited(limits: messages.Limits) -> Iterator[None]:
+    """Limits of this process while a request is answered; what it answers with is sent without them."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    # Whole seconds are counted: the limit is never stricter than what was promised.
+    cpu = int(used.ru_utime + used.ru_stime + limits.cpu) + 1
+    soft = {resource.RLIMIT_CPU: cpu}
+    if sys.platform == "linux":  # elsewhere it does not count what is mapped
+        soft[resource.RLIMIT_DATA] = limits.memory
+    for what, most in soft.items():
+        _set_soft(what, most)
+    try:
+        yield
+    finally:
+        for what in soft:
+            _set_soft(what, resource.RLIM_INFINITY)
+
+
+def _set_soft(what: int, most: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = hard if most == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, hard))
+
+
+def end_with(server: int) -> None:
+    """This process ends when its server does, also by SIGKILL; the end of the pipe says the same elsewhere."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(0)
+
+
+def main() -> NoReturn:
+    end_with(int(sys.argv[1]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    Host(Channel.taken_over()).serve()
+
+
+if __name__ == "__main__":
+    main()

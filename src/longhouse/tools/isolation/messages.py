@@ -1,0 +1,173 @@
+"""What the server and a tool process say to each other: MessagePack frames, each with its length before it."""
+
+import hashlib
+from typing import Any, Final
+
+import msgspec
+
+from longhouse.journal.roles import Role
+from longhouse.tools.config import ToolConfig
+
+HEADER: Final = 4
+MOST_BYTES: Final = 64 * 2**20
+"""Maximum bytes of a frame: a result with its files, or a context."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one request may take. The server sees to the wall time."""
+
+    memory: int
+    """Bytes of private memory of the whole process."""
+    cpu: float
+    """Seconds of CPU time of this request alone."""
+
+
+class Describe(Message, frozen=True, kw_only=True):
+    """Import the class and describe it."""
+
+    entrypoint: str
+    limits: Limits
+
+
+class Check(Message, frozen=True, kw_only=True):
+    """Do these arguments fit the class?"""
+
+    entrypoint: str
+    tool: str
+    arguments: str
+    limits: Limits
+
+
+class CallContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The readable part of a ToolContext, as plain values. The session itself is sent when a tool asks for it."""
+
+    session_id: str
+    conversation_id: str
+    owner: str
+    user: str | None
+    agent: str
+    call: str
+    key: str
+    memory_scope: str
+    iteration: int
+    searches_used: int
+    clarifications_used: int
+    kept: dict[str, Any]
+
+
+class Call(Message, frozen=True, kw_only=True):
+    """Run the tool, if its class is still the one that was described."""
+
+    entrypoint: str
+    digest: str
+    tool: str
+    arguments: str
+    context: CallContext
+    config: ToolConfig
+    max_output: int
+    limits: Limits
+
+
+class Revision(Message, frozen=True, kw_only=True):
+    """The state of what a call with these arguments would read."""
+
+    entrypoint: str
+    arguments: str
+    context: CallContext
+    limits: Limits
+
+
+class Stop(Message, frozen=True, kw_only=True):
+    """The time of the call is over: it is cancelled."""
+
+
+class SessionSent(Message, frozen=True, kw_only=True):
+    session: bytes | None
+
+
+Request = Describe | Check | Call | Revision | Stop | SessionSent
+
+
+class Described(Message, frozen=True, kw_only=True):
+    """The class as the catalog describes it, and what it says beside that."""
+
+    descriptor: dict[str, Any]
+    inline: bool
+    finishes: bool
+    closing: bool
+    asks: bool
+    role: Role
+    isolation: str | None
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """The entrypoint gives no tool."""
+
+    reason: str
+
+
+class Checked(Message, frozen=True, kw_only=True):
+    problem: str
+    """Empty: the arguments fit."""
+
+
+class SessionWanted(Message, frozen=True, kw_only=True):
+    """The tool reads `context.session`."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    path: str
+    content: bytes
+    media_type: str
+
+
+class Returned(Message, frozen=True, kw_only=True):
+    """The result, already cut to its length, with the changes of the context."""
+
+    text: str
+    writes: dict[str, Any] = {}
+    adds: dict[str, Any] = {}
+    made: list[Made] = []
+
+
+class Raised(Message, frozen=True, kw_only=True):
+    """The tool raised an exception."""
+
+    says: str
+    in_doubt: bool = False
+    unbegun: bool = False
+    out_of_memory: bool = False
+
+
+Reply = Described | Refused | Checked | SessionWanted | Returned | Raised
+
+
+class TooLarge(ValueError):  # noqa: N818 - it says what the message is
+    """A message has more bytes than a frame may have."""
+
+
+def framed(message: Message) -> bytes:
+    content = msgspec.msgpack.encode(message)
+    if len(content) > MOST_BYTES:
+        raise TooLarge(f"it has more than {MOST_BYTES // 2**20} MB")
+    return len(content).to_bytes(HEADER, "big") + content
+
+
+def length_of(header: bytes) -> int:
+    return int.from_bytes(header, "big")
+
+
+def to_request(content: bytes) -> Request:
+    return msgspec.msgpack.decode(content, type=Request)
+
+
+def to_reply(content: bytes) -> Reply:
+    return msgspec.msgpack.decode(content, type=Reply)

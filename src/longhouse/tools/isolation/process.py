@@ -1,0 +1,160 @@
+"""One tool process, as the server sees it: requests, replies, and why it ended."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Literal
+
+import structlog
+
+from longhouse.journal.messages import clean
+from longhouse.tools.isolation import messages
+
+log = structlog.get_logger()
+
+CHILD: Final = "longhouse.tools.isolation.child"
+MAX_LINE: Final = 2_000
+"""Characters of a line of output that is logged."""
+MOST_LINES: Final = 100
+"""Lines of output that are logged of one request."""
+REAPED_WITHIN: Final = 2.0
+"""Seconds; a process that was killed is gone at once, unless the machine is."""
+
+Cause = Literal["exit", "signal", "memory", "cpu", "time"]
+SessionOf = Callable[[], bytes | None]
+"""Encodes the session, if a tool asks for it."""
+
+
+class Ended(Exception):  # noqa: N818 - it says what happened
+    """The process ended before it answered; the message is a sentence about its tool."""
+
+    def __init__(self, says: str, cause: Cause) -> None:
+        super().__init__(says)
+        self.cause: Cause = cause
+
+
+class ToolProcess:
+    """A process that answers one request at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process, package: str) -> None:
+        assert process.stdin and process.stdout and process.stderr
+        self._process, self.package = process, package
+        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self._tool, self._lines = package, 0
+        self.idle_since = 0.0
+        self.is_spent = False
+        """It is not used again."""
+        self._log = asyncio.create_task(self._log_output())
+
+    @classmethod
+    async def started(cls, package: str, environment: Mapping[str, str]) -> "ToolProcess":
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", CHILD, str(os.getpid())),
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        return cls(process, package)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ask(
+        self, request: messages.Describe | messages.Check | messages.Call | messages.Revision, tool: str, read_session: SessionOf
+    ) -> messages.Reply:
+        """The reply; Ended if the process did not live to give it."""
+        self._tool, self._lines = tool, 0
+        self._send(request)
+        return await self.reply(read_session, request.limits)
+
+    async def reply(self, read_session: SessionOf, limits: messages.Limits) -> messages.Reply:
+        try:
+            while isinstance(reply := await self._received(), messages.SessionWanted):
+                self._send(messages.SessionSent(session=read_session()))
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+            self.is_spent = True
+            raise await self._death(limits) from None
+        # What could not be imported may be mended, and what took all memory may hold on to it.
+        if isinstance(reply, messages.Refused) or (isinstance(reply, messages.Raised) and reply.out_of_memory):
+            self.is_spent = True
+        return reply
+
+    def stop(self) -> None:
+        """Cancels the call that runs."""
+        with suppress(ConnectionError, RuntimeError):
+            self._send(messages.Stop())
+
+    def _send(self, message: messages.Message) -> None:
+        # Not awaited: one request is under way at a time, and the process reads all the time.
+        self._stdin.write(messages.framed(message))
+
+    async def _received(self) -> messages.Reply:
+        size = messages.length_of(await self._stdout.readexactly(messages.HEADER))
+        if size > messages.MOST_BYTES:
+            raise messages.TooLarge
+        return messages.to_reply(await self._stdout.readexactly(size))
+
+    async def _death(self, limits: messages.Limits) -> Ended:
+        status = await self._status()
+        if status == -signal.SIGXCPU:
+            return Ended(f"it used more than its {limits.cpu:g} seconds of CPU time", "cpu")
+        if status == -signal.SIGKILL:
+            return Ended("its process was killed by the system, which may have had no memory left", "memory")
+        if status is not None and status < 0:
+            return Ended(f"its process was ended by {_signal_name(-status)}", "signal")
+        return Ended(f"it ended its process with the exit code {status}", "exit")
+
+    async def _status(self) -> int | None:
+        """How it ended. What closed its pipes without ending is ended here."""
+        for patience in (0.2, REAPED_WITHIN):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    return await self._process.wait()
+            self.kill()
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """Ends it and what it has started, now."""
+        self.is_spent = True
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        self.kill()
+        await self._status()
+        self._stdin.close()
+        self._log.cancel()
+        await asyncio.gather(self._log, return_exceptions=True)
+
+    async def _log_output(self) -> None:
+        """What it prints goes to the log, line by line; too much of it is read and left out."""
+        rest = b""
+        while chunk := await self._stderr.read(2**16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            rest = rest[: 4 * MAX_LINE]
+            for line in lines:
+                self._log_line(line)
+        if rest:
+            self._log_line(rest)
+
+    def _log_line(self, line: bytes) -> None:
+        self._lines += 1
+        if self._lines <= MOST_LINES:
+            text = clean(line.decode(errors="replace"))[:MAX_LINE]
+            log.info("tool_output", message="a line from the process of a tool", tool=self._tool, line=text)
+        elif self._lines == MOST_LINES + 1:
+            message = "the process of a tool writes too much: the rest of this call is left out"
+            log.info("tool_output_cut", message=message, tool=self._tool)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
