@@ -70,15 +70,15 @@ async def test_only_at_the_head_it_knows_may_a_holder_rest(db: Database) -> None
 async def test_a_session_waits_out_trouble_without_a_holder(db: Database) -> None:
     lease = await claimed(db, "w", await opened(db))
     assert await leases.wait_out(db, lease, head=2, wake_at=clock.now() + timedelta(hours=1))
-    assert await leases.fire(db) == []
+    assert await leases.fire(db) == ([], False)
     assert await leases.claim(db, "s", "w") is None
     await db.run("UPDATE sessions SET wake_at = now() - interval '1 second'")
     again = await claimed(db, "w")
     assert (again.attempts, again.previous, again.fence) == (1, None, 2)
     assert again.troubled_at is not None
     assert await leases.wait_out(db, again, head=2, wake_at=clock.now() - timedelta(seconds=1))
-    assert await leases.fire(db) == ["s"]
-    assert await leases.runnable(db, "w", 10, running=[]) == ["s"]
+    assert await leases.fire(db) == (["s"], False)
+    assert await leases.runnable(db, "w", 10, running=[]) == [("s", "local")]
     last = await claimed(db, "w")
     assert (last.attempts, last.troubled_at) == (2, again.troubled_at)
 
@@ -93,7 +93,7 @@ async def test_a_session_let_go_in_mid_step_is_taken_over(dsn: str, db: Database
     lease = await claimed(db, "w", await opened(db))
     await leases.break_off(db, lease)
     await leases.break_off(db, lease)
-    assert await leases.runnable(db, "w2", 10, running=[]) == ["s"]
+    assert await leases.runnable(db, "w2", 10, running=[]) == [("s", "local")]
     assert (await claimed(db, "w2")).previous == "w (interrupted)"
     # One who lost it cannot let go of it.
     await leases.break_off(db, lease)
@@ -117,7 +117,7 @@ async def test_a_worker_finds_its_own_lost_runs_but_not_those_that_run(dsn: str,
     await claimed(db, "w", await opened(db))
     assert await leases.runnable(db, "w", 10, running=["s"]) == []
     assert await leases.runnable(db, "other", 10, running=[]) == []
-    assert await leases.runnable(db, "w", 10, running=[]) == ["s"]
+    assert await leases.runnable(db, "w", 10, running=[]) == [("s", "local")]
     assert (await claimed(db, "w")).previous == "w"
     life.terminate()
 

@@ -74,16 +74,16 @@ async def test_a_migration_lets_others_through_while_it_waits_for_a_long_reader(
     async with open_database(empty) as db:
         await migrate.migrate(db)
         monkeypatch.setattr(migrate, "known", lambda: known)
-        await reader.execute("BEGIN; SELECT FROM longhouse.api_keys")
+        await reader.execute("BEGIN; SELECT FROM longhouse.sessions")
         monkeypatch.setattr(migrate, "TRIES", 2)
-        with pytest.raises(SetupError, match=r"0021_last_use.sql waits for another transaction.*pg_stat_activity"):
+        with pytest.raises(SetupError, match=r"0024_former_order.sql waits for another transaction.*pg_stat_activity"):
             await migrate.migrate(db)
         monkeypatch.setattr(migrate, "TRIES", 1_000_000)
         with structlog.testing.capture_logs() as logs:
             migrating = asyncio.create_task(migrate.migrate(db))
             async with asyncio.timeout(10):
                 while not logs:
-                    await db.rows("SELECT FROM api_keys")
+                    await db.rows("SELECT FROM sessions")
             assert (logs[0]["event"], logs[0]["name"]) == ("migration_waits", known[-1].name)
             await reader.execute("COMMIT")
             assert await migrating == [known[-1].name]

@@ -367,7 +367,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert not loaded.can_move or row["due"] or row["wake_at"]
         may_be_claimed = row["due"] and (row["holder"] is None or row["holder"] not in self.roster)
         found = self.runner.run(leases.runnable(self.db, "nobody", 1000, running=[]))
-        assert (self.id in found) == may_be_claimed
+        assert (self.id in [found_id for found_id, _ in found]) == may_be_claimed
 
 
 async def _entered(stack: AsyncExitStack, dsn: str) -> tuple[Database, Line]:

@@ -119,6 +119,8 @@ class ExecutionPolicy(Strict):
     """Whether the session's user may approve or deny a waiting call by a clear yes or no in the chat."""
     unknown: Literal["ask", "tell"] = "ask"
     """If it is unknown whether a call took effect: ask a person, or tell the agent."""
+    max_running: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Sessions of this template that run at once in all processes; the others wait. None: any number."""
 
     @property
     def limits(self) -> Limits:

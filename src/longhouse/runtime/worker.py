@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
-from longhouse.store import erasure, journals, leases, sessions
+from longhouse.store import erasure, journals, leases, places, sessions
 from longhouse.store.database import PASSING, UNREACHABLE, Database
 from longhouse.store.leases import Lease, Suspect
 
@@ -33,6 +34,8 @@ POLL_EVERY: Final = 0.25
 """Seconds between two checks of other workers' locks. Free at both and no heartbeat in between: the worker is dead."""
 MOST_BEATS: Final = 1_000
 """Other workers whose last heartbeat is kept."""
+AHEAD: Final = 8
+"""Sessions that are found beyond the free slots, for those that become free next: one statement finds several."""
 QUIET_FOR: Final = 10.0
 """Seconds that running steps have at shutdown to reach their next record."""
 
@@ -41,6 +44,8 @@ QUIET_FOR: Final = 10.0
 class WorkerOptions:
     slots: int = 32
     lease: float = 6.0
+    per_key: int | None = None
+    """Sessions that run at once for a key which has no such limit of its own; None: any number."""
 
 
 @dataclass(slots=True)
@@ -48,6 +53,8 @@ class RunningSession:
     """A session that this worker advances or is about to claim."""
 
     task: asyncio.Task[None]
+    owner: str = ""
+    """Empty until it is known."""
     lease: Lease | None = None
     is_cancelled: bool = False
 
@@ -78,11 +85,17 @@ class Worker:
         self._options = options
         self._keep_log = keep_log
         self._running: dict[str, RunningSession] = {}
-        self._hinted: asyncio.Queue[str] = asyncio.Queue()
-        self._pending: set[str] = set()
         self._again: set[str] = set()
+        self._line: deque[tuple[str, str]] = deque()
+        """Sessions that were found in Postgres, with their owners: they get the next free slots."""
+        self._is_behind = False
+        """Sessions may be due that got no slot: Postgres says who is next, and hints do not."""
+        self._is_missed = False
+        """A hint came since Postgres was asked."""
+        self._last_owner = ""
+        self._has_room = asyncio.Event()
+        self._finding = asyncio.Lock()
         self._backoff = Backoff(lambda: asyncio.get_running_loop().time())
-        self._slots = asyncio.Semaphore(options.slots)
         self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._suspected: dict[str, Suspect] = {}
         self._background: set[asyncio.Task[None]] = set()
@@ -97,16 +110,25 @@ class Worker:
         return self._heartbeat.is_fresh()
 
     def hint(self, session_id: str) -> bool:
-        """This session may be able to move; False if others may have room for it sooner."""
+        """This session may be able to move; False if others may have room for it sooner.
+
+        A hint is worth a free slot and no more: were hints kept, ten thousand of one owner would stand before the next.
+        """
         if session_id in self._running:
             self._again.add(session_id)
             return True
         if self._backoff.rests(session_id):
             return False
-        if session_id not in self._pending:
-            self._pending.add(session_id)
-            self._hinted.put_nowait(session_id)
-        return len(self._running) + len(self._pending) <= self._options.slots
+        if self._is_behind or not self._free:
+            self._is_behind = self._is_missed = True
+            self._fill()
+            return False
+        self._begin(session_id)
+        return True
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._options.slots - len(self._running))
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -194,21 +216,57 @@ class Worker:
 
     async def _sweep(self) -> None:
         """Finds every runnable session in Postgres, even if hints were lost, and sessions whose lease we have lost."""
-        await leases.fire(self._db)
+        _, is_awaited = await leases.fire(self._db)
+        if is_awaited:
+            self._wake(await self._let_in(await places.with_room(self._db, per_key=self._options.per_key)))
         await self._find_runnable()
         await self._stop_deposed()
         self._engine.pool.retire_idle(clock.now())
 
     async def _forget(self) -> None:
         await sessions.forget_requests(self._db)
+        await places.forget(self._db)
         await erasure.sweep(self._db)
         await self._engine.catalog.forget_uses()
         await self._engine.tool_runner.forget_settled()
 
     async def _find_runnable(self) -> None:
-        known = [*self._running, *self._backoff.resting()]
-        for session_id in await leases.runnable(self._db, self.id, 4 * self._options.slots, running=known):
-            self.hint(session_id)
+        """Asks Postgres who is next, in fair order between owners, unless all slots are taken."""
+        async with self._finding:
+            if not self._free or not self.is_alive():
+                self._is_behind = True
+                return
+            self._is_missed = False
+            limit = self._free + min(AHEAD, self._options.slots)
+            found = await leases.runnable(
+                self._db,
+                self.id,
+                limit,
+                running=[*self._running, *self._backoff.resting()],
+                running_owners=[one.owner for one in self._running.values() if one.owner],
+                after=self._last_owner,
+            )
+            self._line = deque(found)
+            self._is_behind = len(found) == limit or self._is_missed
+        self._fill()
+
+    def _fill(self) -> None:
+        """Gives free slots to those who are next."""
+        while self._free and self._line:
+            session_id, owner = self._line.popleft()
+            if session_id not in self._running:
+                self._last_owner = owner
+                self._begin(session_id, owner)
+        if self._free and self._is_behind and self.is_alive():
+            self._has_room.set()
+
+    async def _let_in(self, held: Sequence[str]) -> list[str]:
+        return await places.let_in(self._db, held, per_key=self._options.per_key) if held else []
+
+    def _wake(self, session_ids: Sequence[str]) -> None:
+        """Sessions got the place that they had waited for: here or elsewhere they are run."""
+        for session_id in session_ids:
+            self._bus.wake(session_id)
 
     async def _stop_deposed(self) -> None:
         held = {session_id: hold.lease for session_id, hold in self._running.items() if hold.lease}
@@ -229,22 +287,22 @@ class Worker:
     # Doing it
 
     async def _dispatch(self) -> None:
-        session_id = await self._hinted.get()
-        await self._slots.acquire()
-        self._pending.discard(session_id)
+        await self._has_room.wait()
+        self._has_room.clear()
+        await self._find_runnable()
+
+    def _begin(self, session_id: str, owner: str = "") -> None:
         serving = background.guarded("session_run", self._serve(session_id))
-        self._running[session_id] = RunningSession(task=asyncio.create_task(serving))
+        self._running[session_id] = RunningSession(task=asyncio.create_task(serving), owner=owner)
 
     async def _serve(self, session_id: str) -> None:
         try:
             if not self.is_alive():
                 return  # the sweep finds it again, here or elsewhere
-            lease = await leases.claim(self._db, session_id, self.id)
-            if lease is not None:
-                self._running[session_id].lease = lease
-                session = await self._advance(lease)
-                if session and self._keep_log:
-                    await self._keep_log(session)
+            claim = await leases.claim_place(self._db, session_id, self.id, per_key=self._options.per_key)
+            self._wake(claim.woken)
+            if claim.lease is not None:
+                await self._run(claim.lease)
         except UNREACHABLE as error:
             log.warning(
                 "database_unreachable", message="Postgres cannot be reached", session=session_id, error=str(error)
@@ -253,10 +311,20 @@ class Worker:
             self._put_off(session_id, error)
         finally:
             del self._running[session_id]
-            self._slots.release()
             if session_id in self._again:
                 self._again.discard(session_id)
                 self.hint(session_id)
+            self._fill()
+
+    async def _run(self, lease: Lease) -> None:
+        hold = self._running[lease.session_id]
+        hold.lease, hold.owner = lease, lease.owner
+        try:
+            session = await self._advance(lease)
+            if session and self._keep_log:
+                await self._keep_log(session)
+        finally:
+            self._wake(await self._let_in(lease.places))
 
     async def _advance(self, lease: Lease) -> Session | None:
         """The session after the run; None if the lease was lost or the run failed."""

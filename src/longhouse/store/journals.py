@@ -95,7 +95,8 @@ SELECT head, due FROM moved
 
 ADD: Final = f"""
 WITH moved AS (
-    UPDATE sessions SET head = head + :count, due = true, state = COALESCE(:state, state), updated_at = :at
+    UPDATE sessions SET head = head + :count, due = true, state = COALESCE(:state, state), updated_at = :at,
+                        queued_at = CASE WHEN due THEN queued_at ELSE :at END, key_id = COALESCE(:api_key, key_id)
     WHERE id = :session AND head = COALESCE(:head::bigint, head) AND {UNDER_WAY}
     RETURNING id, head, conversation_id
 ), written AS (
@@ -113,11 +114,14 @@ SELECT id, head FROM moved
 OPEN: Final = f"""
 WITH moved AS (
     INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, version, parent,
-                          head, due, created_at, updated_at, trace_id, task)
+                          head, due, created_at, updated_at, queued_at, trace_id, task, key_id)
     SELECT :session, :owner, :user, :conversation, :side, :agent, :label, :version, :parent,
-           2, true, :at, :at, :trace, :task WHERE {UNDER_WAY}
+           2, true, :at, :at, :at, :trace, :task,
+           COALESCE(:api_key, (SELECT key_id FROM sessions WHERE id = :parent)) WHERE {UNDER_WAY}
     ON CONFLICT (owner, conversation_id, side, agent, label)
-    DO UPDATE SET head = sessions.head + 1, due = true, updated_at = :at
+    DO UPDATE SET head = sessions.head + 1, due = true, updated_at = :at,
+                  queued_at = CASE WHEN sessions.due THEN sessions.queued_at ELSE :at END,
+                  key_id = COALESCE(EXCLUDED.key_id, sessions.key_id)
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL")}
@@ -132,7 +136,7 @@ SELECT id, head FROM moved
 CANCEL: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + :count, fence = fence + 1, holder = NULL, due = :due, state = :state,
-                        updated_at = :at, wake_at = NULL, attempts = 0, troubled_at = NULL
+                        updated_at = :at, wake_at = NULL, attempts = 0, troubled_at = NULL, waits_for = NULL
     WHERE id = :session AND head = :head
     RETURNING id, head, fence, conversation_id
 ), written AS (

@@ -10,6 +10,7 @@ import asyncpg
 
 import longhouse
 from longhouse.journal.events import INTERRUPTED
+from longhouse.store import places
 from longhouse.store.database import Database, bound
 from longhouse.store.pages import Position, page
 
@@ -25,14 +26,43 @@ class Lease:
     """The holder that did not release the session: a dead worker, or a lost run of this worker; None if released."""
     attempts: int
     troubled_at: datetime | None
+    owner: str = ""
+    places: tuple[str, ...] = ()
+    """The limits under which it runs."""
 
 
-CLAIM: Final = """
-    UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What came of a claim."""
+
+    lease: Lease | None
+    woken: tuple[str, ...] = ()
+    """Other sessions that got the place which they had waited for."""
+
+
+CLAIM_ANYWAY: Final = """
+    UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL, waits_for = NULL,
+                          queued_at = CASE WHEN s.due THEN s.queued_at ELSE now() END
     FROM (SELECT id, holder FROM sessions WHERE id = :session FOR UPDATE) old
     WHERE s.id = old.id AND (s.due OR s.wake_at <= now())
       AND (old.holder IS NULL OR old.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
-    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at
+    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner
+"""
+# A session under a limit is only found: it is claimed under the lock of the limit.
+CLAIM: Final = f"""
+WITH old AS (
+    SELECT s.id, s.holder, {places.OF_TEMPLATE.format(agent="s.agent")} IS NOT NULL
+           OR s.key_id IS NOT NULL AND {places.OF_KEY.format(key="s.key_id")} IS NOT NULL AS is_limited
+    FROM sessions s WHERE s.id = :session FOR UPDATE
+), moved AS (
+    UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL, waits_for = NULL,
+                          queued_at = CASE WHEN s.due THEN s.queued_at ELSE now() END
+    FROM old
+    WHERE s.id = old.id AND NOT old.is_limited AND (s.due OR s.wake_at <= now())
+      AND (old.holder IS NULL OR old.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
+    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner
+)
+SELECT m.*, o.is_limited FROM old o LEFT JOIN moved m ON true
 """
 
 HOUSE: Final = """
@@ -68,18 +98,19 @@ BREAK_OFF: Final = f"""
     WHERE id = :session AND fence = :fence AND holder NOT LIKE '%{INTERRUPTED}'
 """
 
-RUNNABLE: Final = """
-    SELECT s.id FROM sessions s
-    WHERE s.due AND s.id <> ALL(:running)
-      AND (s.holder IS NULL OR s.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
-    ORDER BY s.updated_at LIMIT :limit
-"""
+RUNNABLE: Final = places.IN_TURN.format(
+    which="""s.due AND s.id <> ALL(:running)
+      AND (s.holder IS NULL OR s.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))"""
+)
 
 # Rows locked by another transaction are left for the next sweep: two sweepers never wait for each other.
 FIRE: Final = """
-    UPDATE sessions SET due = true, wake_at = NULL
+WITH fired AS (
+    UPDATE sessions SET due = true, wake_at = NULL, queued_at = CASE WHEN due THEN queued_at ELSE now() END
     WHERE id IN (SELECT id FROM sessions WHERE wake_at <= now() FOR UPDATE SKIP LOCKED)
     RETURNING id
+)
+SELECT ARRAY(SELECT id FROM fired) AS fired, EXISTS (SELECT FROM sessions WHERE waits_for IS NOT NULL) AS is_awaited
 """
 
 FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY(:sessions)"
@@ -175,9 +206,18 @@ def is_lost_by(worker: str, previous: str) -> bool:
     return previous.removesuffix(INTERRUPTED) == worker
 
 
-async def claim(db: Database, session_id: str, worker: str) -> Lease | None:
-    row = await db.row(CLAIM, session=session_id, worker=worker)
-    return Lease(*row) if row else None
+async def claim(db: Database, session_id: str, worker: str, *, per_key: int | None = None) -> Lease | None:
+    return (await claim_place(db, session_id, worker, per_key=per_key)).lease
+
+
+async def claim_place(db: Database, session_id: str, worker: str, *, per_key: int | None = None) -> Claim:
+    """Claims a session, if its limits have a place for it; `per_key`: the limit of keys that have none of their own."""
+    row = await db.row(CLAIM, session=session_id, worker=worker, per_key=per_key)
+    if row is None or not row["is_limited"]:
+        return Claim(Lease(*row[:7]) if row and row["id"] else None)
+    limited = await places.claim(db, session_id, CLAIM_ANYWAY, per_key=per_key, worker=worker)
+    lease = Lease(*limited.row, places=limited.held) if limited.row else None
+    return Claim(lease, limited.let_in)
 
 
 async def rest(
@@ -221,14 +261,28 @@ async def put_back(db: Database, lease: Lease) -> None:
     await db.run(RELEASE, session=lease.session_id, fence=lease.fence, holder=lease.previous)
 
 
-async def runnable(db: Database, worker: str, limit: int, *, running: Iterable[str]) -> list[str]:
-    """Sessions that `worker` may claim: also those it holds but is not `running`, since a run may have been lost."""
-    return [row["id"] for row in await db.rows(RUNNABLE, worker=worker, limit=limit, running=list(running))]
+async def runnable(
+    db: Database,
+    worker: str,
+    limit: int,
+    *,
+    running: Iterable[str],
+    running_owners: Iterable[str] = (),
+    after: str = "",
+) -> list[tuple[str, str]]:
+    """Sessions that `worker` may claim, with their owners: also those it holds but is not `running`, since a run may
+    have been lost. First come owners with the fewest sessions in `running_owners`, those behind `after` before others.
+    """
+    known = {"running": list(running), "running_owners": list(running_owners)}
+    rows = await db.rows(RUNNABLE, worker=worker, limit=limit, last=after, **known)
+    return [(row["id"], row["owner"]) for row in rows]
 
 
-async def fire(db: Database) -> list[str]:
-    """Marks the sessions whose `wake_at` has passed as due."""
-    return [row["id"] for row in await db.rows(FIRE)]
+async def fire(db: Database) -> tuple[list[str], bool]:
+    """Marks the sessions whose `wake_at` has passed as due; does any session wait for a place?"""
+    row = await db.row(FIRE)
+    assert row is not None
+    return row["fired"], row["is_awaited"]
 
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:

@@ -37,6 +37,8 @@ class Accepted:
     key: str | None = None
     is_retry: bool | None = None
     """Does the client say that this is a retry? None: it sends no retry count."""
+    api_key: str | None = None
+    """The id of the API key that sent it; None: no keys are set."""
     follows: str | None = None
     """The trace of the turn that the client follows, where the event belongs to another trace: that of a sub-agent."""
 
@@ -55,7 +57,7 @@ async def accept(db: Executor, accepted: Accepted | None, sql: str, **values: ob
     A retry may arrive, perhaps in another process, while the first try still waits for Postgres: it waits for the
     first one's lock.
     """
-    for name in ("digest", "key", "lock", "follows"):
+    for name in ("digest", "key", "lock", "api_key", "follows"):
         values[name] = getattr(accepted, name, None)
     if accepted is None or not accepted.is_retry or (lock := accepted.lock) is None or not isinstance(db, Database):
         return await db.row(sql, **values)

@@ -122,7 +122,8 @@ STATEMENTS: Final[dict[Kind, str]] = {
 STATES: Final = "SELECT state, count(*)::int FROM sessions WHERE side <> 'external' GROUP BY state"
 WAITING: Final = """
     SELECT extract(epoch FROM now() - min(s.updated_at))::float8 AS oldest, count(*)::int AS number FROM sessions s
-    WHERE s.due AND (s.holder IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
+    WHERE s.waits_for IS NOT NULL
+       OR s.due AND (s.holder IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
 """
 TROUBLED: Final = """
     SELECT count(*)::int AS number, extract(epoch FROM now() - min(troubled_at))::float8 AS seconds FROM sessions

@@ -83,7 +83,9 @@ def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[st
     digest = hashlib.sha256(b"\x00".join([body, *named])).hexdigest()
     retries = headers.get("x-stainless-retry-count")  # OpenAI's SDKs send a retry count and nothing else
     is_retry = None if retries is None else retries not in ("", "0")
-    accepted = Accepted(owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry)
+    accepted = Accepted(
+        owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry, api_key=caller.key or None
+    )
     conversation, is_named = _conversation(request, headers)
     return ChatInput(caller, request, _split(request), accepted, conversation, is_named, request.model)
 

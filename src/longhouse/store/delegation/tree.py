@@ -57,7 +57,8 @@ NODES: Final = f"""
         SELECT top, id, array_agg(trace) AS traces, array_agg(depth) AS depths, min(first) AS first, min(depth) AS depth
         FROM reached GROUP BY top, id
     )
-    SELECT n.top, s.id, s.agent, s.label, s.state, s.head, s.due, s.wake_at, s.holder, n.traces, n.depths, n.first
+    SELECT n.top, s.id, s.agent, s.label, s.state, s.head, s.due OR s.waits_for IS NOT NULL AS due, s.wake_at, s.holder,
+           n.traces, n.depths, n.first
     FROM nodes n CROSS JOIN LATERAL (SELECT * FROM sessions WHERE id = n.id LIMIT 1) s
     LEFT JOIN unnest((SELECT :seen::text[]), (SELECT :seen_heads::bigint[])) AS seen (id, head) ON seen.id = n.id
     WHERE s.head > COALESCE(seen.head, 0) ORDER BY n.depth, s.created_at, s.id
