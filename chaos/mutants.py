@@ -1,0 +1,107 @@
+"""Broken Longhouses: each lacks one protection, and the checks must find what comes of it."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaos.patching import Function, replaced
+from longhouse import clock
+from longhouse.errors import Deposed
+from longhouse.journal import events
+from longhouse.journal.fold import blank, extended
+from longhouse.runtime.inbox import Delivered
+from longhouse.store import journals
+
+COMMITS_LATE: Final = 0.7
+"""Seconds between the acknowledgement and the commit of the mutant that acknowledges too early."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    invariant: str
+    """The invariant that must be found violated."""
+    break_it: Callable[[], None]
+    """Run in each process before it starts."""
+    faults: Mapping[str, float]
+    """How often each kind of fault comes: those that bring the defect to light."""
+    sql: tuple[str, ...] = ()
+    """Takes away what the schema itself would refuse."""
+    mix: Mapping[str, float] = field(default_factory=lambda: {"tools": 1.0})
+
+
+def _no_fence() -> None:
+    replaced("longhouse.store.journals:APPEND", lambda sql: _without(sql, "AND fence = :fence"))
+
+
+def _without(sql: str, condition: str) -> str:
+    assert condition in sql
+    return sql.replace(condition, "AND :fence::bigint IS NOT NULL")
+
+
+def _deposed_retries() -> None:
+    def wrap(append: Function) -> Function:
+        async def wrapped(db: Any, session: Any, new: Any, *, fence: int, **rest: Any) -> Any:
+            try:
+                return await append(db, session, new, fence=fence, **rest)
+            except Deposed:
+                current = await db.value("SELECT fence FROM sessions WHERE id = :id", id=session.id)
+                return await append(db, session, new, fence=current, **rest)
+
+        return wrapped
+
+    replaced("longhouse.store.journals:append", wrap)
+
+
+def _ack_before_commit() -> None:
+    late: set[asyncio.Task[Any]] = set()
+
+    def wrap(open_session: Function) -> Function:
+        async def commit(*args: Any, **kwargs: Any) -> None:
+            await asyncio.sleep(COMMITS_LATE)
+            await open_session(*args, **kwargs)
+
+        async def wrapped(inbox: Any, session_id: str, opened: Any, prompt: Any, **rest: Any) -> Delivered:
+            task = asyncio.create_task(commit(inbox, session_id, opened, prompt, **rest))
+            late.add(task)
+            return Delivered(extended(blank(session_id), [opened, prompt], clock.now()))
+
+        return wrapped
+
+    replaced("longhouse.runtime.inbox:Inbox.open", wrap)
+
+
+def _result_twice() -> None:
+    def wrap(append: Function) -> Function:
+        async def wrapped(db: Any, session: Any, new: Sequence[events.Event], **rest: Any) -> Any:
+            appended = await append(db, session, new, **rest)
+            results = [one for one in new if isinstance(one, events.Returned)]
+            if results:
+                await journals.add(db, session.id, results[:1], trace=session.trace)
+            return appended
+
+        return wrapped
+
+    replaced("longhouse.store.journals:append", wrap)
+
+
+def _seq_reset() -> None:
+    def restarted(sql: str) -> str:
+        assert "head = head + :count" in sql
+        begins_anew = "head = CASE WHEN (:kinds::text[])[1] = 'Resumed' THEN 0 ELSE head END + :count"
+        return sql.replace("head = head + :count", begins_anew)
+
+    replaced("longhouse.store.journals:APPEND", restarted)
+
+
+MUTANTS: Final = (
+    Mutant("no_fence", "I3", _no_fence, faults={"freeze": 1.0}),
+    Mutant("deposed_retries", "I3", _deposed_retries, faults={"freeze": 1.0}),
+    Mutant("ack_before_commit", "I1", _ack_before_commit, faults={"gateway": 1.0}, mix={"plain": 1.0}),
+    Mutant("result_twice", "I2", _result_twice, faults={"worker": 1.0}, sql=("DROP INDEX journal_returned",)),
+    Mutant(
+        "seq_reset", "I5", _seq_reset, faults={"worker": 1.0}, sql=("ALTER TABLE journal DROP CONSTRAINT journal_pkey",)
+    ),
+)
+BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}

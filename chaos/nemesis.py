@@ -1,0 +1,123 @@
+"""The nemesis: faults at seeded moments, each one logged."""
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from chaos.history import History, Loss
+from chaos.house import House, Member
+from chaos.model import FAULTS
+from longhouse.store.database import PASSING, Database
+
+WEIGHTS: Final[Mapping[str, float]] = {
+    "worker": 0.45,
+    "gateway": 0.20,
+    "freeze": 0.15,
+    "terminate": 0.10,
+    "postmaster": 0.05,
+    "model": 0.05,
+}
+KILLS: Final = ("worker", "gateway", "postmaster", "kill point")
+"""The kinds of faults that are kills; the others are counted beside them."""
+TERMINATE: Final = """
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'longhouse' AND pid <> pg_backend_pid()
+"""
+MODEL_FAILS_FOR: Final = 3.0
+
+
+class Nemesis:
+    def __init__(
+        self, house: House, db: Database, history: History, *, seed: int, weights: Mapping[str, float] = WEIGHTS
+    ) -> None:
+        self._house = house
+        self._db = db
+        self._history = history
+        self._random = random.Random(f"{seed} nemesis")
+        self._weights = weights
+        self._later: set[asyncio.Task[None]] = set()
+
+    @property
+    def kills(self) -> int:
+        return sum(self._history.kills[kind] for kind in KILLS)
+
+    async def rage(self, *, kills: int, seconds: float) -> None:
+        """Until there were so many kills, or so many seconds are over."""
+        give_up_at = time.monotonic() + seconds
+        while self.kills < kills and time.monotonic() < give_up_at:
+            await asyncio.sleep(self._random.uniform(0.5, 4.0))
+            [kind] = self._random.choices(list(self._weights), list(self._weights.values()))
+            await self._strike(kind)
+        self._house.disarm()
+
+    async def rest(self) -> None:
+        """Ends what still goes on: whoever is frozen goes on, the model is well again."""
+        await asyncio.gather(*self._later)
+        self._house.model.fault = None
+
+    async def _strike(self, kind: str) -> None:
+        match kind:
+            case "worker" | "gateway":
+                ready = [one for one in self._house.members if one.role == kind and one.is_ready.is_set()]
+                if not ready:
+                    return
+                self._house.kill(self._random.choice(ready), kind)
+            case "freeze":
+                ready = [one for one in self._house.workers if one.is_ready.is_set() and not one.is_frozen]
+                if not ready:
+                    return
+                self._start(self._freeze(self._random.choice(ready)))
+            case "terminate":
+                await self._terminate()
+            case "postmaster":
+                await self._kill_postmaster()
+            case "model":
+                self._start(self._fail_model(self._random.choice(list(FAULTS))))
+        self._history.kills[kind] += 1
+
+    def _start(self, fault: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.create_task(fault)
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def _freeze(self, member: Member) -> None:
+        """SIGSTOP for two leases, then SIGCONT: a worker that was replaced and does not know it."""
+        process, worker, began = member.process, member.worker_id, time.time()
+        assert process is not None
+        member.is_frozen = True
+        self._history.log("frozen", member=member.name, worker=worker)
+        process.send(signal.SIGSTOP)
+        await asyncio.sleep(2 * self._house.lease)
+        process.send(signal.SIGCONT)
+        if member.process is process:
+            member.is_frozen = False
+        self._history.losses.append(Loss(worker=worker, kind="frozen", at=began, until=time.time()))
+        self._history.log("thawed", member=member.name, worker=worker)
+
+    async def _terminate(self) -> None:
+        began = time.time()
+        try:
+            cut = await self._db.value(TERMINATE)
+        except PASSING:
+            cut = None  # it has cut its own line too
+        self._history.troubles.append((began, time.time()))
+        self._history.log("terminated", connections=cut)
+
+    async def _kill_postmaster(self) -> None:
+        began = time.time()
+        self._history.log("postmaster_killed")
+        await self._house.postgres.kill()
+        await asyncio.sleep(self._random.uniform(0, 1))
+        await self._house.postgres.start()
+        self._history.troubles.append((began, time.time()))
+        self._history.log("postmaster_started", seconds=time.time() - began)
+
+    async def _fail_model(self, name: str) -> None:
+        self._house.model.fault = FAULTS[name]
+        self._history.log("model_fails", how=name)
+        await asyncio.sleep(MODEL_FAILS_FOR)
+        self._house.model.fault = None
+        self._history.log("model_works")
