@@ -168,7 +168,9 @@ def takeovers(evidence: Evidence) -> Iterator[Takeover]:
             at = record.at.timestamp()
             if isinstance(record.event, events.Resumed) and record.event.is_loss:
                 worker = record.event.previous
-                losses = [loss for loss in history.losses if loss.worker == worker and loss.at <= at]
+                losses = [
+                    loss for loss in history.losses if worker.split("-")[-2:-1] == [str(loss.pid)] and loss.at <= at
+                ]
                 if not losses and worker != "unknown (interrupted)":
                     yield Takeover(session, record.seq, worker, "alive", 0.0)
                 if losses:

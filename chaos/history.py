@@ -28,9 +28,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Loss:
-    """A worker that was killed, or frozen until `until`."""
+    """A process that was killed, or frozen until `until`."""
 
-    worker: str
+    pid: int
     kind: Literal["killed", "frozen"]
     at: float
     until: float = 0.0

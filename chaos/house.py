@@ -43,7 +43,7 @@ MEMBERS: Final[tuple[tuple[str, Role], ...]] = (
     ("worker-2", "worker"),
     ("worker-3", "worker"),
 )
-READY: Final = re.compile(r"worker ready: (\S+)|serves on (http://\S+)")
+READY: Final = re.compile(r"worker ready: |serves on http://")
 WORKER, BOSS = "chaos_worker", "chaos_boss"
 
 
@@ -56,7 +56,6 @@ class Member:
     port: int
     lives: int = 0
     process: Launched | None = None
-    worker_id: str = ""
     point: str = ""
     killed: str = ""
     """By which fault it is about to die."""
@@ -153,13 +152,13 @@ class House:
     def kill(self, member: Member, why: str) -> None:
         member.killed = why
         assert member.process is not None
-        self._mark_lost(member, why)
+        self._mark_lost(member, why, time.time())
         member.process.send(signal.SIGKILL)
 
-    def _mark_lost(self, member: Member, why: str) -> None:
-        if member.worker_id:
-            self.history.losses.append(Loss(worker=member.worker_id, kind="killed", at=time.time()))
-        self.history.log("killed", member=member.name, why=why, worker=member.worker_id)
+    def _mark_lost(self, member: Member, why: str, at: float) -> None:
+        assert member.process is not None
+        self.history.losses.append(Loss(pid=member.process.pid, kind="killed", at=at))
+        self.history.log("killed", member=member.name, why=why, pid=member.process.pid)
 
     async def stop(self) -> None:
         self._is_closing = True
@@ -197,7 +196,6 @@ class House:
             await member.process.ended.wait()
             member.is_ready.clear()
             self._note_end(member, log)
-            member.worker_id = ""
 
     def _next_point(self, role: Role) -> tuple[str, int]:
         """The point that was reached least; one life in four is without any."""
@@ -206,14 +204,13 @@ class House:
         reached = self.history.points
         least = min(reached[one.name] for one in POINTS if one.role == role)
         name = self._random.choice([one.name for one in POINTS if one.role == role and reached[one.name] == least])
-        return name, self._random.randint(1, 8 if least else 3)
+        return name, self._random.randint(1, 8 if least else 4)
 
     async def _until_ready(self, member: Member, log: Path) -> None:
         process = member.process
         assert process is not None
         while not process.ended.is_set():
-            if found := READY.search(log.read_text(errors="replace") if log.exists() else ""):
-                member.worker_id = found[1] or ""
+            if log.exists() and READY.search(log.read_text(errors="replace")):
                 member.is_ready.set()
                 self.history.log("started", member=member.name, pid=process.pid, point=member.point)
                 return
@@ -223,16 +220,18 @@ class House:
         assert member.process is not None
         if member.killed or self._is_closing:
             return
+        # The last line is written right before the end; whoever takes over may do so before we hear of it.
+        died_at = log.stat().st_mtime
         last = log.read_text(errors="replace").splitlines()[-1:]
         if last and last[0].startswith(KILLED_AT):
             name = last[0].removeprefix(KILLED_AT)
             assert name in BY_NAME
             self.history.points[name] += 1
             self.history.kills["kill point"] += 1
-            self._mark_lost(member, f"point {name}")
+            self._mark_lost(member, f"point {name}", died_at)
             return
-        self._mark_lost(member, "ended by itself")
-        if not self.postgres.up.is_set() or any("database" in line for line in last):
+        self._mark_lost(member, "ended by itself", died_at)
+        if not self.postgres.up.is_set() or any("Postgres" in line for line in last):
             return  # it was started while Postgres was away, and said so
         self.history.defects.append(f"{member.name} ended by itself with {member.process.code}: see {log.name}")
 
@@ -278,9 +277,7 @@ async def open_house(house: House, *, nats: bool) -> AsyncIterator[Database]:
             **more,
         }
         stack.push_async_callback(house.stop)
-        arms, house._arms = house._arms, False
         await house.start()
-        house._arms = arms
         await _publish(house.gateways[0].url, f"http://127.0.0.1:{port}")
         yield db
 

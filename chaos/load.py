@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 import httpx2
 import msgspec
-from openai import APIError, AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
+from openai import APIError, APIStatusError, AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from chaos.history import Answered, Driver, History, Message, Streamed
@@ -129,7 +129,7 @@ class Load:
                     self.history.messages[token].acknowledged = True
                 raw = await response.read()
                 self.look(raw)
-                return response.status, msgspec.json.decode(raw)
+                return response.status, _decoded(raw)
         except TROUBLE:
             return 0, None
 
@@ -235,6 +235,12 @@ class Load:
             return {key for (key,) in book.execute("SELECT key FROM calls")}
 
 
+def _decoded(raw: bytes) -> Any:
+    """A JSON answer; of a stream its first chunk."""
+    chunk = next((line[6:] for line in raw.splitlines() if line.startswith(b"data: {")), raw)
+    return msgspec.json.decode(chunk)
+
+
 class Talk:
     """One client and its session."""
 
@@ -276,9 +282,9 @@ class Talk:
             # Without a key, what was not acknowledged is said anew, as another message.
             token = token if key and token else self.token()
             message = self.load.history.message(token, self.driver)
-            body = {"model": self.session_id or model, "messages": [{"role": "user", "content": f"{token} {words}"}]}
-            await (self._by_sdk if self.driver != "bare" else self._bare)(message, body, key)
-            if message.acknowledged:
+            body = self._body(f"{token} {words}", model)
+            is_over = await (self._bare(message, body) if self.driver == "bare" else self._by_sdk(message, body, key))
+            if is_over or message.acknowledged:
                 break
             await asyncio.sleep(self.random.uniform(0.2, 1))
         self.session_id = self.session_id or next(iter(message.session_ids), "") or await self._found(token)
@@ -290,30 +296,44 @@ class Talk:
             await self._repeat(message, body, key)
         return await self.load.until_rest(self.session_id)
 
-    async def _by_sdk(self, message: Message, body: dict[str, Any], key: str) -> None:
+    def _body(self, text: str, model: str) -> dict[str, Any]:
+        streams = self.driver != "bare" and self.number % 5 < 3
+        return {"model": self.session_id or model, "messages": [{"role": "user", "content": text}], "stream": streams}
+
+    async def _by_sdk(self, message: Message, body: dict[str, Any], key: str) -> bool:
+        """Whether the server has said all that it will say to this message."""
         headers = {TOKEN: message.token, **({"Idempotency-Key": key} if key else {})}
-        streams = self.random.random() < 0.6
         try:
             answer: ChatCompletion | AsyncStream[ChatCompletionChunk] = await self.load.sdk.chat.completions.create(
-                **body, stream=streams, extra_headers=headers
+                **body, extra_headers=headers
             )
             if isinstance(answer, ChatCompletion):
-                message.session_ids.add(answer.model)
-                self.load.look(answer.model_dump_json().encode())
-                return
+                self._read(message, answer)
+                return True
             async for chunk in answer:
-                message.session_ids.add(chunk.model)
-                self.load.look(chunk.model_dump_json().encode())
+                self._read(message, chunk)
+            return True
+        except APIStatusError as error:
+            self._log_error(message, error)
+            return error.status_code < 500 or error.response.headers.get("x-should-retry") == "false"
         except (APIError, httpx2.HTTPError) as error:
-            self.load.history.log(
-                "client_error", token=message.token, error=type(error).__name__, text=str(error)[:200]
-            )
+            self._log_error(message, error)
+            return False
 
-    async def _bare(self, message: Message, body: dict[str, Any], key: str) -> None:
+    def _read(self, message: Message, answer: ChatCompletion | ChatCompletionChunk) -> None:
+        message.session_ids.add(answer.model)
+        self.load.look(answer.model_dump_json().encode())
+
+    def _log_error(self, message: Message, error: Exception) -> None:
+        name, text = type(error).__name__, str(error)[:200]
+        self.load.history.log("client_error", token=message.token, error=name, text=text)
+
+    async def _bare(self, message: Message, body: dict[str, Any]) -> bool:
         message.posts += 1
-        _, answer = await self.load.post("/v1/chat/completions", body, **{TOKEN: message.token})
+        status, answer = await self.load.post("/v1/chat/completions", body, **{TOKEN: message.token})
         if answer and "model" in answer:
             message.session_ids.add(answer["model"])
+        return 0 < status < 500
 
     async def _found(self, token: str) -> str:
         """The session of a message whose response was cut before it named one."""
@@ -324,7 +344,7 @@ class Talk:
         """The same key with the same body, and with another one."""
         headers = {"Idempotency-Key": key}
         status, answer = await self.load.post("/v1/chat/completions", body, **headers)
-        if status == 200:
+        if answer and "model" in answer:
             message.session_ids.add(answer["model"])
         other = {**body, "messages": [{"role": "user", "content": f"{message.token}other say"}]}
         status, _ = await self.load.post("/v1/chat/completions", other, **headers)

@@ -85,17 +85,17 @@ class Nemesis:
 
     async def _freeze(self, member: Member) -> None:
         """SIGSTOP for two leases, then SIGCONT: a worker that was replaced and does not know it."""
-        process, worker, began = member.process, member.worker_id, time.time()
+        process, began = member.process, time.time()
         assert process is not None
         member.is_frozen = True
-        self._history.log("frozen", member=member.name, worker=worker)
+        self._history.log("frozen", member=member.name, pid=process.pid)
         process.send(signal.SIGSTOP)
         await asyncio.sleep(2 * self._house.lease)
         process.send(signal.SIGCONT)
         if member.process is process:
             member.is_frozen = False
-        self._history.losses.append(Loss(worker=worker, kind="frozen", at=began, until=time.time()))
-        self._history.log("thawed", member=member.name, worker=worker)
+        self._history.losses.append(Loss(pid=process.pid, kind="frozen", at=began, until=time.time()))
+        self._history.log("thawed", member=member.name, pid=process.pid)
 
     async def _terminate(self) -> None:
         began = time.time()
