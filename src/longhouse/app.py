@@ -399,7 +399,7 @@ async def open_engine(
         db, bus, catalog, toolbox, offering, pool, worker=name, retry_limits=retry_limits, prior=prior,
         memory=memory.sessions, collects=memory.ledger.enabled, external=memory.ledger.external_for,
     )  # fmt: skip
-    options = WorkerOptions(slots=settings.worker_slots, lease=settings.lease_seconds)
+    options = WorkerOptions(settings.worker_slots, settings.lease_seconds, settings.max_running)
     worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)
     cleanup = FileCleanup(db, _paths(settings.logs_dir, logs), _paths(settings.reports_dir, reports))
     if not works:
@@ -418,6 +418,7 @@ def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContext
         rate_limit=settings.rate_limit,
         max_concurrent=settings.max_concurrent,
         sessions_per_hour=settings.sessions_per_hour,
+        max_running=settings.max_running,
     )
     return Authenticator(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits).running()
 

@@ -113,9 +113,11 @@ class Settings(BaseSettings):
     admin_key: SecretStr = SecretStr("")
     """Empty: only keys in the database are valid; if there are none either, access is open to everybody."""
     rate_limit: int = Field(default=600, ge=1)
-    """Requests per minute for each key; a key may override this and the next two."""
+    """Requests per minute for each key; a key may override this and the next three."""
     max_concurrent: int = Field(default=100, ge=1)
     sessions_per_hour: int = Field(default=1_000, ge=1)
+    max_running: int | None = Field(default=None, ge=1)
+    """Sessions of each key that run at once; None: any number. The same in all processes."""
 
     def file_of(self, name: Literal["config_file", "agents_file", "logging_config"]) -> Path | None:
         """The file of this setting: a file that is set must exist, the default file is read if it exists."""

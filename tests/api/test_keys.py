@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -12,15 +13,15 @@ from pydantic import SecretStr
 
 from longhouse.api.rate_limits import Bucket, KeyLimits, Meter
 from longhouse.cli import keys as commands
-from longhouse.errors import SetupError
+from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store import keys
 from longhouse.store.database import Database
 from server_helpers import Serving, content, launched_words, sse
 
 SHOWN = {
-    "id", "name", "owner", "role", "rate_limit", "max_concurrent", "sessions_per_hour", "created_at", "revoked_at",
-    "last_used_at",
+    "id", "name", "owner", "role", "rate_limit", "max_concurrent", "sessions_per_hour", "max_running", "created_at",
+    "revoked_at", "last_used_at",
 }  # fmt: skip
 NEW = {"name": "the website", "owner": "shop", "role": "user"}
 
@@ -54,10 +55,11 @@ async def test_a_key_tells_its_limits_what_it_used_and_when(serving: Serving) ->
         await client_of(house, "depot")
         depot, before = (await admin.got("/admin/keys"))["data"]
         assert (depot["last_used_at"], before["last_used_at"]) == (None, None)
-        assert before["limits"] == {"rate_limit": 7, "max_concurrent": 9, "sessions_per_hour": 1000}
+        held = {"rate_limit": 7, "max_concurrent": 9, "sessions_per_hour": 1000, "max_running": None}
+        assert before["limits"] == held
         await shop.say("hi")
         _, row = (await admin.got("/admin/keys"))["data"]
-        assert row["used"] == {"rate_limit": 1, "max_concurrent": 0, "sessions_per_hour": 1}
+        assert row["used"] == {"rate_limit": 1, "max_concurrent": 0, "sessions_per_hour": 1, "max_running": 0}
         assert row["last_used_at"] > before["created_at"]
         # No request writes it: what was used is written together, now and then, and never set back.
         in_table = "SELECT last_used_at FROM api_keys WHERE id = :id"
@@ -256,18 +258,55 @@ def test_a_bucket_fills_evenly_and_not_over() -> None:
     assert (bucket.left, bucket.full_in) == (6, 0)
 
 
-def test_a_refused_request_takes_neither_a_place_nor_a_permit() -> None:
-    meter = Meter(KeyLimits(rate_limit=10, max_concurrent=1))
-    meter.enter()
+async def test_a_refused_request_takes_neither_a_place_nor_a_permit(db: Database) -> None:
+    meter = Meter(db, "gateway", "key_1", KeyLimits(rate_limit=10, max_concurrent=1))
+    await meter.enter()
     for _ in range(20):
-        with pytest.raises(Exception, match="which is its limit"):
-            meter.enter()
+        with pytest.raises(CallerError, match="which is its limit"):
+            await meter.enter()
     meter.leave()
     for _ in range(9):
-        meter.enter()
+        await meter.enter()
         meter.leave()
-    with pytest.raises(Exception, match="10 requests a minute"):
-        meter.enter()
+    with pytest.raises(CallerError, match="10 requests a minute"):
+        await meter.enter()
+
+
+@pytest.mark.parametrize("limit", [1, 7, 45, 300])
+async def test_gateways_together_never_grant_more_than_the_limit(db: Database, limit: int) -> None:
+    limits, key = KeyLimits(rate_limit=10_000, max_concurrent=10_000, sessions_per_hour=limit), f"key_{limit}"
+    meters = [Meter(db, f"gateway{n}", key, limits) for n in range(4)]
+    began = time.monotonic()
+
+    async def opened(meter: Meter) -> int:
+        """How many sessions a gateway lets through until it refuses."""
+        number = 0
+        with pytest.raises(CallerError, match=f"{limit} sessions an hour") as refused:
+            while True:
+                await meter.open_session()
+                number += 1
+        assert (refused.value.status, refused.value.retry_after) >= (429, 1)
+        return number
+
+    granted = sum(await asyncio.gather(*map(opened, meters)))
+    refilled = (time.monotonic() - began) * limit / 3600
+    assert limit - len(meters) <= granted <= limit + refilled, "each may be refused while another has one left"
+    # What a gateway has taken and does not use goes back: another one may use it.
+    await db.run("UPDATE key_permits SET left_over = :size, filled_at = now()", size=float(limit))
+    meters = [Meter(db, f"later{n}", key, limits) for n in range(2)]
+    await meters[0].open_session()
+    await meters[0].give_back(idle=0)
+    assert await opened(meters[1]) >= limit - 1
+    assert await opened(meters[0]) <= 1
+
+
+async def test_permits_are_taken_in_blocks(db: Database) -> None:
+    meter = Meter(db, "gateway", "key_1", KeyLimits(rate_limit=1_000, max_concurrent=1_000))
+    written = set()
+    for _ in range(500):
+        await meter.enter()
+        written.add(await db.value("SELECT xmin::text FROM key_permits"))
+    assert len(written) <= 10
 
 
 # The command line

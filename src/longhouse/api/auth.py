@@ -4,7 +4,8 @@ import asyncio
 import hmac
 import ipaddress
 import re
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -19,10 +20,10 @@ from longhouse import background, clock
 from longhouse.api import origins
 from longhouse.api.console import cookies
 from longhouse.api.inflight import INFLIGHT, InflightRequest, InflightRequests
-from longhouse.api.rate_limits import GuessLimit, KeyLimits, Meter
+from longhouse.api.rate_limits import TOLD_EVERY, GuessLimit, KeyLimits, Meter, used
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
-from longhouse.store import browser_sessions, keys
+from longhouse.store import browser_sessions, keys, permits
 from longhouse.store.database import Database
 from longhouse.store.keys import Key, Role
 
@@ -68,10 +69,10 @@ class Caller:
         """The user of a request: the named one; if it names none and no keys are set, the owner, the only person."""
         return named if self.key or (named and named.strip()) else self.owner
 
-    def opens_session(self) -> None:
+    async def opens_session(self) -> None:
         """Counts a new session; raises if the key has reached its limit."""
         if self.meter:
-            self.meter.open_session()
+            await self.meter.open_session()
 
 
 LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
@@ -94,6 +95,7 @@ class Authenticator:
         self._admin = keys.digest_of(admin_key) if admin_key else ""
         self._is_easy = is_easy(admin_key)
         self._limits = limits
+        self._gateway = uuid.uuid4().hex
         self._meters: dict[str, Meter] = {}
         self._used: dict[str, datetime] = {}
         """Keys that were used since that was last recorded."""
@@ -116,7 +118,7 @@ class Authenticator:
         inflight.needs_caller = True
         if caller.meter:
             inflight.browser, inflight.key_digest = caller.browser, caller.key_digest
-            self.inflight.enter(inflight, caller.key, caller.meter)
+            await self.inflight.enter(inflight, caller.key, caller.meter)
             self._used[caller.key] = clock.now()
         request.scope[CALLER] = caller
         return caller
@@ -146,14 +148,17 @@ class Authenticator:
             self.inflight.end(key_id)
         return rotated
 
-    def limits_of(self, key: Key) -> dict[str, int]:
+    def limits_of(self, key: Key) -> KeyLimits:
         """The limits that hold for a key: its own, and those of the settings."""
-        return {name: getattr(key, name) or default for name, default in asdict(self._limits).items()}
+        return KeyLimits(**{name: getattr(key, name) or default for name, default in asdict(self._limits).items()})
 
-    def used_by(self, key: Key) -> dict[str, int]:
-        """What of its limits a key uses now, in this process."""
-        meter = self._meters.get(key.id)
-        return meter.used if meter else dict.fromkeys(asdict(self._limits), 0)
+    async def used_by(self, listed: Sequence[Key]) -> list[dict[str, int]]:
+        """What of their limits keys use now, at all gateways."""
+        limits = [self.limits_of(key) for key in listed]
+        rates, hourlies = [one.rate_limit for one in limits], [one.sessions_per_hour for one in limits]
+        ids = [key.id for key in listed]
+        known = await permits.used(self.db, self._gateway, ids, rates=rates, hourlies=hourlies)
+        return [used(one, known[key], self._meters.get(key)) for key, one in zip(ids, limits, strict=True)]
 
     def last_use_of(self, key: Key) -> datetime | None:
         return self._used.get(key.id, key.last_used_at)
@@ -165,14 +170,34 @@ class Authenticator:
         async with (
             background.running("revoked_keys", self.watch),
             background.running("used_keys", self.record_use, every=USE_RECORDED_EVERY),
+            background.running("key_limits", self.share_use, every=TOLD_EVERY),
         ):
-            yield self
+            try:
+                yield self
+            finally:
+                await background.guarded("key_limits_return", self._give_back_all())
 
     async def record_use(self) -> None:
         """Writes when keys were used last: once for all requests of a while, so that no request waits for it."""
-        used, self._used = self._used, {}
-        if used:
-            await keys.record_use(self.db, used)
+        lately, self._used = self._used, {}
+        if lately:
+            await keys.record_use(self.db, lately)
+            await permits.forget(self.db)
+
+    async def share_use(self) -> None:
+        """Tells the other gateways the open requests of keys, and gives back permits that nobody uses."""
+        changed = {key: meter for key, meter in self._meters.items() if meter.open or meter.told}
+        if changed:
+            told = {key: meter.open for key, meter in changed.items()}
+            others = await permits.tell_open(self.db, self._gateway, told)
+            for meter in changed.values():
+                meter.hear(others)
+        for meter in self._meters.values():
+            await meter.give_back()
+
+    async def _give_back_all(self) -> None:
+        for meter in self._meters.values():
+            await meter.give_back(idle=0.0)
 
     async def watch(self) -> None:
         """Ends requests in flight whose key another process has revoked or rotated, or whose browser it signed out."""
@@ -231,7 +256,8 @@ class Authenticator:
 
     def _meter(self, key_id: str, key: Key | None = None) -> Meter:
         if key_id not in self._meters:
-            self._meters[key_id] = Meter(KeyLimits(**self.limits_of(key)) if key else self._limits)
+            limits = self.limits_of(key) if key else self._limits
+            self._meters[key_id] = Meter(self.db, self._gateway, key_id, limits)
         return self._meters[key_id]
 
 

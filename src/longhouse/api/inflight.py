@@ -64,10 +64,10 @@ class InflightRequests:
     def of(self, key: str) -> list[InflightRequest]:
         return list(self._by_key.get(key, ()))
 
-    def enter(self, inflight: InflightRequest, key: str, meter: Meter) -> None:
+    async def enter(self, inflight: InflightRequest, key: str, meter: Meter) -> None:
         """Counts a request for its key; raises if the key is over its limit."""
         inflight.meter = meter  # also for a refused request: its response carries the rate limit headers
-        meter.enter()
+        await meter.enter()
         inflight.key = key
         self._by_key[key].add(inflight)
         self.not_empty.set()

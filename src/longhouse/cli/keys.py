@@ -28,11 +28,12 @@ async def create_key(
     rate_limit: Limit = None,
     max_concurrent: Limit = None,
     sessions_per_hour: Limit = None,
+    max_running: Limit = None,
 ) -> None:
     """Create a key. It is printed once and cannot be shown again."""
     limits = {"rate_limit": rate_limit, "max_concurrent": max_concurrent, "sessions_per_hour": sessions_per_hour}
     try:
-        new = NewKey(name=name, owner=owner, role=role, **limits)
+        new = NewKey(name=name, owner=owner, role=role, max_running=max_running, **limits)
     except pydantic.ValidationError as error:
         where, problem = explain(error)[0]
         raise SetupError(f"--{where[0]}: {problem}.") from None

@@ -18,13 +18,14 @@ PREFIX: Final = "lh_"
 RANDOM_BYTES: Final = 32
 
 COLUMNS: Final = """
-    id, name, owner, role, rate_limit, max_concurrent, sessions_per_hour, created_at, revoked_at, last_used_at
+    id, name, owner, role, rate_limit, max_concurrent, sessions_per_hour, max_running, created_at, revoked_at,
+    last_used_at
 """
 
 # A retry with the same id finds its own row.
 CREATE: Final = f"""
-    INSERT INTO api_keys (id, name, owner, role, digest, rate_limit, max_concurrent, sessions_per_hour)
-    VALUES (:id, :name, :owner, :role, :digest, :rate_limit, :max_concurrent, :sessions_per_hour)
+    INSERT INTO api_keys (id, name, owner, role, digest, rate_limit, max_concurrent, sessions_per_hour, max_running)
+    VALUES (:id, :name, :owner, :role, :digest, :rate_limit, :max_concurrent, :sessions_per_hour, :max_running)
     ON CONFLICT (id) DO UPDATE SET name = EXCLUDED.name
     RETURNING {COLUMNS}
 """
@@ -62,6 +63,8 @@ class Key:
     """Requests per minute; None: the default of the settings, as for the other limits."""
     max_concurrent: int | None
     sessions_per_hour: int | None
+    max_running: int | None
+    """None here, and in the settings too: any number."""
     created_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None
@@ -86,6 +89,7 @@ async def create(
     rate_limit: int | None = None,
     max_concurrent: int | None = None,
     sessions_per_hour: int | None = None,
+    max_running: int | None = None,
 ) -> tuple[Key, str]:
     """Creates a key; returns it with its secret, which cannot be shown again."""
     secret = _new_secret()
@@ -99,6 +103,7 @@ async def create(
         rate_limit=rate_limit,
         max_concurrent=max_concurrent,
         sessions_per_hour=sessions_per_hour,
+        max_running=max_running,
     )
     assert row is not None
     return Key(*row), secret

@@ -35,6 +35,7 @@ class NewKey(wire.StrictModel):
     rate_limit: Limit | None = None
     max_concurrent: Limit | None = None
     sessions_per_hour: Limit | None = None
+    max_running: Limit | None = None
 
 
 LISTED: Final[dict[str, Any]] = {
@@ -45,14 +46,15 @@ LISTED: Final[dict[str, Any]] = {
     "rate_limit": 120,
     "max_concurrent": None,
     "sessions_per_hour": None,
+    "max_running": None,
     "created_at": "2026-01-31T12:00:00Z",
     "revoked_at": None,
     "last_used_at": "2026-01-31T13:20:00Z",
 }
 COUNTED: Final[dict[str, Any]] = {
     **LISTED,
-    "limits": {"rate_limit": 120, "max_concurrent": 100, "sessions_per_hour": 1000},
-    "used": {"rate_limit": 4, "max_concurrent": 1, "sessions_per_hour": 12},
+    "limits": {"rate_limit": 120, "max_concurrent": 100, "sessions_per_hour": 1000, "max_running": None},
+    "used": {"rate_limit": 4, "max_concurrent": 1, "sessions_per_hour": 12, "max_running": 0},
 }
 
 router = strict_router("Admin", auth.admin)
@@ -76,12 +78,14 @@ async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked:
 async def list_keys(authenticator: TheAuthenticator, asked: Annotated[pagination.Paged, Query()]) -> Response:
     """All keys, newest first, including revoked ones; `limit` (≤ 200), `before` (the `next` of the previous page).
 
-    `limits` are those that hold; `used` is what the process that answers counts against them now. `last_used_at` is
-    exact to about a minute.
+    `limits` are those that hold; `used` is what counts against them now, in all processes. `last_used_at` is exact to
+    about a minute.
     """
     found = await keys.listed(authenticator.db, before=asked.before, limit=asked.fetched)
     rows, following = asked.cut(found, lambda key: pagination.cursor(key.created_at, key.id))
-    return wire.Json(pagination.page([_counted(authenticator, key) for key in rows], following))
+    used = await authenticator.used_by(rows)
+    counted = [_counted(authenticator, key, one) for key, one in zip(rows, used, strict=True)]
+    return wire.Json(pagination.page(counted, following))
 
 
 @router.post(
@@ -107,10 +111,10 @@ async def revoke_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id
     return Response(status_code=204)
 
 
-def _counted(authenticator: Authenticator, key: Key) -> dict[str, Any]:
+def _counted(authenticator: Authenticator, key: Key, used: dict[str, int]) -> dict[str, Any]:
     return {
         **asdict(key),
         "last_used_at": authenticator.last_use_of(key),
-        "limits": authenticator.limits_of(key),
-        "used": authenticator.used_by(key),
+        "limits": asdict(authenticator.limits_of(key)),
+        "used": used,
     }

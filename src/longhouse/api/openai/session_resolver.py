@@ -197,7 +197,7 @@ class SessionResolver:
             conversation=conversation or str(uuid.uuid4()),
             label=label,
         )
-        chat.caller.opens_session()
+        await chat.caller.opens_session()
         proposed = f"{template.name}_{uuid.uuid4()}"
         task = text_of(prompt.content)
         delivered = await self.inbox.open(proposed, opened, prompt, task=task, accepted=chat.accepted)

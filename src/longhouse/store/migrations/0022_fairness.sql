@@ -28,6 +28,7 @@ CREATE TABLE key_permits (
     key_id    text NOT NULL,
     kind      text NOT NULL,
     left_over double precision NOT NULL,
+    granted   integer NOT NULL,         -- by the last statement
     filled_at timestamptz NOT NULL,
     PRIMARY KEY (key_id, kind)
 );

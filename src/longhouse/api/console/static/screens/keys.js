@@ -14,6 +14,7 @@ const LIMITS = [
   ["rate_limit", "Requests a minute"],
   ["max_concurrent", "At the same time"],
   ["sessions_per_hour", "New sessions an hour"],
+  ["max_running", "Sessions that run at once"],
 ];
 
 export async function keys() {
@@ -111,7 +112,7 @@ function keyCard(one, changed) {
       : h(
           "div",
           { class: "meters" },
-          LIMITS.map(([name, label]) => meter(one.used[name], one.limits[name], label)),
+          LIMITS.filter(([name]) => one.limits[name]).map(([name, label]) => meter(one.used[name], one.limits[name], label)),
         ),
     isRevoked
       ? null
