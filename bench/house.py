@@ -58,15 +58,21 @@ class House:
 
 
 @asynccontextmanager
-async def ground() -> AsyncIterator[Ground]:
+async def ground(*, counts: bool = False) -> AsyncIterator[Ground]:
+    """`counts`: Postgres counts statements, in pg_stat_statements."""
     with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as folder:
         Path(folder).chmod(0o711)  # noqa: ASYNC240 - Postgres may run under another account, which must enter
+        if counts:
+            async with open_postgres(Path(folder)) as postgres, open_database(postgres.dsn) as db:
+                await db.run("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")
         async with (
             open_postgres(Path(folder)) as postgres,
             open_database(postgres.dsn) as db,
             printing(sys.executable, "-m", "bench.model") as (_, model_url),
         ):
             await migrate.migrate(db, may_extend=postgres.vectors)
+            if counts:
+                await db.run("CREATE EXTENSION pg_stat_statements")
             pid = await db.value("SELECT pg_backend_pid()")
             postmaster = psutil.Process(pid).parent()
             assert postmaster is not None

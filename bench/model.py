@@ -23,6 +23,12 @@ THOUGHT = {
     "task_completed": False,
 }
 
+AT_ONCE = {
+    "plain": say("It will rain on Sunday, and again on Tuesday and Wednesday, says the forecast. " * 5),
+    "ask": call("clarificationtool", questions=["Which city?"]),
+}
+"""Tasks with one reply, which ends the turn or asks a person."""
+
 
 def reply(body: Body) -> Say:
     """Nine uses of a tool, then the answer; its first word is the moment at which it was written."""
@@ -35,9 +41,16 @@ def reply(body: Body) -> Say:
     if task == "talk":
         begins = time.monotonic_ns() + int(PAUSE * 1e9)  # a pause comes before the first chunk, too
         return Say(text=f"{begins} " + "a word or two, twenty." * TALK, chunk=22, delay=PAUSE)
+    if task in AT_ONCE:
+        return AT_ONCE[task]
+    return _stepwise(body, 3 if task == "three tools" else STEPS - 1)
+
+
+def _stepwise(body: Body, uses: int) -> Say:
+    """So many uses of a tool, then the answer."""
     if isinstance(body.tool_choice, dict):
         return call("reasoningtool", **THOUGHT)
-    if _step(body) < STEPS - 1:
+    if _step(body) < uses:
         return call("clocktool", timezone="UTC")
     answer = call("finalanswertool", answer=f"{time.monotonic_ns()} " + "and so it was. " * 10)
     return Say(calls=answer.calls, chunk=40)

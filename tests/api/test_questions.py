@@ -339,3 +339,47 @@ async def test_the_checksum_of_a_list_changes_with_its_owners_sessions_only(serv
         assert await house.db.value(kept) == session_id
         await house.db.run("DELETE FROM sessions WHERE id = :id", id=session_id)
         assert await house.db.rows(kept) == []
+
+
+MIXED_JOURNAL = """
+    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, append_id, nth, body, at)
+    SELECT 'm' || n, seq, 'c', 't', kind, call, gen_random_uuid(), 1, body, now() - (n * 7 % 20) * interval '1 minute'
+    FROM generate_series(1, 60) n CROSS JOIN LATERAL (
+        SELECT 1, 'Replied', NULL, '{}'::json
+        UNION ALL SELECT 1 + q, 'Called', q || '-action-0', json_strip_nulls(json_build_object(
+            'call', q || '-action-0', 'tool', 't', 'arguments', '{}', 'approve_by',
+            CASE WHEN (n + q) % 3 = 0 THEN now() + (n * 13 * q % 50 + 1) * interval '1 hour' END))
+        FROM generate_series(1, 1 + n % 3) q
+    ) told (seq, kind, call, body)
+"""
+MIXED_SESSIONS = """
+    INSERT INTO sessions (id, owner, conversation_id, side, agent, head, due, state, version, trace_id, created_at,
+                          updated_at)
+    SELECT 'm' || n, 'local', 'c' || n, 'root', 'a', 4, false, 'WAITING_FOR_APPROVAL', 1, 't',
+           now() - interval '1 day', now()
+    FROM generate_series(1, 60) n
+"""
+
+
+async def test_pages_of_sessions_with_several_questions_are_the_list_in_order(db: Database) -> None:
+    """Also where the row of a session was there before its questions, and where one of them was settled."""
+    await db.run(MIXED_SESSIONS)
+    await db.run(MIXED_JOURNAL)
+    await db.run(
+        "UPDATE sessions SET head = 5 WHERE id < 'm4'"
+    )  # as an append does; the others stand where they came in
+    told = events.Returned(call="1-action-0", outcome=events.Output(content="x"))
+    await journals.note(db, "m8", [told])
+    now = clock.now()
+    whole = await questions.open_questions(db, QuestionFilter(limit=1_000), now)
+    assert len(whole) == 119
+    assert [one.position for one in whole] == sorted(one.position for one in whole)
+    for asked in (
+        QuestionFilter(limit=7),
+        QuestionFilter(owner="local", limit=7),
+        QuestionFilter(kind="approval", limit=2),
+    ):
+        pages: list[questions.OpenQuestion] = []
+        while page := await questions.open_questions(db, asked, now, pages[-1].position if pages else None):
+            pages += page
+        assert pages == [one for one in whole if not asked.kind or one.kind == asked.kind]
