@@ -154,7 +154,7 @@ async def open_app(
     ):
         catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for)
         async with (
-            open_tools(setup, catalog, finder, memory.documents, classes, processes) as (toolbox, offering),
+            open_tools(setup, catalog, finder, memory.documents, classes, processes=processes) as (toolbox, offering),
             open_engine(
                 setup,
                 name=name,
@@ -355,6 +355,7 @@ async def open_tools(
     finder: Finder,
     documents: DocumentLibrary,
     classes: Sequence[type[BaseTool]],
+    *,
     processes: ProcessPool,
 ) -> AsyncIterator[tuple[Toolbox, Offering]]:
     """Opens the tools that this process can run, and publishes them and the templates."""

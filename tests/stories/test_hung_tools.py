@@ -32,6 +32,7 @@ async def test_eight_stuck_tools_and_a_deaf_one_hold_nobody_up(
             for name in ("stuck", "deaf", "look"):
                 binding = {"python_entrypoint": f"{package}:{name.title()}"}
                 tool = {"name": name, "description_short": name, "runtime_binding": binding, "timeout": 1.0}
+                tool["isolation"] = "none"  # a process of its own would be ended
                 async with house.http.post("/admin/tools", json=tool) as response:
                     assert response.status == 201, await response.text()
             async with house.http.post("/admin/templates", json=CLERK) as response:

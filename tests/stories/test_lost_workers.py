@@ -21,6 +21,7 @@ from longhouse.store.database import Database
 from server_helpers import Process, Serving, data_folder, launched
 
 GIVEN_UP = "this call was interrupted three times by the loss of its worker; it is not tried again"
+REASON = "it was interrupted three times by the loss of its worker"
 GUILTY = "exittool slowtool"
 ENOUGH = 120.0
 """Seconds that a tool holds its process up: longer than any test."""
@@ -61,7 +62,13 @@ def chief(body: Body) -> Say:
     return call("finalanswertool", answer=f"I was told: {heard[0]}") if heard else call("agent_clerk", task=GUILTY)
 
 
-async def test_a_tool_that_ends_its_process_is_given_up_and_what_runs_beside_it_is_not(tmp_path: Path) -> None:
+async def decided(there: Process, session_id: str, call_id: str, decision: str) -> int:
+    given = {"call_id": call_id, "decision": decision}
+    async with there.http.post(f"/v1/sessions/{session_id}/approval", json=given) as response:
+        return response.status
+
+
+async def test_a_tool_that_ends_its_process_is_left_to_a_person_and_what_runs_beside_it_is_not(tmp_path: Path) -> None:
     """Its agent works for another, which hears of it in words. Each process has the Postgres of its folder, as with
     `make run`, and leaves it behind when it dies."""
     async with serve_model(chief) as model:
@@ -80,16 +87,27 @@ async def test_a_tool_that_ends_its_process_is_given_up_and_what_runs_beside_it_
                 assert await third.ended() == 3
             async with house(tmp_path, **settings) as fourth:
                 ids = await session_ids(fourth)
-                whole = f"Error: {GIVEN_UP} | looked"
-                asker = await fourth.until(ids["Let the clerk look"], "COMPLETED", within=30)
-                assert asker["result"] == f"I was told: {whole}"
-                assert (await fourth.session(ids[GUILTY]))["result"] == whole
-                assert (await fourth.until(ids["slowtool"], "COMPLETED", within=30))["result"] == "looked"
-                assert fourth.process.returncode is None
-                told = [one["event"] for one in await fourth.facts(ids[GUILTY])]
-                above = [one["event"]["kind"] for one in await fourth.facts(ids["Let the clerk look"])]
-    assert ledger(tmp_path)["exittool"] == 3
-    assert sum(event["kind"] == "Resumed" for event in told) == 3
+                root = ids["Let the clerk look"]
+                asked = await fourth.until(root, "WAITING_FOR_APPROVAL", within=30)
+                [question] = asked["questions"]
+                assert (question["kind"], question["tool"]) == ("unknown_outcome", "exittool")
+                assert REASON in str(question)
+                assert await decided(fourth, root, question["call_id"], "did_not_happen") == 202
+                assert await fourth.ended() == 3, "it is tried again, since somebody said so"
+            for _ in range(2):  # and counts anew
+                async with house(tmp_path, **settings) as another:
+                    assert await another.ended() == 3
+            async with house(tmp_path, **settings) as last:
+                [question] = (await last.until(root, "WAITING_FOR_APPROVAL", within=30))["questions"]
+                assert await decided(last, root, question["call_id"], "give_up") == 202
+                asker = await last.until(root, "COMPLETED", within=30)
+                assert asker["result"] == f"I was told: Error: {GIVEN_UP} | looked"
+                assert (await last.until(ids["slowtool"], "COMPLETED", within=30))["result"] == "looked"
+                assert last.process.returncode is None
+                told = [one["event"] for one in await last.facts(ids[GUILTY])]
+                above = [one["event"]["kind"] for one in await last.facts(root)]
+    assert ledger(tmp_path)["exittool"] == 6
+    assert sum(event["kind"] == "Resumed" for event in told) == 6
     assert "Resumed" not in above, "who waits for another loses no worker"
     outcomes = [one["outcome"] for one in told if one["kind"] == "Returned"]
     assert [(one["code"], one["message"]) for one in outcomes if "code" in one] == [("worker_lost", GIVEN_UP)]
@@ -100,7 +118,7 @@ async def test_a_tool_that_ends_its_process_is_given_up_and_what_runs_beside_it_
     assert "exittool" not in offered
 
 
-async def test_a_tool_that_holds_up_one_server_after_the_other_is_noticed_named_and_given_up(
+async def test_a_tool_that_holds_up_one_server_after_the_other_is_noticed_named_and_left_to_a_person(
     dsn: str, db: Database, tmp_path: Path
 ) -> None:
     settings = {"database_url": dsn, "lease_seconds": "2"}
@@ -109,8 +127,13 @@ async def test_a_tool_that_holds_up_one_server_after_the_other_is_noticed_named_
             *(stack.enter_async_context(house(tmp_path, llm_base_url=model.url, **settings)) for _ in range(4))
         )
         saying = asyncio.create_task(houses[0].say("holdtool", model=CLERK.name))
-        await eventually(lambda: is_completed(db, "holdtool"), within=60)
+        await eventually(lambda: is_asked(db, "holdtool"), within=60)
         session_id = await session_of(db, "holdtool")
+        [waiting] = (await journals.load(db, session_id)).uncertain
+        assert waiting.doubt == REASON
+        [free] = [one for one in houses if not any("event_loop_blocked" in line for line in one.said)]
+        assert await decided(free, session_id, waiting.call, "give_up") == 202
+        await eventually(lambda: is_completed(db, "holdtool"), within=60)
         session = await journals.load(db, session_id)
         assert session.turn is not None
         assert session.turn.answer == f"Error: {GIVEN_UP}"
@@ -127,6 +150,10 @@ async def test_a_tool_that_holds_up_one_server_after_the_other_is_noticed_named_
         for one in blocked:
             one.kill()
         await asyncio.gather(saying, return_exceptions=True)
+
+
+async def is_asked(db: Database, task: str) -> bool:
+    return await state_of(db, task) == "WAITING_FOR_APPROVAL"
 
 
 async def is_completed(db: Database, task: str) -> bool:

@@ -44,7 +44,7 @@ def test_a_clarification_thinks_before_it_asks_and_needs_a_question() -> None:
 
 
 async def test_no_question_is_no_clarification() -> None:
-    fault = TOOLBOX.check(ClarificationTool.described(), '{"questions": []}')
+    fault = await TOOLBOX.check(ClarificationTool.described(), '{"questions": []}')
     assert fault is not None
     assert fault.code == "bad_arguments"
 
@@ -70,14 +70,14 @@ def test_the_steps_beside_an_answer_are_read_as_well_as_they_can_be() -> None:
         assert FinalAnswerTool.model_validate({"answer": "x", "completed_steps": given}).completed_steps == read
 
 
-def test_the_final_answer_is_offered_to_the_end_and_has_its_names() -> None:
+async def test_the_final_answer_is_offered_to_the_end_and_has_its_names() -> None:
     tool = TOOLBOX.find("finalanswertool")
     assert tool is not None
     assert (tool.finishes, tool.inline, tool.asks) == (True, True, False)
     assert list(tool.schema["properties"]) == ["reasoning", "completed_steps", "answer", "status"]
     assert tool.schema["properties"]["status"]["enum"] == ["completed", "failed"]
     for arguments in ('{"answer": 5}', "{}", '{"answer": "x"'):
-        fault = TOOLBOX.check(tool, arguments)
+        fault = await TOOLBOX.check(tool, arguments)
         assert fault is not None, arguments
 
 

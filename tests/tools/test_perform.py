@@ -344,12 +344,12 @@ async def test_bad_arguments_are_explained(arguments: str, message: str) -> None
     fault = await failure(Probe, arguments)
     assert fault.code == "bad_arguments"
     assert message in fault.message
-    assert Toolbox([Probe]).check(Probe.described(), arguments) == fault
+    assert await Toolbox([Probe]).check(Probe.described(), arguments) == fault
 
 
 async def test_no_arguments_at_all_are_an_empty_object() -> None:
     assert (await perform(Probe, "")).outcome == Output(content="done")
-    assert Toolbox([Probe]).check(Probe.described(), "") is None
+    assert await Toolbox([Probe]).check(Probe.described(), "") is None
 
 
 async def test_a_tool_that_is_not_there_is_named() -> None:

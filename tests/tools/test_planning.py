@@ -89,10 +89,12 @@ async def test_a_plan_is_returned_without_its_reasoning(tool: str, arguments: di
         ("reasoningtool", {**THOUGHT, "task_completed": "perhaps"}),
     ],
 )
-def test_a_plan_without_steps_or_a_thought_without_sense_is_explained(tool: str, arguments: dict[str, Any]) -> None:
+async def test_a_plan_without_steps_or_a_thought_without_sense_is_explained(
+    tool: str, arguments: dict[str, Any]
+) -> None:
     found = TOOLBOX.find(tool)
     assert found is not None
-    fault = TOOLBOX.check(found, json.dumps(arguments))
+    fault = await TOOLBOX.check(found, json.dumps(arguments))
     assert fault is not None
     assert fault.code == "bad_arguments"
 

@@ -21,7 +21,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 15
+FOLD_VERSION: Final = 16
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 

@@ -30,7 +30,7 @@ def are_waiting(calls: Mapping[str, Open]) -> bool:
 def _decided(call: Open, event: Decided) -> Open:
     match event.decision:
         case "did_not_happen":
-            return replace(call, uncertain=False, doubt="", deadline=None)
+            return replace(call, uncertain=False, doubt="", deadline=None, lost=0)
         case "approve":
             return replace(call, approve_by=None)
         case "unknown":

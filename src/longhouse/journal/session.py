@@ -26,6 +26,8 @@ BLANK_LINE: Final = "\n\n"
 """Between the texts of the replies that a client gets, and the answer."""
 MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
+INTERRUPTED: Final = "was interrupted three times by the loss of its worker"
+"""Why a person is asked about a call that is not retried."""
 
 
 def joined_text(replies: Sequence[str], words: str = "") -> str:

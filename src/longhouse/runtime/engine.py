@@ -19,7 +19,7 @@ from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError, SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Fault
-from longhouse.journal.session import MOST_LOST, Open, Session, Turn
+from longhouse.journal.session import INTERRUPTED, MOST_LOST, Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime import titles
 from longhouse.runtime.bus.items import Fragment
@@ -169,7 +169,7 @@ class Engine:
                 await self._rest(run)
             return
         if session.is_hopeless:
-            await self.give_up(run, _interrupted("step"), rules.WORKER_LOST)
+            await self.give_up(run, f"this step {INTERRUPTED}; it is not tried again", rules.WORKER_LOST)
             return
         template = await self._template(session)
         if template is None:
@@ -298,8 +298,7 @@ class Engine:
     async def _step(self, run: Run, turn: Turn, instance: Instance) -> None:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
         if fatal := [call for call in run.session.next_calls if call.lost >= MOST_LOST]:
-            fault = Fault(code=rules.WORKER_LOST, message=_interrupted("call"))
-            await self.tool_runner.record_outcomes(run, [_returned(call, fault) for call in fatal])
+            await self.tool_runner.ask_about(run, fatal, f"it {INTERRUPTED}")
         elif due := run.session.next_calls:
             await self.tool_runner.perform(run, turn, due, instance.template)
         elif turn.verdict:
@@ -460,10 +459,6 @@ def _unapproved(session: Session, now: datetime) -> list[events.Returned]:
 
 def _returned(call: Open, fault: Fault) -> events.Returned:
     return events.Returned(call=call.call, outcome=fault)
-
-
-def _interrupted(what: str) -> str:
-    return f"this {what} was interrupted three times by the loss of its worker; it is not tried again"
 
 
 def _pause(limits: RetryLimits, attempts: int, retry_after: float | None) -> float:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longhouse import clock
+from longhouse.agents.rules import WORKER_LOST
 from longhouse.journal.events import Condensed, Decided, Event, Fault, Opened, Outcome, Output, Prompted, Returned
 from longhouse.journal.fold import blank, extended
-from longhouse.journal.session import Session
+from longhouse.journal.session import INTERRUPTED, MOST_LOST, Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import erasure, journals
 from longhouse.store.database import Database
@@ -66,8 +67,9 @@ class Inbox:
         self, session: Session, decided: Decided, result: str | None = None, *, accepted: Accepted | None = None
     ) -> Delivered:
         """Records a decision on a call of this session at its current head; NotThere if the session has moved on."""
-        in_chat = decided.via == "chat"
-        return await self._settle(session, with_outcome(decided, result), accepted, head=session.head, is_shown=in_chat)
+        in_chat, call = decided.via == "chat", session.open.get(decided.call)
+        new = with_outcome(decided, result, takes_workers=call is not None and call.lost >= MOST_LOST)
+        return await self._settle(session, new, accepted, head=session.head, is_shown=in_chat)
 
     async def cancel(self, session: Session, *, by: str) -> Session:
         """Cancels the running turn, or the next queued one; in a session at rest, its sub-agents that still run."""
@@ -131,11 +133,14 @@ class Inbox:
         return Delivered(await journals.load_up_to(self.db, session, placed.seq), is_behind=True)
 
 
-def with_outcome(decided: Decided, result: str | None = None) -> list[Event]:
-    """The decision, with the outcome of the call if the decision gives one."""
+def with_outcome(decided: Decided, result: str | None = None, *, takes_workers: bool = False) -> list[Event]:
+    """The decision, with the outcome of the call if the decision gives one. The tool of a call that takes its workers
+    down is closed for the turn when the call is given up."""
     match decided.decision:
         case "happened":
             outcome: Outcome = Output(content=result or "")
+        case "give_up" if takes_workers:
+            outcome = Fault(code=WORKER_LOST, message=f"this call {INTERRUPTED}; it is not tried again")
         case "give_up":
             outcome = Fault(code="given_up", message="nobody knows whether it happened, and it was given up")
         case "deny":

@@ -199,6 +199,12 @@ class ToolRunner:
     def _unknown_outcome(self, call: Open, why: str) -> events.Decided:
         return events.Decided(call=call.call, decision="unknown", by=self.recorder.worker, comment=why)
 
+    async def ask_about(self, run: Run, calls: Sequence[Open], why: str) -> None:
+        """Leaves these calls to a person, who says what became of them, or whether they are tried again."""
+        message = "calls are not tried again until a person has decided"
+        log.warning("calls_left_to_person", message=message, session=run.session.id, tools=[one.tool for one in calls])
+        await self.record_outcomes(run, [self._unknown_outcome(call, why) for call in calls])
+
     async def record_outcomes(self, run: Run, outcomes: Sequence[OutcomeEvent]) -> None:
         """Records the outcomes, except those of calls that were settled from outside in the meantime."""
         try:

@@ -85,7 +85,6 @@ async def _binds_none(descriptor: ToolDescriptor) -> None:
     return None
 
 
-
 class Toolbox:
     """The tools that this process can run: its classes, MCP tools, and tools bound from the catalog."""
 
@@ -225,11 +224,10 @@ class Toolbox:
             output = await self._execution.run(
                 lambda: self._done(tool.name, work, context, config), tool.timeout, **about
             )
-            if isinstance(output, Performed):
-                return Result(Output(content=output.text), output.writes, output.adds, output.made)
-            writes, adds = changes(before, written(context))
-            content = bounded(clean(str(output)), tool.max_output)
-            return Result(Output(content=content), writes, adds, tuple(context.made))
+            if not isinstance(output, Performed):
+                text = bounded(clean(str(output)), tool.max_output)
+                output = Performed(text, *changes(before, written(context)), tuple(context.made))
+            return Result(Output(content=output.text), output.writes, output.adds, output.made)
         except BaseException as error:
             # Any exception of a tool becomes an outcome for the agent; it never ends the run.
             if _is_ours(error):

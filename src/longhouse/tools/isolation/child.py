@@ -150,7 +150,7 @@ class Host:
                 unbegun=isinstance(error, NotBegun),
             )
 
-    def _done(self, request: messages.Describe | messages.Check | messages.Call | messages.Revision) -> messages.Reply:
+    def _done(self, request: messages.Work) -> messages.Reply:
         cls, described = self._class(request.entrypoint)
         match request:
             case messages.Describe():

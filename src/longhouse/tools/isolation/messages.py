@@ -89,7 +89,9 @@ class SessionSent(Message, frozen=True, kw_only=True):
     session: bytes | None
 
 
-Request = Describe | Check | Call | Revision | Stop | SessionSent
+Work = Describe | Check | Call | Revision
+"""Requests that are answered by a reply."""
+Request = Work | Stop | SessionSent
 
 
 class Described(Message, frozen=True, kw_only=True):

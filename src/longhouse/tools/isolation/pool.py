@@ -37,15 +37,15 @@ KEPT_VARIABLES: Final = (
 """Variables that tools find in their environment, besides those of the locale; secrets of the server stay here."""
 
 
-class ToolEnded(CallError):
+class ToolEnded(CallError):  # noqa: N818 - it says what happened
     """The process of a tool ended while it ran; the agent reads the message."""
 
 
-class ToolRaised(CallError):
+class ToolRaised(CallError):  # noqa: N818 - it says what happened
     """A tool raised an exception in its process; the message names it."""
 
 
-class NoTool(EntrypointError):
+class NoTool(EntrypointError):  # noqa: N818 - it says what was found
     """The entrypoint gives no tool."""
 
 
@@ -123,21 +123,24 @@ class ProcessPool:
 
     async def _asked(
         self,
-        request: messages.Describe | messages.Check | messages.Call | messages.Revision,
+        request: messages.Work,
         tool: str,
         read_session: SessionOf = lambda: None,
         **about: str,
     ) -> messages.Reply:
         async with self._taken(_package_of(request.entrypoint)) as process:
             try:
-                return await process.ask(request, tool, read_session)
+                reply = await process.ask(request, tool, read_session)
+                if isinstance(reply, messages.Raised) and reply.out_of_memory:
+                    self._note(tool, reply.says, "memory", **about)
+                return reply
             except asyncio.CancelledError:
-                reply = await self._stopped(process, read_session, request.limits)
-                if isinstance(reply, messages.Returned):
-                    return reply  # it has finished after all
-                if isinstance(reply, messages.Raised) and reply.unbegun:
-                    raise NotBegun(reply.says) from None
-                if reply is None:
+                last = await self._stopped(process, read_session, request.limits)
+                if isinstance(last, messages.Returned):
+                    return last  # it has finished after all
+                if isinstance(last, messages.Raised) and last.unbegun:
+                    raise NotBegun(last.says) from None
+                if last is None:
                     self._note(tool, "it did not stop when its time was over", "time", **about)
                 raise
             except Ended as ended:

@@ -40,7 +40,9 @@ class ToolProcess:
     """A process that answers one request at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process, package: str) -> None:
-        assert process.stdin and process.stdout and process.stderr
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
         self._process, self.package = process, package
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._tool, self._lines = package, 0
@@ -66,7 +68,10 @@ class ToolProcess:
         return self._process.pid
 
     async def ask(
-        self, request: messages.Describe | messages.Check | messages.Call | messages.Revision, tool: str, read_session: SessionOf
+        self,
+        request: messages.Describe | messages.Check | messages.Call | messages.Revision,
+        tool: str,
+        read_session: SessionOf,
     ) -> messages.Reply:
         """The reply; Ended if the process did not live to give it."""
         self._tool, self._lines = tool, 0
