@@ -12,7 +12,7 @@ export VIRTUAL_ENV := $(VENV)
 install = $(BIN)/uv pip install --quiet --require-hashes -r $(1)
 compile = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-.PHONY: run test coverage test-model check format bench screenshots browser lock setup clean
+.PHONY: run test coverage test-model check format bench chaos chaos-mutants screenshots browser lock setup clean
 .DEFAULT_GOAL := run
 
 # What each target needs, and no more.
@@ -77,6 +77,17 @@ format: $(VENV)/.check
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m bench
+
+# Kills processes at work and checks what their journals say: docs/chaos.md. The seed is printed; SEED= repeats a run.
+KILLS ?= 100
+MINUTES ?= 60
+chaos: $(VENV)/.test
+	@$(BIN)/python -m chaos --kills $(KILLS) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(NATS),--nats) \
+	  $(if $(REPORT),--report $(REPORT)) $(if $(FOLDER),--folder $(FOLDER))
+
+# Five broken Longhouses, each of which the checks must catch.
+chaos-mutants: $(VENV)/.test
+	@$(BIN)/python -m chaos --mutant all $(if $(SEED),--seed $(SEED))
 
 # Pictures of every screen of the console, into docs/images; `--measure` tells how long lists behave instead.
 screenshots: $(VENV)/.test browser

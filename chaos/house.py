@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-
 from bench.fleet import nats_server
 from bench.house import printing
+
 from chaos import ledger, mutants
 from chaos.history import History, Loss
 from chaos.kill_points import BY_NAME, KILLED_AT, POINTS, Role
