@@ -2,7 +2,7 @@
 
 import uvloop
 
-from bench import baseline, catalog, delegation, fleet, interactions, ledger, search, spine, thinking
+from bench import baseline, catalog, delegation, fleet, interactions, isolation, ledger, search, spine, thinking
 from bench.house import ground, house
 from bench.report import console, machine, show
 
@@ -10,6 +10,8 @@ from bench.report import console, machine, show
 async def main() -> None:
     console.print(machine())
     show("building the request of a step", thinking.requests())
+    show("a tool in a warm process of its own", [await isolation.warm_calls()])
+    show("20 others beside tools that exit, loop and take 4 GB", [await isolation.beside_deadly()])
     async with ground() as under:
         bare = await baseline.play(under, sessions=60, at_once=20)
         await delegation.prepare(under)

@@ -7,8 +7,8 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_350,
-    "agents": 2_860,
+    ".": 1_400,
+    "agents": 2_900,
     "api": 8_300,  # documents, memory files, the ledger; lists, timelines, questions; the console; statistics
     "catalog": 680,
     "cli": 3_650,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting and settling
@@ -20,7 +20,7 @@ BUDGETS = {
     "runtime": 3_610,  # titles that the model gives; the bus between processes; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 8_750,  # browsers, counters, statistics; passages, documents, the ledger: each deleted word by word
-    "tools": 4_220,  # results that are remembered; tools that read documents
+    "tools": 5_400,  # results that are remembered; tools that read documents; processes of their own
 }
 
 

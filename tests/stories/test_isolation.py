@@ -126,11 +126,10 @@ class Raises(BaseTool):
         raise ValueError("не вышло")
 """
 
-LIMITED = {
+LIMITED: dict[str, dict[str, Any]] = {
     "loops": {"timeout": 2.0},
     "takes": {"max_memory": 500_000_000},
     "burns": {"cpu_time": 1.0},
-    "deadly": {},
 }
 """What descriptors say of the tools."""
 

@@ -30,8 +30,8 @@ class Metrics:
         from_memory: Callable[[], Mapping[str, int]] = dict,
         memory: MemoryParts | None = None,
     ) -> None:
-        """`blocked`: how often the event loop was blocked, and for how many seconds in total. `processes`: the number of
-        tool processes, and of those that ended in a call, by cause."""
+        """`blocked`: how often the event loop was blocked, and for how many seconds in total. `processes`: the number
+        of tool processes, and of those that ended in a call, by cause."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry

@@ -24,7 +24,8 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
 from longhouse.store.catalog.repository import ADAPTERS, Kind
 from longhouse.tools.arguments import schema_problem
-from longhouse.tools.bindings import python
+from longhouse.tools.bindings import isolated, python
+from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import Away, belongs, open_mcp
 from longhouse.tools.toolbox import Toolbox
 
@@ -202,12 +203,16 @@ async def check(settings: Settings) -> None:
     """Check whether every active tool can be used here; exit code 1 if one cannot."""
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
-    async with open_store(setup.settings, create=False) as (db, _), open_mcp(setup.servers, served) as away:
+    async with (
+        open_store(setup.settings, create=False) as (db, _),
+        open_mcp(setup.servers, served) as away,
+        ProcessPool(environment=settings.tool_environment).running() as processes,
+    ):
         catalog = Catalog(db)
         after: str | None = None
         while page := await catalog.tools.page(after=after, limit=PAGE, inactive=False):
             for tool in await catalog.tools.several({one.name: one.active for one in page if one.active}):
-                found = list(_problems(tool, setup, served, away))
+                found = [*await _class_problems(tool, setup, processes), *_problems(tool, setup, served, away)]
                 if (agent := tool.runtime_binding.agent) and await catalog.templates.active(agent) is None:
                     found.append(f"there is no active agent {agent!r}")
                 for problem in found:
@@ -219,18 +224,27 @@ async def check(settings: Settings) -> None:
     typer.echo(f"all {tools} active tools can be used here")
 
 
+async def _class_problems(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> list[str]:
+    """The problems of a tool with its class, which is imported where a call would run."""
+    packages = setup.settings.tool_packages
+    if tool.runtime_binding.python_entrypoint is None:
+        return []
+    try:
+        if python.isolation_of(tool) == "process":
+            described = await isolated.described(tool, packages, processes)
+        else:
+            described = python.class_of(tool, packages).described(tool)
+    except python.EntrypointError as error:
+        return [python.fault_of(tool, error).message]
+    says = schema_problem(described.schema)
+    return [f"the schema of its class: {says}"] if says else []
+
+
 def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Away) -> Iterator[str]:
     """The problems that a call would have, as sentences. `served` has the tools that the MCP servers list now."""
     if tool.input_schema is not None and (says := schema_problem(tool.input_schema)):
         yield f"input_schema: {says}"
     way = tool.runtime_binding
-    if way.python_entrypoint is not None:
-        try:
-            described = python.class_of(tool, setup.settings.tool_packages).described(tool)
-            if says := schema_problem(described.schema):
-                yield f"the schema of its class: {says}"
-        except python.EntrypointError as error:
-            yield python.fault_of(tool, error).message
     if url := way.remote_endpoint:
         says = setup.egress.problem(url)
         if says or (way.api_key_ref is not None and (says := setup.secrets.problem(way.api_key_ref, url))):

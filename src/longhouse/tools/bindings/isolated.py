@@ -39,6 +39,14 @@ def known(entrypoint: str, *, processes: ProcessPool) -> ToolDescriptor | None:
     return own_descriptor(described) if described else python.described(entrypoint)
 
 
+async def described(descriptor: ToolDescriptor, packages: Sequence[str], processes: ProcessPool) -> Tool:
+    """The tool as its class and its descriptor say; EntrypointError if it cannot be used."""
+    found = _Isolated(descriptor, packages, processes)
+    found.binding = Binding(descriptor.tool, found.bind)
+    await found.describe()
+    return found.tool
+
+
 async def bound(descriptor: ToolDescriptor, packages: Sequence[str], processes: ProcessPool) -> Binding:
     """The binding of an entrypoint. If its class cannot be described, every call tries again and returns the fault."""
     isolated = _Isolated(descriptor, packages, processes)

@@ -152,6 +152,10 @@ class Raised(Message, frozen=True, kw_only=True):
 Reply = Described | Refused | Checked | SessionWanted | Returned | Raised
 
 
+_requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
+_replies: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(Reply)
+
+
 class TooLarge(ValueError):  # noqa: N818 - it says what the message is
     """A message has more bytes than a frame may have."""
 
@@ -168,8 +172,8 @@ def length_of(header: bytes) -> int:
 
 
 def to_request(content: bytes) -> Request:
-    return msgspec.msgpack.decode(content, type=Request)
+    return _requests.decode(content)
 
 
 def to_reply(content: bytes) -> Reply:
-    return msgspec.msgpack.decode(content, type=Reply)
+    return _replies.decode(content)
