@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any, Final, Literal
 
 import msgspec
@@ -104,7 +105,7 @@ def _of_call(
 
 
 def _one_writer(evidence: Evidence) -> Found:
-    """I3: fences never go back, each fence has one worker, and after `Resumed` only its worker or a later one writes."""
+    """I3: fences never go back, each has one worker, and after `Resumed` only its worker or a later one writes."""
     for session, told in evidence.journals.items():
         ours = [record for record in told if record.worker]
         for one, other in pairwise(ours):
@@ -136,13 +137,22 @@ def _all_rest(evidence: Evidence) -> Found:
         for record in told:
             if isinstance(record.event, events.Failed) and record.event.code in DEFECTS:
                 yield session, f"its turn failed at {record.seq}: {record.event.reason}"
-    for takeover in takeovers(evidence):
+    found = list(takeovers(evidence))
+    for takeover in found:
         if takeover.kind == "alive":
             yield takeover.session, f"{takeover.worker} was alive when its session was taken at {takeover.seq}"
         elif takeover.seconds > evidence.lease + STALLED and not takeover.is_disturbed:
             yield takeover.session, f"{takeover.worker} was lost, and replaced only after {takeover.seconds:.1f} s"
+    for kind, promised in (("killed", DEAD_WITHIN), ("frozen", evidence.lease + DEAD_WITHIN)):
+        seconds = [one.seconds for one in found if one.kind == kind and not one.is_disturbed]
+        if len(seconds) >= FEW and median(seconds) > promised:
+            yield "", f"workers that were {kind} are replaced after {median(seconds):.2f} s, not {promised:g}"
 
 
+DEAD_WITHIN: Final = 1.0
+"""Seconds in which a dead worker is replaced; a frozen one in a lease more. Held against the median: on a busy machine
+a single takeover may take longer."""
+FEW: Final = 5
 STALLED: Final = 10.0
 """Seconds beyond a lease after which a takeover is not slow but stuck, on however busy a machine."""
 

@@ -73,7 +73,8 @@ async def _in_tables(db: Database, secrets: Sequence[str]) -> list[str]:
     for (table,) in tables:
         for secret in secrets:
             # Bytes are shown in hexadecimal digits.
-            sql = f"SELECT count(*) FROM {table} t WHERE t::text LIKE '%' || :plain || '%' OR t::text LIKE '%' || :hex || '%'"
+            found_in = " OR ".join(f"t::text LIKE '%' || :{name} || '%'" for name in ("plain", "hex"))
+            sql = f"SELECT count(*) FROM {table} t WHERE {found_in}"
             if await db.value(sql, plain=secret, hex=secret.encode().hex()):
                 found.append(f"table {table}")
     return found

@@ -25,34 +25,26 @@ class Model:
         """What happens to every reply now."""
 
     def reply(self, body: Body) -> Say:
-        reply = self._reply(body)
-        return Say(calls=reply.calls, text=reply.text, chunk=16, delay=reply.delay, fault=self.fault)
-
-    def _reply(self, body: Body) -> Say:
         prompt = next(text_of(one.content) for one in reversed(body.messages) if isinstance(one, User))
         found, step = TASK.search(prompt), step_of(body.messages)
         if found is None:
             return say("I do not know this task.")
-        token, verb, plan = found["token"], found["verb"], found["plan"].strip()
-        delay = 0.005 + (zlib.crc32(f"{token}{step}".encode()) % 50) / 1000
-        match verb:
-            case "do" if step < len(steps := plan.split("/")):
-                effects = steps[step].split("+")
-                made = (
-                    call(f"ledger_{effect.strip()}", note=f"{token} {step} {number}")
-                    for number, effect in enumerate(effects)
-                )
-                return _slow(calls(*made), delay)
-            case "ask" if step == 0:
-                return _slow(call("clarificationtool", questions=[f"What about {token}?"]), delay)
-            case "delegate" if step == 0:
-                return _slow(call(f"agent_{HELPER}", task=f"{token}h do {plan}"), delay)
-            case "dwell":
-                return say(f"{token} " + "and so on " * 60, delay=0.08)
-            case "say":
-                return say(f"This is my answer to {token}, in plain words.", delay=delay)
-        return _slow(call("finalanswertool", answer=f"{token} is done."), delay)
+        reply = _played(found["token"], found["verb"], found["plan"].strip(), step)
+        pause = 0.08 if found["verb"] == "dwell" else 0.005 + zlib.crc32(f"{found['token']}{step}".encode()) % 50 / 1000
+        return Say(calls=reply.calls, text=reply.text, chunk=16, delay=pause, fault=self.fault)
 
 
-def _slow(reply: Say, delay: float) -> Say:
-    return Say(calls=reply.calls, delay=delay)
+def _played(token: str, verb: str, plan: str, step: int) -> Say:
+    match verb:
+        case "do" if step < len(steps := plan.split("/")):
+            effects = enumerate(steps[step].split("+"))
+            return calls(*(call(f"ledger_{one.strip()}", note=f"{token} {step} {nth}") for nth, one in effects))
+        case "ask" if step == 0:
+            return call("clarificationtool", questions=[f"What about {token}?"])
+        case "delegate" if step == 0:
+            return call(f"agent_{HELPER}", task=f"{token}h do {plan}")
+        case "dwell":
+            return say(f"{token} " + "and so on " * 60)
+        case "say":
+            return say(f"This is my answer to {token}, in plain words.")
+    return call("finalanswertool", answer=f"{token} is done.")

@@ -87,6 +87,8 @@ def test_a_story_as_it_should_be_violates_nothing() -> None:
 
 
 LOST = events.Returned(call=CALL, outcome=Fault(code="worker_lost", message=""))
+ENDED = Row(len(STORY), "COMPLETED")
+SLOW = [msgspec.structs.replace(one, at=one.at + timedelta(seconds=3 * (one.seq > 5))) for one in written()]
 LATE = events.Returned(call=CALL, outcome=Output(content="again"))
 VIOLATIONS: dict[str, tuple[str, Evidence]] = {
     "an acknowledged message is lost": ("I1", evidence(without(events.Prompted))),
@@ -105,6 +107,12 @@ VIOLATIONS: dict[str, tuple[str, Evidence]] = {
     "a takeover that takes too long": (
         "I4",
         evidence([msgspec.structs.replace(one, at=one.at + timedelta(minutes=one.seq > 5)) for one in written()]),
+    ),
+    "takeovers that are slower than promised": (
+        "I4",
+        replace(
+            evidence(), journals={f"s{nth}": SLOW for nth in range(5)}, rows={f"s{nth}": ENDED for nth in range(5)}
+        ),
     ),
     "a turn that fails by a defect": (
         "I4",
@@ -170,7 +178,7 @@ def test_what_is_patched_by_name_is_there(monkeypatch: pytest.MonkeyPatch) -> No
     for point in kill_points.POINTS:
         for target in point.targets:
             assert callable(getattr(*located(target)))
-    with pytest.raises(LookupError, match="there is no .*seize any more"):
+    with pytest.raises(LookupError, match=r"there is no .*seize any more"):
         located("longhouse.store.leases:seize")
 
 

@@ -117,9 +117,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), worker=workers, lost=losses)
     def fate(self, data: st.DataObject, worker: str, lost: int) -> None:
         """What happens less often; in one rule, so that most of what happens is work."""
-        match data.draw(st.sampled_from(["roster", "fire", "let go", "snapshot"])):
+        match data.draw(st.sampled_from(["roster", "renew", "fire", "let go", "snapshot"])):
             case "roster":
                 self._bury_or_enlist(worker)
+            case "renew":
+                self._renew_or_expire(worker, beats=data.draw(st.booleans()), lost=lost)
             case "fire":
                 self._fire(lost)
             case "let go" if worker in self.holds:
@@ -134,6 +136,22 @@ class StoreMachine(RuleBasedStateMachine):
             return
         self.roster.discard(worker)
         self.runner.run(leases.retire(self.db, worker))
+
+    def _renew_or_expire(self, worker: str, *, beats: bool, lost: int) -> None:
+        """Somebody finds the worker silent; if it beats before it is removed, it stays."""
+        found = self.runner.run(leases.suspects(self.db, "nobody", lease=0.0))
+        suspect = next((one for one in found if one.worker == worker), None)
+        assert (suspect is not None) == (worker in self.roster)
+        if beats:
+            assert self.runner.run(self._beat(worker)) == (worker in self.roster)
+        if suspect:
+            self._lossy(lost, leases.delete_dead_worker(self.db, suspect))
+        if not beats:
+            self.roster.discard(worker)
+
+    async def _beat(self, worker: str) -> bool:
+        async with self.db.pool.acquire() as connection:
+            return await leases.beat(connection, worker)
 
     @rule(worker=workers, lost=losses)
     def claim(self, worker: str, lost: int) -> None:
@@ -360,6 +378,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert (row["wake_at"], row["attempts"]) == (expected.wake, expected.attempts)
         fences = [record.fence for record in told if record.worker]
         assert all(one <= other for one, other in pairwise(fences))
+        assert {one.worker for one in self.runner.run(leases.suspects(self.db, "nobody", 0.0))} == self.roster
         returned = [record.event.call for record in told if isinstance(record.event, events.Returned)]
         assert len(returned) == len(set(returned))
         loaded = self.runner.run(journals.load(self.db, self.id))
