@@ -20,11 +20,12 @@ import aiohttp
 from bench.fleet import nats_server
 from bench.house import printing
 
-from chaos import ledger, mutants
+from chaos import ledger
 from chaos.history import History, Loss
 from chaos.kill_points import BY_NAME, KILLED_AT, POINTS, Role
 from chaos.launch import Launch, Launched
 from chaos.model import HELPER, Model
+from chaos.mutants import Mutant
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
@@ -97,19 +98,19 @@ class PostgresServer:
 
 class House:
     def __init__(
-        self, folder: Path, *, seed: int, lease: float, history: History, mutant: str = "", points: bool = True
+        self, folder: Path, history: History, *, seed: int, lease: float, mutant: Mutant | None = None
     ) -> None:
         self.folder = folder
         self.lease = lease
         self.history = history
-        self.mutant = mutants.BY_NAME[mutant] if mutant else None
+        self.mutant = mutant
         self.postgres = PostgresServer(folder / "data")
         self.model = Model()
         self.members = [Member(name, role, _free_port()) for name, role in MEMBERS]
         self.ledger_file = folder / "ledger.sqlite"
         self.environment: dict[str, str] = {}
         self._random = random.Random(f"{seed} points")
-        self._arms = points
+        self._arms = mutant is None
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
 
