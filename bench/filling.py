@@ -1,5 +1,6 @@
 """Tables with very many sessions, written by SQL as workers would have left them."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from longhouse.journal import events
@@ -71,19 +72,22 @@ async def fill(
     wakes: bool = False,
 ) -> None:
     """So many sessions of the set `name`; the first `journals` of them (all by default) have their events."""
-    with_events = number if journals is None else journals
     told_columns = {
         "kinds": [events.kind_of(one) for one in told],
         "calls": [events.call_of(one) for one in told],
         "bodies": [events.encode(one) for one in told],
     }
     row = {"head": len(told), "due": due, "holder": holder, "state": state, "wakes": wakes}
-    for first in range(1, number + 1, BATCH):
-        numbers = {"agent": AGENT, "set": name, "owners": OWNERS, "first": first}
-        if first <= with_events:
-            last = min(first + BATCH - 1, with_events)
-            await db.run(_JOURNAL, last=last, **numbers, **told_columns)
-        await db.run(_SESSIONS, last=min(first + BATCH - 1, number), **numbers, **row)
+    numbers = {"agent": AGENT, "set": name, "owners": OWNERS}
+    for first, last in _batches(number if journals is None else journals):
+        await db.run(_JOURNAL, first=first, last=last, **numbers, **told_columns)
+    await db.run("ANALYZE journal")  # the trigger that notes who asks reads it
+    for first, last in _batches(number):
+        await db.run(_SESSIONS, first=first, last=last, **numbers, **row)
+
+
+def _batches(number: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + BATCH - 1, number)) for first in range(1, number + 1, BATCH))
 
 
 async def settle(db: Database) -> None:

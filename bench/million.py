@@ -22,6 +22,7 @@ from bench.house import Ground, ground, house
 from bench.report import console, machine, show
 from longhouse import clock
 from longhouse.journal import events
+from longhouse.journal.fold import extended
 from longhouse.store import journals, leases
 
 SIZES: Final = (1_000, 100_000, 1_000_000)
@@ -60,6 +61,10 @@ async def measure(under: Ground, size: int) -> dict[str, Any]:
     found["RUNNABLE"] = await p50(lambda: leases.runnable(under.db, "another", 4 * SLOTS, running=[]), 20)
     found["FIRE"] = await p50(lambda: leases.fire(under.db), 100)
     found["append"] = await p50(await _appending(under, own))
+    found["append that asks"] = await p50(await _asking(under))
+    await under.db.run("ALTER TABLE sessions DISABLE TRIGGER USER")
+    found["the same without the trigger"] = await p50(await _asking(under))
+    await under.db.run("ALTER TABLE sessions ENABLE TRIGGER USER")
     found["opening"] = await p50(lambda: own_session(under))
     async with (
         house(under, "serve", "--port", "0", "--no-worker") as served,
@@ -108,6 +113,26 @@ async def _appending(under: Ground, session_id: str) -> Callable[[], Awaitable[N
         new = [called, events.Returned(call=call, outcome=events.Output(content="12:00"))]
         now = clock.now()
         await journals.append(under.db, session, new, fence=lease.fence, worker="living", at=now, rest=None)
+
+    return append
+
+
+async def _asking(under: Ground) -> Callable[[], Awaitable[None]]:
+    """Appends a question and its answer: the session joins those that wait for a person, and leaves them."""
+    session_id = await own_session(under)
+    lease = await leases.claim(under.db, session_id, "living")
+    assert lease
+    session, numbers = await journals.load(under.db, session_id), itertools.count()
+    waiting = extended(session, filling.ASKED[2:], clock.now())
+    assert waiting.state == "WAITING_FOR_CLARIFICATION"
+
+    async def append() -> None:
+        call = f"{next(numbers)}-action-0"
+        asks = events.Called(call=call, tool="clarificationtool", arguments="{}", call_kind="ask", question="Where?")
+        told = events.Returned(call=call, outcome=events.Output(content="Oslo"))
+        for after, new in ((waiting, [events.Replied(), asks]), (session, [told])):
+            now = clock.now()
+            await journals.append(under.db, after, new, fence=lease.fence, worker="living", at=now, rest=None)
 
     return append
 

@@ -1,23 +1,31 @@
 -- The list of open questions is read page by page, in its order: each session that asks says when its first question is
 -- due, and when it was asked. The trigger reads that from the journal, whichever process appends.
 
--- The first open question of a session that waits for a person, in the order of the list, and how many there are.
+-- The first open question of a session that waits for a person, in the order of the list, and how many there are. OFFSET
+-- keeps the planner from reading outcomes of the whole session; plpgsql keeps its plan.
 CREATE FUNCTION first_question(wanted text, OUT due_by timestamptz, OUT asked_at timestamptz, OUT questions bigint)
-LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+DECLARE
+    reply bigint := (SELECT seq FROM journal WHERE session_id = wanted AND kind = 'Replied' ORDER BY seq DESC LIMIT 1);
+BEGIN
     SELECT COALESCE(CASE WHEN d.decided THEN NULL ELSE (c.body ->> 'approve_by')::timestamptz END,
-                    '9999-12-31 00:00:00+00') AS due_by,
-           c.at, count(*) OVER ()
-    FROM journal_events c
+                    '9999-12-31 00:00:00+00') AS due, c.at, count(*) OVER ()
+    INTO due_by, asked_at, questions
+    FROM (
+        SELECT seq, call_id, at, body FROM journal_events
+        WHERE session_id = wanted AND seq > reply AND kind = 'Called' OFFSET 0
+    ) c
     LEFT JOIN LATERAL (
-        SELECT true AS decided FROM journal_events d
-        WHERE d.session_id = c.session_id AND d.seq > c.seq AND d.kind = 'Decided' AND d.call_id = c.call_id LIMIT 1
+        SELECT true AS decided FROM journal d
+        WHERE d.session_id = wanted AND d.seq > c.seq AND d.kind = 'Decided' AND d.call_id = c.call_id LIMIT 1
     ) d ON true
-    WHERE c.session_id = wanted AND c.kind = 'Called' AND COALESCE(c.body ->> 'call_kind', 'tool') <> 'agent'
-      AND c.seq > (SELECT seq FROM journal WHERE session_id = wanted AND kind = 'Replied' ORDER BY seq DESC LIMIT 1)
-      AND NOT EXISTS (
-        SELECT FROM journal r WHERE r.session_id = wanted AND r.call_id = c.call_id AND r.kind = 'Returned'
-    )
-    ORDER BY due_by, c.at LIMIT 1
+    LEFT JOIN LATERAL (
+        SELECT true AS ended FROM journal r
+        WHERE r.session_id = wanted AND r.call_id = c.call_id AND r.kind = 'Returned' LIMIT 1
+    ) r ON true
+    WHERE COALESCE(c.body ->> 'call_kind', 'tool') <> 'agent' AND r.ended IS NULL
+    ORDER BY due, c.at LIMIT 1;
+END
 $$;
 
 ALTER TABLE asking_sessions
