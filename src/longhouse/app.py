@@ -61,7 +61,7 @@ from longhouse.search.indexer import Indexer
 from longhouse.search.passages import PassageIndex
 from longhouse.search.selection import ToolSearchService
 from longhouse.settings import Settings
-from longhouse.store import leases, migrate, statistics
+from longhouse.store import leases, migrate, places, statistics
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Published
 from longhouse.store.database import Database, open_database
@@ -178,6 +178,8 @@ async def open_app(
                 processes=lambda: (processes.size, processes.ended),
                 from_memory=lambda: engine.tool_runner.from_memory,
                 memory=memory,
+                bus=bus,
+                waiting=lambda: places.waiting(db),
             )
             asgi = server.build(
                 db,

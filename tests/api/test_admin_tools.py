@@ -223,6 +223,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
             "x\x00",
         )
     ],
+    (tool(probe="stock_of_item", effect="once"), "probe"),
+    (tool(probe="clocktool", effect="read"), "probe"),
+    (tool(probe="clocktool", effect="idempotent"), "probe"),
     (tool(remembers="page", effect=None), "remembers"),
     (tool(remembers="page", effect="idempotent"), "remembers"),
     (tool(remembers="everything", effect="read"), "remembers"),

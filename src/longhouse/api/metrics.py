@@ -1,8 +1,9 @@
-"""Prometheus metrics: requests, busy sessions, warm instances, refused calls, event loop stalls, memory."""
+"""Prometheus metrics: requests, busy sessions, warm instances, refused calls, event loop stalls, memory, bus."""
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -10,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 
 from longhouse.memory.parts import MemoryCounts, MemoryParts
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.instances import Instance, InstanceStatus
 from longhouse.store.database import PASSING
 
@@ -29,9 +31,11 @@ class Metrics:
         processes: Callable[[], tuple[int, Mapping[str, int]]] = lambda: (0, {}),
         from_memory: Callable[[], Mapping[str, int]] = dict,
         memory: MemoryParts | None = None,
+        bus: Bus | None = None,
+        waiting: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
     ) -> None:
-        """`blocked`: how often the event loop was blocked, and for how many seconds in total. `processes`: the number
-        of tool processes, and of those that ended in a call, by cause."""
+        """`blocked`: how often the event loop was blocked, and for how many seconds in total. `waiting`: how many
+        sessions wait for a place, by limit."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
@@ -48,6 +52,9 @@ class Metrics:
         self._from_memory = from_memory
         self._memory = memory
         self._counts: MemoryCounts | None = None
+        self._bus = bus
+        self._waiting = waiting
+        self._waits: Mapping[str, int] = {}
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -79,17 +86,21 @@ class Metrics:
         )
         about = "Calls of tools that go on although their time is up"
         yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
-        yield from self._of_processes()
+        yield from self._of_fleet()
         yield from self._of_memory()
 
-    def _of_processes(self) -> Iterator[Metric]:
-        running, ended = self._processes()
-        yield GaugeMetricFamily("longhouse_tool_processes", "Processes in which tools run", value=running)
-        about = "Processes of tools that ended in the middle of a call"
-        causes = CounterMetricFamily("longhouse_tool_processes_ended", about, labels=["cause"])
-        for cause, times in ended.items():
-            causes.add_metric([cause], times)
-        yield causes
+    def _of_fleet(self) -> Iterator[Metric]:
+        about = "Sessions that wait for a place under max_running, of a template or a key"
+        waiting = GaugeMetricFamily("longhouse_sessions_waiting_for_place", about, labels=["limit", "name"])
+        for held, number in self._waits.items():
+            limit, _, name = held.partition(":")
+            waiting.add_metric([limit, name], number)
+        yield waiting
+        if self._bus and (relay := self._bus.relay):
+            about = "Whether hints go to the other processes"
+            yield GaugeMetricFamily("longhouse_bus_connected", about, value=int(relay.is_connected))
+            about = "Times that the connection of the bus was lost and is there again"
+            yield CounterMetricFamily("longhouse_bus_reconnects", about, value=max(0, relay.reconnects))
 
     def _of_memory(self) -> Iterator[Metric]:
         if self._memory and (behind := self._memory.sessions_behind) is not None:
@@ -105,14 +116,9 @@ class Metrics:
         yield GaugeMetricFamily("longhouse_passages_without_vectors", about, value=without)
 
     async def page(self) -> bytes:
-        self._counts = await self._counted()
-        return generate_latest(self._registry)
-
-    async def _counted(self) -> MemoryCounts | None:
-        if self._memory is None:
-            return None
-        try:
+        self._counts, self._waits = None, {}
+        with suppress(*PASSING):
             async with asyncio.timeout(COUNTED_WITHIN):
-                return await self._memory.counts()
-        except PASSING:
-            return None
+                self._counts = await self._memory.counts() if self._memory else None
+                self._waits = await self._waiting() if self._waiting else {}
+        return generate_latest(self._registry)

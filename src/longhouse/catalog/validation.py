@@ -118,6 +118,8 @@ class CatalogValidator:
             yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT_PREFIX}<template>"
         if tool.remembers and way.python_entrypoint is None and tool.tool.effect != "read":
             yield ("remembers",), REMEMBERS_READS
+        if tool.probe and (problem := _probe_problem(tool)):
+            yield ("probe",), problem
         if way.agent is not None and tool.needs_approval:
             yield ("needs_approval",), "an agent is called at once; let the tools that it uses need approval"
 
@@ -185,6 +187,18 @@ class CatalogValidator:
                 if problem := await required_tools_problem(self.catalog, one, owner):
                     problems.append(Problem(nth, ("tool_policy", "required"), problem))
         return problems
+
+
+def _probe_problem(tool: ToolDescriptor) -> str | None:
+    """The problem of the tool that says whether calls of this one took effect."""
+    if tool.probe == tool.name:
+        return "a tool cannot be its own probe; name another one, which only reads"
+    entrypoint = tool.runtime_binding.python_entrypoint
+    cls = python.known(entrypoint) if entrypoint is not None else None
+    effect = tool.effect or (cls.effect if cls else None if entrypoint else tool.tool.effect)
+    if effect in (None, "once"):
+        return None
+    return "only a tool with the effect once has a probe: a call of any other is simply made again"
 
 
 def _otherwise_active(sent: Sequence[Any], activate: bool) -> Iterator[Problem]:

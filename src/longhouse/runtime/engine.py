@@ -352,7 +352,7 @@ class Engine:
         """Puts the session to sleep until the next retry; past the retry limit, fails the turn with a message."""
         now = clock.now()
         run.troubled_at = run.troubled_at or now
-        attended = not {run.session.id, turn.prompted.root}.isdisjoint(self.bus.followed)
+        attended = any(self.bus.is_attended(one) for one in (run.session.id, turn.prompted.root) if one)
         limit = self.retry_limits.attended if attended else self.retry_limits.unattended
         pause = _pause(self.retry_limits, run.attempts, error.retry_after)
         spent = [events.Spent(usage=error.usage, reason=error.public_message)] if error.usage else []

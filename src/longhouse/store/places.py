@@ -28,7 +28,8 @@ OF_KEY: Final = "COALESCE((SELECT k.max_running FROM api_keys k WHERE k.id = {ke
 
 LIMITS_OF: Final = f"""
     SELECT 'template:' || s.agent AS template, {OF_TEMPLATE.format(agent="s.agent")} AS template_most,
-           'key:' || s.key_id AS key, CASE WHEN s.key_id IS NOT NULL THEN {OF_KEY.format(key="s.key_id")} END AS key_most
+           'key:' || s.key_id AS key,
+           CASE WHEN s.key_id IS NOT NULL THEN {OF_KEY.format(key="s.key_id")} END AS key_most
     FROM sessions s WHERE s.id = :session
 """
 MOST: Final = f"""
@@ -61,9 +62,9 @@ TURN: Final = """
     ON CONFLICT (held) DO UPDATE SET last_owner = EXCLUDED.last_owner
 """
 
-# The next sessions, in fair order between owners: first those of owners with the fewest `running`, from the owner behind
-# `last` on, and of one owner the longest due first. Each owner is one step in an index, however many sessions it has.
-# Those with running sessions are looked at besides as many as are asked for: others may come before them.
+# The next sessions, in fair order between owners: first those of owners with the fewest running ones, from the owner
+# behind `last` on, and of one owner the longest due first. Each owner is one step in an index, however many sessions it
+# has. Owners with running sessions are looked at besides as many as are asked for: others may come before them.
 IN_TURN: Final = """
 WITH RECURSIVE counted AS (
     SELECT owner, count(*) AS running FROM unnest(:running_owners::text[]) AS r (owner) GROUP BY owner
@@ -99,7 +100,7 @@ NEXT: Final = IN_TURN.format(which="s.waits_for = :held")
 RUNNING_OWNERS: Final = "SELECT s.owner FROM places p JOIN sessions s ON s.id = p.session_id WHERE p.held = :held"
 
 # One step of the index for each limit that somebody waits for.
-AWAITED: Final = """
+AWAITED: Final = f"""
 WITH RECURSIVE held AS (
     (SELECT waits_for FROM sessions WHERE waits_for IS NOT NULL ORDER BY waits_for LIMIT 1)
     UNION ALL
@@ -109,10 +110,13 @@ WITH RECURSIVE held AS (
 )
 SELECT h.waits_for AS held, (
     SELECT count(*) FROM places p JOIN sessions s ON s.id = p.session_id WHERE p.held = h.waits_for AND s.due
-) AS taken, CASE WHEN starts_with(h.waits_for, 'template:') THEN {template} ELSE {key} END AS most
+) AS taken, CASE WHEN starts_with(h.waits_for, 'template:') THEN {OF_TEMPLATE.format(agent="substr(h.waits_for, 10)")}
+                 ELSE {OF_KEY.format(key="substr(h.waits_for, 5)")} END AS most
 FROM held h
-""".format(template=OF_TEMPLATE.format(agent="substr(h.waits_for, 10)"), key=OF_KEY.format(key="substr(h.waits_for, 5)"))
-WAITING: Final = "SELECT waits_for, count(*)::int AS number FROM sessions WHERE waits_for IS NOT NULL GROUP BY waits_for"
+"""
+WAITING: Final = """
+    SELECT waits_for, count(*)::int AS number FROM sessions WHERE waits_for IS NOT NULL GROUP BY waits_for
+"""
 FORGET: Final = "DELETE FROM places p WHERE NOT EXISTS (SELECT FROM sessions s WHERE s.id = p.session_id AND s.due)"
 
 

@@ -49,6 +49,11 @@ class Doorbell:
         self._channel = ""
         self._asked, self._lost = asyncio.Event(), asyncio.Event()
         self._saying = asyncio.Lock()
+        self.reconnects = -1
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
 
     @property
     def is_alone(self) -> bool:
@@ -64,6 +69,9 @@ class Doorbell:
 
     def unfollow(self, session_id: str) -> None:
         pass
+
+    def attend(self, session_id: str) -> None:
+        self.send(Ask(session_id))
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
@@ -81,6 +89,7 @@ class Doorbell:
             connection.add_termination_listener(lambda _: lost.set())
             self._channel = await listen(connection, self._rung)
             self._connection = connection
+            self.reconnects += 1
             try:
                 await self._say(asks=True)
                 while not lost.is_set():

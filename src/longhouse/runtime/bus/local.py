@@ -15,10 +15,19 @@ from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, Jour
 
 NEVER: Final = 2**63 - 1
 """A fence higher than that of any lease."""
+ATTENDED_FOR: Final = 60.0
+"""Seconds after which somebody in another process who followed a session, and did not say so again, has left."""
+MOST_ATTENDED: Final = 10_000
 
 
 class Relay(Protocol):
     """Carries hints to the other processes, and brings theirs to `Bus.receive`."""
+
+    reconnects: int
+    """How often the connection was lost and is there again."""
+
+    @property
+    def is_connected(self) -> bool: ...
 
     def send(self, hint: Hint) -> None: ...
 
@@ -26,6 +35,9 @@ class Relay(Protocol):
         """This process has a follower of the session from now on."""
 
     def unfollow(self, session_id: str) -> None: ...
+
+    def attend(self, session_id: str) -> None:
+        """Tells all processes that somebody here follows the session."""
 
 
 class Subscription:
@@ -60,6 +72,8 @@ class Bus:
     _drafts: dict[str, Draft] = field(default_factory=dict)
     _distant: dict[str, Draft] = field(default_factory=dict)
     """What other processes are writing in sessions that are followed here."""
+    _attended: dict[str, float] = field(default_factory=dict)
+    """Session -> when another process said that somebody follows it there."""
     on_wake: list[Callable[[str], bool | None]] = field(default_factory=list)
     """Called with a session that may be runnable; True from one that has room for it."""
     on_append: list[Callable[[str], None]] = field(default_factory=list)
@@ -114,11 +128,14 @@ class Bus:
             case Stop(session_id, fence):
                 self._stop(session_id, fence)
             case Ask(session_id):
+                self._note_follower(session_id)
                 if written := self.written(session_id):
                     self._send(News(session_id, written))
             case News(session_id, item) if session_id in self._followers:
                 self._mirror(session_id, item)
                 self.tell(session_id, item)
+                if self.relay and isinstance(item, Fragment) and item.kind == "retry":
+                    self.relay.attend(session_id)
         return True
 
     def written(self, session_id: str) -> Written | None:
@@ -147,6 +164,11 @@ class Bus:
     def followed(self) -> list[str]:
         return list(self._followers)
 
+    def is_attended(self, session_id: str) -> bool:
+        """Does somebody follow the session? Who follows it elsewhere says so whenever it is told of a retry."""
+        heard = self._attended.get(session_id)
+        return session_id in self._followers or (heard is not None and self._now() - heard < ATTENDED_FOR)
+
     @contextmanager
     def drafting(self, session_id: str, draft: Draft) -> Iterator[None]:
         self._drafts[session_id] = draft
@@ -159,6 +181,15 @@ class Bus:
     def draft(self, session_id: str) -> Draft | None:
         """The reply that is being written, here or in another process."""
         return self._drafts.get(session_id) or self._distant.get(session_id)
+
+    def _note_follower(self, session_id: str) -> None:
+        self._attended.pop(session_id, None)
+        self._attended[session_id] = self._now()
+        if len(self._attended) > MOST_ATTENDED:
+            del self._attended[next(iter(self._attended))]
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def _mirror(self, session_id: str, item: Item) -> None:
         """Keeps along what another process writes."""

@@ -58,6 +58,7 @@ class NatsRelay:
         self._followed: dict[str, Subscription | None] = {}
         self._changed: set[asyncio.Task[None]] = set()
         self._is_leaving = False
+        self.reconnects = 0
 
     @property
     def is_connected(self) -> bool:
@@ -77,6 +78,10 @@ class NatsRelay:
         subscription = self._followed.pop(session_id, None)
         if subscription:
             self._soon(self._ended(subscription))
+
+    def attend(self, session_id: str) -> None:
+        if self.is_connected:
+            self._outbox.put(Ask(session_id))
 
     @asynccontextmanager
     async def connected(self, servers: Sequence[str]) -> AsyncIterator[None]:
@@ -128,7 +133,8 @@ class NatsRelay:
                 await self._client.publish(subject, payload)
 
     def _subject(self, hint: Hint) -> str:
-        return f"{self._prefix}.stop" if isinstance(hint, Stop) else self._of_session(hint.session_id)
+        is_for_all = isinstance(hint, Stop | Ask)  # whoever works on the session next should have heard it
+        return f"{self._prefix}.stop" if is_for_all else self._of_session(hint.session_id)
 
     def _of_session(self, session_id: str) -> str:
         return f"{self._prefix}.session.{_token(session_id)}"
@@ -173,6 +179,7 @@ class NatsRelay:
         log.warning("bus_disconnected", message="NATS is away: sessions go on, hints between processes come later")
 
     async def _reconnected(self) -> None:
+        self.reconnects += 1
         log.info("bus_connected", message="NATS is back")
         for session_id in list(self._followed):
             self._soon(self._ask(session_id))
