@@ -1,6 +1,7 @@
 """Tools of foreign packages run in processes of their own: what they do there is a fault of their call, and no more."""
 
 import asyncio
+import importlib
 import os
 import uuid
 from pathlib import Path
@@ -26,7 +27,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from longhouse.tools import BaseTool
+from longhouse.tools import BaseTool, tool
 from longhouse.tools.context import MadeFile
 
 
@@ -117,6 +118,12 @@ class Where(BaseTool):
 
     def __call__(self, context, config=None, **kwargs):
         return os.getpid()
+
+
+@tool(isolation="process")
+async def apart() -> int:
+    "Says in which process it runs."
+    return os.getpid()
 
 
 class Raises(BaseTool):
@@ -261,6 +268,16 @@ async def test_a_once_tool_whose_process_ends_is_a_question_and_never_runs_twice
         await post(house, f"/v1/sessions/{answered['model']}/approval", given, status=202)
         assert (await house.until(answered["model"], "COMPLETED"))["result"] == "charged"
         assert len((tmp_path / package / "ledger").read_text().split()) == 1
+
+
+async def test_a_class_of_the_program_itself_says_where_it_runs(serving: Serving, package: str) -> None:
+    module = importlib.import_module(f"{package}.tools")
+    async with serving(clerk, tools=[module.apart, module.Where], tool_packages=package) as house:
+        allowed = ["apart", "where", "finalanswertool"]
+        await post(house, "/admin/templates", {"name": "clerk", "tool_policy": {"allowlist": allowed}})
+        apart, here = content(await house.say("apart where", model="clerk")).split("\n")
+        assert here == str(os.getpid())
+        assert int(apart) in [child.pid for child in psutil.Process().children()]
 
 
 async def test_a_server_that_is_killed_leaves_no_tool_process(dsn: str, package: str, tmp_path: Path) -> None:

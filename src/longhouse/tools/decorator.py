@@ -7,7 +7,7 @@ from typing import Any, Final, TypedDict, Unpack, get_type_hints, overload
 
 import pydantic
 
-from longhouse.agents.tool import Remembers
+from longhouse.agents.tool import Isolation, Remembers
 from longhouse.errors import SetupError
 from longhouse.journal.events import Effect
 from longhouse.tools.base import BaseTool
@@ -33,6 +33,7 @@ class ToolOptions(TypedDict, total=False):
     needs_approval: bool
     remembers: Remembers
     probe: str
+    isolation: Isolation
 
 
 @overload
