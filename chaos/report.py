@@ -53,7 +53,7 @@ def report(evidence: Evidence, violations: Sequence[Violation], *, seed: int, se
             ),
             "| from the loss of a worker to `Resumed`, seconds | number | p50 | p95 | p99 | longest |",
             "|---|---|---|---|---|---|",
-            *(_times(kind, found) for kind in ("killed", "frozen")),
+            *(_times(kind, found, alone=alone) for kind in ("killed", "frozen") for alone in (True, False)),
             "",
             f"Followers connected {history.reconnects} times to {len(history.streams)} sessions. "
             f"{len(history.held)} sessions waited through the faults for an answer.",
@@ -70,8 +70,8 @@ def _table(title: str, rows: Iterable[tuple[str, int]]) -> list[str]:
     return [f"| {title} | |", "|---|---|", *(f"| {name} | {number} |" for name, number in rows), ""]
 
 
-def _times(kind: str, found: Sequence[Takeover]) -> str:
-    """Of takeovers that nothing else disturbed."""
-    seconds = [one.seconds for one in found if one.kind == kind and not one.is_disturbed]
-    shares = " | ".join(f"{percentile(seconds, share):.2f}" for share in (0.5, 0.95, 0.99, 1.0))
-    return f"| {kind}, nothing else at the same time | {len(seconds)} | {shares} |"
+def _times(kind: str, found: Sequence[Takeover], *, alone: bool) -> str:
+    """`alone`: of takeovers that nothing else disturbed."""
+    seconds = [one.seconds for one in found if one.kind == kind and not (alone and one.is_disturbed)]
+    shares = " | ".join(f"{percentile(seconds, share):.2f}" for share in (0.5, 0.95, 0.99, 1.0)) if seconds else "| | |"
+    return f"| {kind}, {'nothing else at the same time' if alone else 'all'} | {len(seconds)} | {shares} |"
