@@ -2,7 +2,19 @@
 
 import uvloop
 
-from bench import baseline, catalog, delegation, fleet, interactions, isolation, ledger, search, spine, thinking
+from bench import (
+    baseline,
+    catalog,
+    delegation,
+    fleet,
+    interactions,
+    ledger,
+    search,
+    slots,
+    spine,
+    takeover,
+    thinking,
+)
 from bench.house import ground, house
 from bench.report import console, machine, show
 
@@ -32,6 +44,8 @@ async def main() -> None:
             show("relayed chunks", [await spine.relay(served)])
             show("idle event streams", [await spine.idle_streams(served)])
         show("a gateway and a worker", [await fleet.measure(under, nats=nats) for nats in (True, False)])
+        show("a worker is lost in the middle of a step", await takeover.measure(under, kills=20, stops=1))
+        show("one worker and two", await slots.measure(under))
         show("turns of one person's talks, found by words and meaning", [await interactions.measure(under)])
         show(
             "the ledger of one conversation (a page of 50 through each filter, ms)",
