@@ -73,13 +73,16 @@ async def run(options: Options) -> Outcome:
 async def _rage(load: Load, nemesis: Nemesis, options: Options) -> None:
     """Faults under load, until there were enough of them."""
     playing, operating = asyncio.create_task(load.run(options.at_once)), asyncio.create_task(load.operate())
-    await nemesis.rage(kills=options.kills, seconds=60 * options.minutes)
-    await nemesis.rest()
-    load.is_over.set()
-    await asyncio.wait((playing,), timeout=5 if options.mutant else PATIENCE)
-    for task in (playing, operating):
-        task.cancel()
-    for done in await asyncio.gather(playing, operating, return_exceptions=True):
+    try:
+        await nemesis.rage(kills=options.kills, seconds=60 * options.minutes)
+        await nemesis.rest()
+        load.is_over.set()
+        await asyncio.wait((playing,), timeout=5 if options.mutant else PATIENCE)
+    finally:
+        for task in (playing, operating):
+            task.cancel()
+        ended = await asyncio.gather(playing, operating, return_exceptions=True)
+    for done in ended:
         if isinstance(done, Exception):
             raise done
 
