@@ -11,6 +11,7 @@ import pytest
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.journal import events
+from longhouse.journal.messages import text_of
 from longhouse.models.scripted import Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
@@ -42,7 +43,7 @@ async def test_many_sessions_of_one_owner_do_not_stand_before_one_of_another(
     seen: list[str] = []
 
     def answer(body: Any) -> Say:
-        seen.append(body.messages[-1].content[0])
+        seen.append(text_of(body.messages[-1].content))
         return call("finalanswertool", answer="Done.")
 
     async with serving(answer, worker_slots=slots) as house:
@@ -146,7 +147,7 @@ async def test_places_of_a_template_go_round_its_owners(serving: Serving, db: Da
     seen: list[str] = []
 
     def answer(body: Any) -> Say:
-        seen.append(body.messages[-1].content[0])
+        seen.append(text_of(body.messages[-1].content))
         return call("finalanswertool", answer="Done.")
 
     async with serving(answer, templates=(*BUILT_IN, limited("narrow", 1)), worker_slots=8):

@@ -6,7 +6,7 @@ import ipaddress
 import re
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Final
@@ -95,7 +95,7 @@ class Authenticator:
         self._admin = keys.digest_of(admin_key) if admin_key else ""
         self._is_easy = is_easy(admin_key)
         self._limits = limits
-        self._gateway = uuid.uuid4().hex
+        self._gateway, self._tell_soon = uuid.uuid4().hex, asyncio.Event()
         self._meters: dict[str, Meter] = {}
         self._used: dict[str, datetime] = {}
         """Keys that were used since that was last recorded."""
@@ -170,7 +170,7 @@ class Authenticator:
         async with (
             background.running("revoked_keys", self.watch),
             background.running("used_keys", self.record_use, every=USE_RECORDED_EVERY),
-            background.running("key_limits", self.share_use, every=TOLD_EVERY),
+            background.running("key_limits", self._share_use),
         ):
             try:
                 yield self
@@ -194,6 +194,13 @@ class Authenticator:
                 meter.hear(others)
         for meter in self._meters.values():
             await meter.give_back()
+
+    async def _share_use(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_EVERY):
+                await self._tell_soon.wait()
+        self._tell_soon.clear()
+        await self.share_use()
 
     async def _give_back_all(self) -> None:
         for meter in self._meters.values():
@@ -257,7 +264,7 @@ class Authenticator:
     def _meter(self, key_id: str, key: Key | None = None) -> Meter:
         if key_id not in self._meters:
             limits = self.limits_of(key) if key else self._limits
-            self._meters[key_id] = Meter(self.db, self._gateway, key_id, limits)
+            self._meters[key_id] = Meter(self.db, self._gateway, key_id, limits, self._tell_soon.set)
         return self._meters[key_id]
 
 

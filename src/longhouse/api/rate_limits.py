@@ -162,7 +162,16 @@ class PermitBlock:
 class Meter:
     """The usage of one key against its limits: what this gateway knows of it, and takes of it."""
 
-    def __init__(self, db: Database, gateway: str, key_id: str, limits: KeyLimits) -> None:
+    def __init__(
+        self,
+        db: Database,
+        gateway: str,
+        key_id: str,
+        limits: KeyLimits,
+        tell_soon: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`tell_soon`: is called when a request ends that the other gateways might refuse others for."""
+        self._tell_soon = tell_soon
         self.requests = PermitBlock(db, key_id, "requests", limits.rate_limit, 60.0)
         self.sessions = PermitBlock(db, key_id, "sessions", limits.sessions_per_hour, 3600.0)
         self.open = 0
@@ -190,6 +199,8 @@ class Meter:
 
     def leave(self) -> None:
         self.open -= 1
+        if self.told + self.others >= self._max_concurrent:
+            self._tell_soon()
 
     def hear(self, others: dict[str, int]) -> None:
         """The open requests at other gateways, in answer to what this one told."""
