@@ -11,7 +11,7 @@ BUDGETS = {
     "agents": 2_900,
     "api": 8_300,  # documents, memory files, the ledger; lists, timelines, questions; the console; statistics
     "catalog": 680,
-    "cli": 3_650,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting and settling
+    "cli": 3_700,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting and settling
     "config": 990,
     "integrations": 1_060,
     "journal": 2_740,  # working memory is folded too; counters and timelines of sessions; the words that decide
