@@ -45,7 +45,11 @@ class _AnyGateway(httpx2.AsyncBaseTransport):
         url = httpx2.URL(self._house.url(self._chooser))
         request.url = request.url.copy_with(host=url.host, port=url.port)
         request.headers["host"] = f"{url.host}:{url.port}"
-        return await self._inner.handle_async_request(request)
+        try:
+            return await self._inner.handle_async_request(request)
+        except AttributeError as error:
+            # anyio asks a connection for its peer; on uvloop there is no socket left if that was killed just now.
+            raise httpx2.ConnectError("the connection broke as it was made") from error
 
     async def aclose(self) -> None:
         await self._inner.aclose()
