@@ -9,7 +9,7 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_360,
     "agents": 2_860,
-    "api": 8_330,  # limits of keys in a fleet; documents, memory files, the ledger; lists, timelines, questions; the console; statistics
+    "api": 8_330,  # documents, memory, the ledger; lists, questions; the console; statistics; limits in a fleet
     "catalog": 690,
     "cli": 3_650,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting and settling
     "config": 990,
@@ -19,7 +19,7 @@ BUDGETS = {
     "models": 1_850,
     "runtime": 3_730,  # who is next, by owner; titles that the model gives; the bus between processes; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 9_070,  # places and permits in a fleet; browsers, counters, statistics; passages, documents, the ledger: each deleted word by word
+    "store": 9_070,  # browsers, counters; passages, documents, the ledger: each deleted; places and permits
     "tools": 4_220,  # results that are remembered; tools that read documents
 }
 

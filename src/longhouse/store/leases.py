@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -216,7 +216,7 @@ async def claim_place(db: Database, session_id: str, worker: str, *, per_key: in
     if row is None or not row["is_limited"]:
         return Claim(Lease(*row[:7]) if row and row["id"] else None)
     limited = await places.claim(db, session_id, CLAIM_ANYWAY, per_key=per_key, worker=worker)
-    lease = Lease(*limited.row, places=limited.held) if limited.row else None
+    lease = replace(Lease(*limited.row), places=limited.held) if limited.row else None
     return Claim(lease, limited.let_in)
 
 
