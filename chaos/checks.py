@@ -181,7 +181,7 @@ def takeovers(evidence: Evidence) -> Iterator[Takeover]:
                 losses = [
                     loss for loss in history.losses if worker.split("-")[-2:-1] == [str(loss.pid)] and loss.at <= at
                 ]
-                if not losses and not _was_away(evidence, at):
+                if not losses:
                     yield Takeover(session, record.seq, worker, "alive", 0.0)
                 if losses:
                     loss = max(losses, key=lambda one: one.at)
@@ -191,12 +191,6 @@ def takeovers(evidence: Evidence) -> Iterator[Takeover]:
                     since = max(loss.at, previous_at)
                     yield Takeover(session, record.seq, worker, loss.kind, at - since, is_disturbed=bool(others))
             previous_at = at
-
-
-def _was_away(evidence: Evidence, at: float) -> bool:
-    """Was Postgres away for a lease right before? Then nobody could beat, and whoever is back first takes the rest."""
-    spans = evidence.history.troubles
-    return any(began <= at <= ended + 2 and ended - began > evidence.lease - 1.5 for began, ended in spans)
 
 
 def _no_gap(evidence: Evidence) -> Found:

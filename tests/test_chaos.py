@@ -86,15 +86,6 @@ def test_a_story_as_it_should_be_violates_nothing() -> None:
     assert "None." in report(evidence(), [], seed=1, seconds=1.0, nats=False)
 
 
-def test_after_an_outage_of_a_lease_whoever_is_back_first_may_take_the_rest() -> None:
-    found = changed(lambda history: history.losses.clear())
-    taken_at = written()[5].at.timestamp()
-    found.history.troubles.append((taken_at - 3, taken_at - 1))
-    assert violated(found) == {"I4"}
-    found.history.troubles.append((taken_at - 8, taken_at - 1))
-    assert violated(found) == set()
-
-
 LOST = events.Returned(call=CALL, outcome=Fault(code="worker_lost", message=""))
 ENDED = Row(len(STORY), "COMPLETED")
 SLOW = [msgspec.structs.replace(one, at=one.at + timedelta(seconds=3 * (one.seq > 5))) for one in written()]

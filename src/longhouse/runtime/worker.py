@@ -32,6 +32,9 @@ FORGET_EVERY: Final = 600.0
 """Seconds between two deletions of idempotency records that are too old for a retry."""
 POLL_EVERY: Final = 0.25
 """Seconds between two checks of other workers' locks. Free at both and no heartbeat in between: the worker is dead."""
+BACK_WITHIN: Final = 2.0
+"""Seconds that other workers have to beat again after Postgres was away: whoever is back first does not take the rest
+for dead."""
 MOST_BEATS: Final = 1_000
 """Other workers whose last heartbeat is kept."""
 AHEAD: Final = 8
@@ -98,6 +101,8 @@ class Worker:
         self._backoff = Backoff(lambda: asyncio.get_running_loop().time())
         self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._suspected: dict[str, Suspect] = {}
+        self._looked_at = self._back_at = float("-inf")
+        """When the others were looked at last, and since when that succeeds without a gap of half a lease."""
         self._background: set[asyncio.Task[None]] = set()
         engine.tool_runner.is_alive = self.is_alive
         engine.tool_runner.background = self._in_background
@@ -189,6 +194,7 @@ class Worker:
         """Removes dead workers: lock free at two checks and no heartbeat between, or none for a whole lease."""
         await asyncio.sleep(POLL_EVERY)
         suspects = await leases.suspects(self._db, self.id, self._options.lease)
+        self._note_look()
         self._note_beats(suspects)
         dead = [suspect for suspect in suspects if self._is_dead(suspect)]
         self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
@@ -197,6 +203,12 @@ class Worker:
             await leases.delete_dead_worker(self._db, suspect)
         if dead:
             await self._find_runnable()
+
+    def _note_look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_at > self._options.lease / 2:
+            self._back_at = now
+        self._looked_at = now
 
     def _note_beats(self, suspects: Sequence[Suspect]) -> None:
         """Keeps when the others were last seen, also those that another worker has removed since."""
@@ -208,7 +220,7 @@ class Worker:
 
     def _is_dead(self, suspect: Suspect) -> bool:
         if suspect.silent:
-            return True
+            return self._looked_at - self._back_at >= BACK_WITHIN
         before = self._suspected.get(suspect.worker)
         return bool(before and suspect.unlocked and not suspect.restarted and before.beat_at == suspect.beat_at)
 
