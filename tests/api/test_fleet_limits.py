@@ -45,6 +45,9 @@ async def test_a_gateway_that_dies_takes_its_open_requests_with_it(serving: Serv
                 await asyncio.sleep(0.01)
         async with dying.http.get(path, headers=ann.headers) as response:
             await anext(sse(response))
+            async with asyncio.timeout(10):  # what the other gateway told is looked at again within two seconds
+                while await ann.status("GET", "/v1/models") == 200:
+                    await asyncio.sleep(0.1)
             async with ann.ask("GET", "/v1/models") as refused:
                 message = (await refused.json())["error"]["message"]
             assert (refused.status, message) == (
