@@ -17,7 +17,7 @@ BUDGETS = {
     "journal": 2_740,  # working memory is folded too; counters and timelines of sessions; the words that decide
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_850,
-    "runtime": 3_730,  # who is next, by owner; titles that the model gives; the bus between processes; probes
+    "runtime": 3_750,  # who is next, by owner; titles that the model gives; the bus between processes; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 9_070,  # browsers, counters; passages, documents, the ledger: each deleted; places and permits
     "tools": 4_220,  # results that are remembered; tools that read documents

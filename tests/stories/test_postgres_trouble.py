@@ -5,15 +5,17 @@ import json
 import os
 import signal
 from contextlib import AsyncExitStack
+from typing import Any
 
 import asyncpg
+import pytest
 import structlog
 from test_takeover import eventually
 
 from longhouse.journal import events
 from longhouse.models.scripted import Say, Script, call
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.store import journals, migrate
+from longhouse.store import journals, leases, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
 from postgres_proxy import lines
@@ -226,6 +228,37 @@ async def test_a_postgres_that_stands_still_for_a_while_keeps_its_connections(ds
             await eventually(house.app.worker.is_alive)
             assert house.db.pool is pool
     assert not [one for one in logs if one["event"] == "database_connections_renewed" or one["log_level"] == "error"]
+
+
+async def test_after_an_outage_the_first_one_back_does_not_take_the_rest_for_dead(
+    dsn: str, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, suspects = [], leases.suspects
+
+    async def seen(*asked: Any) -> list[leases.Suspect]:
+        found = await suspects(*asked)
+        looked.append(found)
+        return found
+
+    monkeypatch.setattr(leases, "suspects", seen)
+    async with (
+        lines(dsn) as (address, between),
+        Serving(address)(lambda body: DONE, lease_seconds=2),
+        db.connection() as other,
+    ):
+        await leases.register_worker(other, "other", node="n", pid=1, slots=1)
+        between.freeze()
+        # Nobody can beat for a lease.
+        await eventually(lambda: is_silent(db))
+        between.thaw()
+        before = len(looked)
+        await eventually(lambda: len(looked) >= before + 3)
+        assert [one.silent for found in looked[before:] for one in found if one.worker == "other"][:3] == [True] * 3
+        assert await leases.beat(other, "other"), "it is still in the table of workers"
+
+
+async def is_silent(db: Database) -> bool:
+    return bool(await db.value("SELECT beat_at < now() - interval '2 seconds' FROM workers WHERE id = 'other'"))
 
 
 async def test_a_defect_in_the_background_ends_neither_its_loop_nor_the_process(serving: Serving) -> None:
