@@ -57,6 +57,7 @@ COVERED = {
     "ExecutionPolicy.max_iterations": LIMITS,
     "ExecutionPolicy.max_clarifications": LIMITS,
     "ExecutionPolicy.max_searches": LIMITS,
+    "ExecutionPolicy.max_running": "stories/test_fairness.py",
     "ExecutionPolicy.time_budget": LIMITS,
     "ExecutionPolicy.tool_budget": LIMITS,
     "ExecutionPolicy.token_budget": LIMITS,

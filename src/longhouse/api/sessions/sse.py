@@ -90,7 +90,7 @@ async def events_of(
         # A draft is sent after the events that its step is based on, even if they were appended during this read.
         while (items := await _so_far(db, cursor, reader)) or ((draft := bus.draft(top)) and draft.after > cursor.seq):
             watch.add(items)
-            if pieces := b"".join(_pieces(cursor, items)):
+            if pieces := b"".join(_pieces(cursor, items, deltas=deltas)):
                 yield pieces
         is_over = await watch.is_over()
         if deltas and not is_over and (draft := bus.draft(top)):
@@ -102,7 +102,7 @@ async def events_of(
             if hints and not batch:
                 continue
             watch.add(batch)
-            pieces = b"".join(_pieces(cursor, await reader.since(batch) if reader else batch))
+            pieces = b"".join(_pieces(cursor, await reader.since(batch) if reader else batch, deltas=deltas))
             silent = silent if hints else silent + 1
             if pieces or silent * beat >= streaming.HEARTBEAT_EVERY:
                 yield pieces or streaming.HEARTBEAT
@@ -145,7 +145,7 @@ class _Watch:
         return not any(node.can_move for node in nodes if node.id != session.id)
 
 
-def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Iterator[bytes]:
+def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent], *, deltas: bool) -> Iterator[bytes]:
     """The encoded events, each journal event with the id to resume from."""
     for item in items:
         match item:
@@ -158,7 +158,7 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent]) -> Ite
             case Recorded():
                 cursor.seen_heads[cursor.root] = item.seq
                 yield encode_event(cursor.root, item, cursor.id)
-                if isinstance(item.event, events.Resumed):
+                if deltas and isinstance(item.event, events.Resumed):
                     yield streaming.named("step.restarted", {"after": item.seq, "fence": item.fence})
             case SubagentEvent():
                 cursor.seen_heads[item.session] = item.record.seq
