@@ -8,6 +8,7 @@ from bench import (
     delegation,
     fleet,
     interactions,
+    isolation,
     ledger,
     search,
     slots,

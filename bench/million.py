@@ -23,6 +23,7 @@ from bench.report import console, machine, show
 from longhouse import clock
 from longhouse.journal import events
 from longhouse.journal.fold import extended
+from longhouse.journal.session import Session
 from longhouse.store import journals, leases
 
 SIZES: Final = (1_000, 100_000, 1_000_000)
@@ -110,7 +111,7 @@ async def _appending(under: Ground, session_id: str) -> Callable[[], Awaitable[N
     async def append() -> None:
         call = f"{next(numbers)}-action-0"
         called = events.Called(call=call, tool="clocktool", arguments='{"timezone":"UTC"}')
-        new = [called, events.Returned(call=call, outcome=events.Output(content="12:00"))]
+        new: list[events.Event] = [called, events.Returned(call=call, outcome=events.Output(content="12:00"))]
         now = clock.now()
         await journals.append(under.db, session, new, fence=lease.fence, worker="living", at=now, rest=None)
 
@@ -130,7 +131,8 @@ async def _asking(under: Ground) -> Callable[[], Awaitable[None]]:
         call = f"{next(numbers)}-action-0"
         asks = events.Called(call=call, tool="clarificationtool", arguments="{}", call_kind="ask", question="Where?")
         told = events.Returned(call=call, outcome=events.Output(content="Oslo"))
-        for after, new in ((waiting, [events.Replied(), asks]), (session, [told])):
+        steps: list[tuple[Session, list[events.Event]]] = [(waiting, [events.Replied(), asks]), (session, [told])]
+        for after, new in steps:
             now = clock.now()
             await journals.append(under.db, after, new, fence=lease.fence, worker="living", at=now, rest=None)
 

@@ -56,7 +56,10 @@ class _Model:
             self._changed.notify_all()
         if len(self.asked[found[0]]) == 1:
             await self.released.wait()
-        chunks = [{"delta": {"content": "Done."}, "finish_reason": None}, {"delta": {}, "finish_reason": "stop"}]
+        chunks: list[dict[str, Any]] = [
+            {"delta": {"content": "Done."}, "finish_reason": None},
+            {"delta": {}, "finish_reason": "stop"},
+        ]
         lines = [b"data: %b\n\n" % msgspec.json.encode({"choices": [{"index": 0, **one}]}) for one in chunks]
         return web.Response(body=b"".join(lines) + b"data: [DONE]\n\n", content_type="text/event-stream")
 

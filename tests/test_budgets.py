@@ -7,20 +7,20 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_360,
-    "agents": 2_860,
-    "api": 8_330,  # documents, memory, the ledger; lists, questions; the console; statistics; limits in a fleet
-    "catalog": 690,
-    "cli": 3_650,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting and settling
+    ".": 1_400,
+    "agents": 2_900,
+    "api": 8_390,  # limits of keys in a fleet; documents, memory files, the ledger; lists, questions; the console
+    "catalog": 710,
+    "cli": 3_700,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting and settling
     "config": 990,
     "integrations": 1_060,
-    "journal": 2_740,  # working memory is folded too; counters and timelines of sessions; the words that decide
+    "journal": 2_760,  # working memory is folded too; counters and timelines of sessions; the words that decide
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_850,
     "runtime": 3_750,  # who is next, by owner; titles that the model gives; the bus between processes; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 9_070,  # browsers, counters; passages, documents, the ledger: each deleted; places and permits
-    "tools": 4_220,  # results that are remembered; tools that read documents
+    "store": 9_120,  # places and permits in a fleet; counters, statistics; passages, documents, the ledger
+    "tools": 5_400,  # results that are remembered; tools that read documents; processes of their own
 }
 
 

@@ -76,7 +76,7 @@ async def test_a_migration_lets_others_through_while_it_waits_for_a_long_reader(
         monkeypatch.setattr(migrate, "known", lambda: known)
         await reader.execute("BEGIN; SELECT FROM longhouse.sessions")
         monkeypatch.setattr(migrate, "TRIES", 2)
-        with pytest.raises(SetupError, match=r"0024_former_order.sql waits for another transaction.*pg_stat_activity"):
+        with pytest.raises(SetupError, match=r"0025_question_order.sql waits for another .*pg_stat_activity"):
             await migrate.migrate(db)
         monkeypatch.setattr(migrate, "TRIES", 1_000_000)
         with structlog.testing.capture_logs() as logs:

@@ -44,7 +44,10 @@ async def test_what_a_killed_process_has_read_is_known_to_the_next(dsn: str, ser
             async with house.http.get(f"/v1/sessions/{session_id}/timeline") as response:
                 [turn] = (await response.json())["turns"]
     assert [one.by for one in told if isinstance(one, Returned)] == ["", "", "memory", "memory", ""]
-    assert (sum(isinstance(one, Noted) for one in told), sum(isinstance(one, Resumed) and one.is_loss for one in told)) == (2, 1)
+    assert (
+        sum(isinstance(one, Noted) for one in told),
+        sum(isinstance(one, Resumed) and one.is_loss for one in told),
+    ) == (2, 1)
     assert LIBRARY.runs == [], "nothing was read again in this process"
     [takeover] = turn["takeovers"]
     assert (takeover["is_loss"], takeover["to"]) == (True, house.app.worker.id)

@@ -34,8 +34,9 @@ class Metrics:
         bus: Bus | None = None,
         waiting: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
     ) -> None:
-        """`blocked`: how often the event loop was blocked, and for how many seconds in total. `waiting`: how many
-        sessions wait for a place, by limit."""
+        """`blocked`: how often the event loop was blocked, and for how many seconds in total. `processes`: the number
+        of tool processes, and of those that ended in a call, by cause. `waiting`: how many sessions wait for a place,
+        by limit."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
@@ -86,8 +87,18 @@ class Metrics:
         )
         about = "Calls of tools that go on although their time is up"
         yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
+        yield from self._of_processes()
         yield from self._of_fleet()
         yield from self._of_memory()
+
+    def _of_processes(self) -> Iterator[Metric]:
+        running, ended = self._processes()
+        yield GaugeMetricFamily("longhouse_tool_processes", "Processes in which tools run", value=running)
+        about = "Processes of tools that ended in the middle of a call"
+        causes = CounterMetricFamily("longhouse_tool_processes_ended", about, labels=["cause"])
+        for cause, times in ended.items():
+            causes.add_metric([cause], times)
+        yield causes
 
     def _of_fleet(self) -> Iterator[Metric]:
         about = "Sessions that wait for a place under max_running, of a template or a key"
