@@ -1,12 +1,8 @@
 """A gateway and a worker in processes of their own: how long a prompt takes to the worker, and its words back."""
 
 import asyncio
-import socket
-import sysconfig
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import aiohttp
@@ -15,6 +11,7 @@ import numpy as np
 from aiohttp import web
 
 from bench.house import Ground, house, listening
+from bench.nats_server import nats_server
 
 PROMPTS: Final = 100
 WORDS: Final = 20
@@ -49,28 +46,12 @@ def _chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
     return b"data: " + msgspec.json.encode({"choices": [choice]}) + b"\n\n"
 
 
-@asynccontextmanager
-async def nats_server() -> AsyncIterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    program = Path(sysconfig.get_path("scripts")) / "nats-server"
-    command = (str(program), "--addr", "127.0.0.1", "--port", str(port))
-    quiet = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
-    try:
-        yield f"nats://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        await process.wait()
-
-
 async def measure(under: Ground, *, nats: bool) -> dict[str, Any]:
     model, to_model, to_client = _Model(), [], []
     async with AsyncExitStack() as stack:
         settings = {"llm_base_url": await stack.enter_async_context(listening(model.answer))}
         if nats:
-            settings["nats_url"] = await stack.enter_async_context(nats_server())
+            settings["nats_url"] = (await stack.enter_async_context(nats_server())).url
         await stack.enter_async_context(house(under, "work", **settings))
         gateway = await stack.enter_async_context(house(under, "serve", "--port", "0", "--no-worker", **settings))
         http = await stack.enter_async_context(aiohttp.ClientSession(gateway.url))

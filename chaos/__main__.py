@@ -21,7 +21,7 @@ from chaos.history import History
 from chaos.house import SECRETS, House, open_house, run_folder
 from chaos.kill_points import POINTS
 from chaos.load import MIX, PATIENCE, Load, answer_twice
-from chaos.nemesis import WEIGHTS, Nemesis
+from chaos.nemesis import WEIGHTS, WITH_NATS, Nemesis
 from chaos.report import report, summary
 from longhouse.store.database import Database
 
@@ -60,7 +60,7 @@ async def run(options: Options) -> Outcome:
         house = House(folder, history, seed=options.seed, lease=options.lease, mutant=mutant)
         async with open_house(house, nats=options.nats) as db:
             load = Load(house, history, seed=options.seed, mix=mutant.mix if mutant else MIX)
-            weights = mutant.faults if mutant else WEIGHTS
+            weights = mutant.faults if mutant else WITH_NATS if options.nats else WEIGHTS
             nemesis = Nemesis(house, db, history, seed=options.seed, weights=weights)
             async with load.opened():
                 await _rage(load, nemesis, options)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from bench.fleet import nats_server
 from bench.house import printing
+from bench.nats_server import NatsServer, nats_server
 
 from chaos import ledger
 from chaos.history import History, Loss
@@ -105,6 +105,7 @@ class House:
         self.history = history
         self.mutant = mutant
         self.postgres = PostgresServer(folder / "data")
+        self.nats: NatsServer | None = None
         self.model = Model()
         self.members = [Member(name, role, _free_port()) for name, role in MEMBERS]
         self.ledger_file = folder / "ledger.sqlite"
@@ -262,7 +263,8 @@ async def open_house(house: House, *, nats: bool) -> AsyncIterator[Database]:
         model = await stack.enter_async_context(serve_model(house.model.reply, remember=False))
         ledger_command = (sys.executable, "-m", "chaos.ledger", str(house.ledger_file))
         _, port = await stack.enter_async_context(printing(*ledger_command))
-        more = {"LONGHOUSE_NATS_URL": await stack.enter_async_context(nats_server())} if nats else {}
+        if nats:
+            house.nats = await stack.enter_async_context(nats_server())
         house.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LONGHOUSE_")},
             "LONGHOUSE_DATABASE_URL": house.postgres.dsn,
@@ -275,7 +277,7 @@ async def open_house(house: House, *, nats: bool) -> AsyncIterator[Database]:
             "LONGHOUSE_SESSIONS_PER_HOUR": "1000000",
             **dict.fromkeys(("LONGHOUSE_CONFIG_FILE", "LONGHOUSE_AGENTS_FILE", "LONGHOUSE_LOGGING_CONFIG"), ""),
             **SECRETS,
-            **more,
+            **({"LONGHOUSE_NATS_URL": house.nats.url} if house.nats else {}),
         }
         stack.push_async_callback(house.stop)
         await house.start()

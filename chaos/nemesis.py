@@ -20,6 +20,7 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "postmaster": 0.05,
     "model": 0.05,
 }
+WITH_NATS: Final[Mapping[str, float]] = {**WEIGHTS, "nats": 0.05}
 KILLS: Final = ("worker", "gateway", "postmaster", "kill point")
 """The kinds of faults that are kills; the others are counted beside them."""
 TERMINATE: Final = """
@@ -74,6 +75,8 @@ class Nemesis:
                 await self._terminate()
             case "postmaster":
                 await self._kill_postmaster()
+            case "nats":
+                await self._restart_nats()
             case "model":
                 self._start(self._fail_model(self._random.choice(list(FAULTS))))
         self._history.kills[kind] += 1
@@ -114,6 +117,14 @@ class Nemesis:
         await self._house.postgres.start()
         self._history.troubles.append((began, time.time()))
         self._history.log("postmaster_started", seconds=time.time() - began)
+
+    async def _restart_nats(self) -> None:
+        assert self._house.nats is not None
+        self._history.log("nats_killed")
+        await self._house.nats.kill()
+        await asyncio.sleep(self._random.uniform(0, 3))
+        await self._house.nats.start()
+        self._history.log("nats_started")
 
     async def _fail_model(self, name: str) -> None:
         self._house.model.fault = FAULTS[name]

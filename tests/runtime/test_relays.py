@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from bench.nats_server import NatsServer, nats_server
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -16,7 +17,6 @@ from longhouse.runtime.bus.local import NEVER, Bus, Subscription
 from longhouse.runtime.bus.nats import NatsRelay
 from longhouse.store.database import Database
 from longhouse.store.notifications import LARGEST
-from nats_server import NatsServer, nats_server
 from server_helpers import BEGAN
 
 FACTS = Facts((Recorded(seq=7, at=BEGAN, event=events.Finished(answer="x")),))

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+from bench.nats_server import NatsServer, nats_server
 
 from longhouse.runtime.bus.doorbell import Doorbell
-from nats_server import NatsServer, nats_server
 from server_helpers import AGENT, Dictated, House, Serving, Sse, dictated, sse, user
 
 

@@ -1,4 +1,4 @@
-"""A real NATS server for tests, on a port of its own; it can be killed and started again."""
+"""A real NATS server for tests, benchmarks and chaos, on a port of its own; it can be killed and started again."""
 
 import asyncio
 import socket
