@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from bench.nats_server import NatsServer, nats_server
 
+from longhouse.models.scripted import ScriptedStatus, say
+from longhouse.models.scripted_server import serve as serve_model
 from longhouse.runtime.bus.doorbell import Doorbell
-from server_helpers import AGENT, Dictated, House, Serving, Sse, dictated, sse, user
+from server_helpers import AGENT, House, Serving, Sse, dictated, sse, user
 
 
 @pytest.fixture(params=["nats", "doorbell"])
@@ -22,9 +24,9 @@ async def nats(request: pytest.FixtureRequest) -> AsyncIterator[NatsServer | Non
 
 
 @asynccontextmanager
-async def fleet(serving: Serving, model: Dictated, nats: NatsServer | None) -> AsyncIterator[list[House]]:
+async def fleet(serving: Serving, url: str, nats: NatsServer | None, **more: Any) -> AsyncIterator[list[House]]:
     """Two gateways that do not work, and a worker."""
-    settings: dict[str, Any] = {"llm_base_url": model.url, **({"nats_url": nats.url} if nats else {})}
+    settings: dict[str, Any] = {"llm_base_url": url, **({"nats_url": nats.url} if nats else {}), **more}
     async with AsyncExitStack() as stack:
         opened = [serving(works=works, **settings) for works in (False, False, True)]
         houses = [await stack.enter_async_context(one) for one in opened]
@@ -66,7 +68,7 @@ async def rest_of(events: AsyncIterator[Sse]) -> str:
 
 
 async def test_a_stream_comes_from_wherever_the_session_runs(serving: Serving, nats: NatsServer | None) -> None:
-    async with dictated() as model, fleet(serving, model, nats) as (gateway, other, worker):
+    async with dictated() as model, fleet(serving, model.url, nats) as (gateway, other, worker):
         async with asked(gateway, "Tell me.") as events:
             pen = await model.asked()
             pen.write(content="It was ")
@@ -104,3 +106,17 @@ async def test_a_stream_comes_from_wherever_the_session_runs(serving: Serving, n
             last = [event async for event in events]
         assert any("cancelled" in event.data for event in last)
         assert (await gateway.until(session_id, "CANCELLED"))["state"] == "CANCELLED"
+
+
+async def test_a_provider_in_trouble_is_given_up_earlier_while_somebody_waits_at_another_process(
+    serving: Serving, nats: NatsServer | None
+) -> None:
+    # Whoever waits does so for a second; a turn that nobody follows would be tried for fifteen.
+    async with (
+        serve_model(lambda body: say("", fault=ScriptedStatus(status=503, message="busy"))) as model,
+        fleet(serving, model.url, nats, patience=1) as (gateway, _, _),
+        asked(gateway, "Hello?") as events,
+    ):
+        told = [event.json async for event in events if event.data != "[DONE]"]
+    assert "error" in told[-1]
+    assert len(model.requests) <= 3
