@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     """Requests per minute for each key; a key may override this and the next three."""
     max_concurrent: int = Field(default=100, ge=1)
     sessions_per_hour: int = Field(default=1_000, ge=1)
-    max_running: int | None = Field(default=None, ge=1)
+    max_running: int | None = Field(default=None, ge=1, le=1_000_000)
     """Sessions of each key that run at once; None: any number. The same in all processes."""
 
     def file_of(self, name: Literal["config_file", "agents_file", "logging_config"]) -> Path | None:

@@ -36,9 +36,12 @@ MOST: Final = f"""
     SELECT CASE WHEN starts_with(:held, 'template:') THEN {OF_TEMPLATE.format(agent="substr(:held, 10)")}
                 ELSE {OF_KEY.format(key="substr(:held, 5)")} END
 """
-GIVE_UP_OLD: Final = """
+# A place is held by a session that runs or is about to. One under both limits keeps the place of its key while it waits
+# for its template: were it given up, it would lose one whenever it got the other. Nobody waits the other way round.
+_HELD: Final = "(s.due OR starts_with(s.waits_for, 'template:') AND starts_with(p.held, 'key:'))"
+GIVE_UP_OLD: Final = f"""
     DELETE FROM places p WHERE p.held = :held
-    AND NOT EXISTS (SELECT FROM sessions s WHERE s.id = p.session_id AND s.due)
+    AND NOT EXISTS (SELECT FROM sessions s WHERE s.id = p.session_id AND {_HELD})
 """
 # The session itself does not count: it may have its place already.
 TAKEN: Final = """
@@ -109,7 +112,7 @@ WITH RECURSIVE held AS (
     ) next
 )
 SELECT h.waits_for AS held, (
-    SELECT count(*) FROM places p JOIN sessions s ON s.id = p.session_id WHERE p.held = h.waits_for AND s.due
+    SELECT count(*) FROM places p JOIN sessions s ON s.id = p.session_id WHERE p.held = h.waits_for AND {_HELD}
 ) AS taken, CASE WHEN starts_with(h.waits_for, 'template:') THEN {OF_TEMPLATE.format(agent="substr(h.waits_for, 10)")}
                  ELSE {OF_KEY.format(key="substr(h.waits_for, 5)")} END AS most
 FROM held h
@@ -117,7 +120,9 @@ FROM held h
 WAITING: Final = """
     SELECT waits_for, count(*)::int AS number FROM sessions WHERE waits_for IS NOT NULL GROUP BY waits_for
 """
-FORGET: Final = "DELETE FROM places p WHERE NOT EXISTS (SELECT FROM sessions s WHERE s.id = p.session_id AND s.due)"
+FORGET: Final = f"""
+    DELETE FROM places p WHERE NOT EXISTS (SELECT FROM sessions s WHERE s.id = p.session_id AND {_HELD})
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ async def claim(db: Database, session_id: str, sql: str, *, worker: str, per_key
 
     async def attempt(tx: Transaction) -> LimitedClaim:
         found = await tx.row(LIMITS_OF, session=session_id, per_key=per_key)
-        both = ((found["template"], found["template_most"]), (found["key"], found["key_most"])) if found else ()
+        both = ((found["key"], found["key_most"]), (found["template"], found["template_most"])) if found else ()
         limits, let_in = {held: most for held, most in both if most}, list[str]()
         await _lock(tx, limits)
         for held, most in limits.items():
@@ -144,13 +149,12 @@ async def claim(db: Database, session_id: str, sql: str, *, worker: str, per_key
             taken = await tx.row(TAKEN, held=held, session=session_id)
             assert taken is not None
             if taken["others"] < most and (taken["has_one"] or not taken["is_awaited"]):
+                await tx.run(TAKE, held=held, sessions=[session_id])
                 continue
             if await tx.value(QUEUE_UP, session=session_id, held=held, worker=worker):
                 let_in += await _let_in(tx, held, most)
             if session_id not in let_in:
                 return LimitedClaim(None, (), tuple(let_in))
-        for held in limits:
-            await tx.run(TAKE, held=held, sessions=[session_id])
         row = await tx.row(sql, session=session_id, worker=worker)
         return LimitedClaim(row, tuple(limits), tuple(one for one in let_in if one != session_id))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pydantic
@@ -11,17 +11,19 @@ import structlog
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Fault
+from longhouse.journal.messages import clean
 from longhouse.tools.bindings import python
 from longhouse.tools.bindings.base import Binding, Performed, Work
 from longhouse.tools.bindings.python import EntrypointError, Weakened, check, fault_of, refused
 from longhouse.tools.config import ToolConfig
-from longhouse.tools.context import MadeFile, ToolContext, kept_of
+from longhouse.tools.context import ContextChanges, MadeFile, ToolContext, kept_of
 from longhouse.tools.isolation import messages
 from longhouse.tools.isolation.pool import MEMORY, ProcessPool
-from longhouse.tools.outcomes import CallError, NotBegun, Told
+from longhouse.tools.outcomes import CallError, NotBegun, Told, bounded
 
 log = structlog.get_logger()
 
+_FIELDS: Final = {one.name: one.type for one in msgspec.structs.fields(ContextChanges)}
 _ADAPTER: Final = pydantic.TypeAdapter(ToolDescriptor)
 
 
@@ -149,21 +151,22 @@ class _Isolated:
             raise
         except CallError as error:
             raise Told(f"{name} failed: {error}", in_doubt=error.in_doubt) from None
-        return _performed(name, self.descriptor, reply)
+        return _performed(self.descriptor, self.tool.max_output, reply)
 
     async def revision(self, arguments: str, context: ToolContext) -> str:
         request = messages.Revision(
             entrypoint=self.entrypoint, arguments=arguments, context=_sent(context), limits=self.limits
         )
         reply = await self.processes.perform(request, self.descriptor.name, lambda: _session(context))
-        return _performed(self.descriptor.name, self.descriptor, reply).text
+        return _performed(self.descriptor, self.tool.max_output, reply).text
 
 
-def _performed(name: str, descriptor: ToolDescriptor, reply: messages.Reply) -> Performed:
+def _performed(descriptor: ToolDescriptor, most: int, reply: messages.Reply) -> Performed:
+    name = descriptor.name
     match reply:
         case messages.Returned():
-            made = tuple(MadeFile(one.path, one.content, one.media_type) for one in reply.made)
-            return Performed(reply.text, reply.writes, reply.adds, made)
+            made = tuple(MadeFile(clean(one.path), one.content, clean(one.media_type)) for one in reply.made)
+            return Performed(bounded(clean(reply.text), most), _kept(name, reply.writes), _kept(name, reply.adds), made)
         case messages.Checked():
             raise Told(reply.problem, code="bad_arguments")
         case messages.Refused():
@@ -176,6 +179,17 @@ def _performed(name: str, descriptor: ToolDescriptor, reply: messages.Reply) -> 
             raise Told(reply.says, in_doubt=reply.in_doubt)
         case _:
             raise Told(f"{name} failed: its process gave an answer that was not asked for", in_doubt=True)
+
+
+def _kept(name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes of the context, if they can be kept: a tool that writes to our pipe may say anything."""
+    try:
+        for field, value in changes.items():
+            msgspec.convert(value, _FIELDS[field])
+    except (KeyError, msgspec.ValidationError):
+        problem = f"{name} failed: its process said something about the context that cannot be kept"
+        raise Told(problem, in_doubt=True) from None
+    return changes
 
 
 def _sent(context: ToolContext) -> messages.CallContext:

@@ -49,7 +49,7 @@ class Channel:
 
     def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
-        self._sending = threading.Lock()
+        self._sending, self._pid = threading.Lock(), os.getpid()
 
     @classmethod
     def taken_over(cls) -> "Channel":
@@ -61,6 +61,8 @@ class Channel:
         return channel
 
     def send(self, reply: messages.Message) -> None:
+        if os.getpid() != self._pid:
+            os._exit(1)  # a copy of this process, which a tool has forked, has nothing to say
         with self._sending:
             self._outgoing.write(messages.framed(reply))
             self._outgoing.flush()
@@ -74,10 +76,12 @@ class RemoteContext(ToolContext):
     """A ToolContext whose session is fetched when a tool reads it: most never do, and it may be long."""
 
     host: "Host"
+    number: int
+    """Of the call that it belongs to."""
 
     @property
     def session(self) -> Session | None:
-        return self.host.session()
+        return self.host.session(self.number)
 
     @session.setter
     def session(self, session: Session | None) -> None:
@@ -93,6 +97,11 @@ class Host:
         self._requests: queue.SimpleQueue[messages.Request] = queue.SimpleQueue()
         self._sessions: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._task: asyncio.Task[Any] | None = None
+        self._number = 0
+        """Of the request that is answered now; 0: none."""
+        self._session: tuple[bytes | None] | None = None
+        """The session of this call, once it was read."""
+        self._reading = threading.Lock()
         self._classes: dict[str, tuple[type[BaseTool], messages.Described]] = {}
 
     def serve(self) -> NoReturn:
@@ -100,7 +109,10 @@ class Host:
         threading.Thread(target=self._listen, name="requests", daemon=True).start()
         while True:
             request = self._requests.get()
-            reply = self._answer(request)
+            assert not isinstance(request, messages.Stop | messages.SessionSent)
+            self._number, self._session = request.number, None
+            reply = msgspec.structs.replace(self._answer(request), number=request.number)
+            self._number = 0
             with suppress(OSError, ValueError):  # a tool may have closed them
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -108,11 +120,17 @@ class Host:
                 self._channel.send(reply)
             except (TypeError, ValueError, OverflowError) as error:
                 says = f"its result cannot be sent to the server: {type(error).__name__}: {error}"
-                self._channel.send(messages.Raised(says=clean(says)[:LONGEST]))
+                self._channel.send(messages.Raised(number=request.number, says=clean(says)[:LONGEST]))
+            limit(request.limits)  # what a call has left behind keeps to its limits too
 
-    def session(self) -> Session | None:
-        self._channel.send(messages.SessionWanted())
-        sent = self._sessions.get()
+    def session(self, number: int) -> Session | None:
+        with self._reading:
+            if number != self._number:
+                raise RuntimeError("the call has ended: its session cannot be read any more")
+            if self._session is None:
+                self._channel.send(messages.SessionWanted(number=number))
+                self._session = (self._sessions.get(),)
+            [sent] = self._session
         return msgspec.json.decode(sent, type=Session) if sent else None
 
     def _listen(self) -> None:
@@ -121,7 +139,7 @@ class Host:
             for request in self._channel.requests():
                 match request:
                     case messages.Stop():
-                        self._loop.call_soon_threadsafe(self._cancel)
+                        self._loop.call_soon_threadsafe(self._cancel, request.number)
                     case messages.SessionSent():
                         self._sessions.put(request.session)
                     case _:
@@ -129,12 +147,11 @@ class Host:
         finally:
             os._exit(0)
 
-    def _cancel(self) -> None:
-        if self._task:
+    def _cancel(self, number: int) -> None:
+        if self._task and number == self._number:
             self._task.cancel()
 
-    def _answer(self, request: messages.Request) -> messages.Reply:
-        assert not isinstance(request, messages.Stop | messages.SessionSent)
+    def _answer(self, request: messages.Work) -> messages.Reply:
         try:
             with limited(request.limits):
                 return self._done(request)
@@ -195,7 +212,7 @@ class Host:
         plain = msgspec.structs.asdict(given)
         kept = kept_fields(plain.pop("kept"))
         context = RemoteContext(**plain, **kept, services=cast("Services", NoServices()))
-        context.host = self
+        context.host, context.number = self, self._number
         return context
 
     def _class(self, entrypoint: str) -> tuple[type[BaseTool], messages.Described]:
@@ -228,19 +245,20 @@ def _parsed(cls: type[BaseTool], name: str, arguments: str) -> BaseTool | str:
 @contextmanager
 def limited(limits: messages.Limits) -> Iterator[None]:
     """Limits of this process while a request is answered; what it answers with is sent without them."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    # Whole seconds are counted: the limit is never stricter than what was promised.
-    cpu = int(used.ru_utime + used.ru_stime + limits.cpu) + 1
-    soft = {resource.RLIMIT_CPU: cpu}
-    if sys.platform == "linux":  # elsewhere it does not count what is mapped
-        soft[resource.RLIMIT_DATA] = limits.memory
-    for what, most in soft.items():
-        _set_soft(what, most)
+    limit(limits)
     try:
         yield
     finally:
-        for what in soft:
+        for what in (resource.RLIMIT_CPU, resource.RLIMIT_DATA):
             _set_soft(what, resource.RLIM_INFINITY)
+
+
+def limit(limits: messages.Limits) -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    # Whole seconds are counted: the limit is never stricter than what was promised.
+    _set_soft(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + limits.cpu) + 1)
+    if sys.platform == "linux":  # elsewhere it does not count what is mapped
+        _set_soft(resource.RLIMIT_DATA, limits.memory)
 
 
 def _set_soft(what: int, most: int) -> None:

@@ -14,7 +14,8 @@ MOST_BYTES: Final = 64 * 2**20
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    pass
+    number: int = 0
+    """The number of the request in its process, also in what is said about it: a late or second reply is noticed."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -107,7 +108,8 @@ class Described(Message, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+        said = msgspec.structs.replace(self, number=0)
+        return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
 
 class Refused(Message, frozen=True, kw_only=True):

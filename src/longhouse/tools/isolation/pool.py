@@ -192,6 +192,9 @@ class ProcessPool:
     async def _free(self, package: str) -> ToolProcess:
         if self._is_closed:
             raise NotBegun("this server is leaving")
+        for process in [one for one in self._idle if not one.is_usable]:
+            self._idle.remove(process)
+            self._end(process)
         for process in reversed(self._idle):
             if process.package == package:
                 self._idle.remove(process)
@@ -228,7 +231,8 @@ class ProcessPool:
     def _environment(self) -> dict[str, str]:
         names = {*KEPT_VARIABLES, *self._variables, *(name for name in os.environ if name.startswith("LC_"))}
         kept = {name: os.environ[name] for name in names if name in os.environ}
-        return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUTF8": "1"}
+        # With one order of sets, a class describes itself the same in every process.
+        return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
 
 
 def _package_of(entrypoint: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Literal
 
+import msgspec
 import structlog
 
 from longhouse.journal.messages import clean
@@ -45,7 +46,7 @@ class ToolProcess:
         assert process.stderr
         self._process, self.package = process, package
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
-        self._tool, self._lines = package, 0
+        self._tool, self._lines, self._number = package, 0, 0
         self.idle_since = 0.0
         self.is_spent = False
         """It is not used again."""
@@ -64,6 +65,12 @@ class ToolProcess:
         return cls(process, package)
 
     @property
+    def is_usable(self) -> bool:
+        """Whether it lives, and has said nothing since its last reply."""
+        unread: bytearray = self._stdout._buffer  # type: ignore[attr-defined]
+        return self._process.returncode is None and not unread and not self._stdout.at_eof()
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 
@@ -75,16 +82,23 @@ class ToolProcess:
     ) -> messages.Reply:
         """The reply; Ended if the process did not live to give it."""
         self._tool, self._lines = tool, 0
-        self._send(request)
+        self._number += 1
+        self._send(msgspec.structs.replace(request, number=self._number))
         return await self.reply(read_session, request.limits)
 
     async def reply(self, read_session: SessionOf, limits: messages.Limits) -> messages.Reply:
         try:
-            while isinstance(reply := await self._received(), messages.SessionWanted):
+            reply = await self._received()
+            if isinstance(reply, messages.SessionWanted):
+                # Once in a call: it may be long, and is kept there.
                 self._send(messages.SessionSent(session=read_session()))
-        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+                reply = await self._received()
+        except (asyncio.IncompleteReadError, ConnectionError):
             self.is_spent = True
             raise await self._death(limits) from None
+        except (ValueError, RecursionError):
+            self.kill()
+            raise Ended("its process said something that is no reply to this call", "exit") from None
         # What could not be imported may be mended, and what took all memory may hold on to it.
         if isinstance(reply, messages.Refused) or (isinstance(reply, messages.Raised) and reply.out_of_memory):
             self.is_spent = True
@@ -93,7 +107,7 @@ class ToolProcess:
     def stop(self) -> None:
         """Cancels the call that runs."""
         with suppress(ConnectionError, RuntimeError):
-            self._send(messages.Stop())
+            self._send(messages.Stop(number=self._number))
 
     def _send(self, message: messages.Message) -> None:
         # Not awaited: one request is under way at a time, and the process reads all the time.
@@ -103,7 +117,10 @@ class ToolProcess:
         size = messages.length_of(await self._stdout.readexactly(messages.HEADER))
         if size > messages.MOST_BYTES:
             raise messages.TooLarge
-        return messages.to_reply(await self._stdout.readexactly(size))
+        reply = messages.to_reply(await self._stdout.readexactly(size))
+        if reply.number != self._number:
+            raise ValueError("this is the reply to another request")
+        return reply
 
     async def _death(self, limits: messages.Limits) -> Ended:
         status = await self._status()
@@ -133,7 +150,7 @@ class ToolProcess:
     async def close(self) -> None:
         self.kill()
         await self._status()
-        self._stdin.close()
+        self._process._transport.close()  # type: ignore[attr-defined]
         self._log.cancel()
         await asyncio.gather(self._log, return_exceptions=True)
 
