@@ -213,18 +213,20 @@ class Load:
             await asyncio.sleep(1.0)
 
     async def settle(self, *, is_calm: bool) -> int:
-        """How many questions about unknown outcomes there were.
+        """How many questions about unknown outcomes, and about steps that lost their workers, there were.
 
-        As long as workers may be frozen, a call that is not in the ledger may still reach it: it is given up, and
-        never said not to have happened. Half of the questions wait for the end of the faults.
+        Such steps are tried again. As long as workers may be frozen, a call that is not in the ledger may still reach
+        it: it is given up, and never said not to have happened. Half of the questions wait for the end of the faults.
         """
-        page = await self.get("/v1/questions", kind="unknown_outcome", limit="200")
+        kinds = ("unknown_outcome", "worker_lost")
+        asked = [one for kind in kinds for one in (await self.get("/v1/questions", kind=kind, limit="200"))["data"]]
         known = self._known_keys()
-        for one in page["data"]:
+        for one in asked:
             if not is_calm and sum(one["session_id"].encode()) % 2:
                 continue
             has_happened = f"{one['session_id']}:{one['call_id']}" in known
-            decision = "happened" if has_happened else "did_not_happen" if is_calm else "give_up"
+            is_again = is_calm or one["kind"] == "worker_lost"
+            decision = "happened" if has_happened else "did_not_happen" if is_again else "give_up"
             body = {"call_id": one["name"], "decision": decision, "result": "The ledger has it."}
             status, _ = await self.post(
                 f"/v1/sessions/{one['root']}/approval", body if has_happened else {**body, "result": None}
@@ -232,7 +234,7 @@ class Load:
             self.history.log(
                 "settled", session=one["session_id"], call=one["call_id"], decision=decision, status=status
             )
-        return len(page["data"])
+        return len(asked)
 
     def _known_keys(self) -> set[str]:
         with sqlite3.connect(self.house.ledger_file) as book:

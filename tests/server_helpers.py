@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from aiohttp import web
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from forked_server import Forked
+from longhouse import clock
 from longhouse.agents import rules
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
@@ -36,7 +38,7 @@ from longhouse.models.scripted import Playable
 from longhouse.models.scripted_server import Server as ModelServer
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.settings import Settings
-from longhouse.store import journals
+from longhouse.store import journals, leases
 from longhouse.store.database import Database, open_database
 from longhouse.tools.base import BaseTool
 
@@ -157,7 +159,7 @@ class Process(HouseClient):
     async def facts(self, session_id: str) -> list[Any]:
         """The journal of a session that rests, as clients see it."""
         async with self.http.get(f"/v1/sessions/{session_id}/events?deltas=false") as response:
-            return [fact.json async for fact in sse(response)]
+            return [fact.json async for fact in sse(response) if "event" in fact.json]
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -421,6 +423,29 @@ def used(call: str, *, tool: str = "clocktool", arguments: str = "{}", **extra: 
 
 def returned(call: str, content: str = "ok", **extra: Any) -> events.Returned:
     return events.Returned(call=call, outcome=events.Output(content=content), **extra)
+
+
+async def lost_after(db: Database, agent: str, task: str, *told: events.Event) -> str:
+    """A session whose worker was never heard of again after these events of its first turn."""
+    session_id, at, worker = f"{agent}_{uuid.uuid4()}", clock.now(), "a worker that is gone"
+    begin = events.Opened(agent=agent, version=1, owner="local", conversation=session_id)
+    await journals.open(db, session_id, begin, events.Prompted(trace="t1", content=(task,)), task=task)
+    lease = await leases.claim(db, session_id, worker)
+    assert lease is not None
+    start = events.Started(
+        trace="t1", prompt=2, version=1, instance="i", limits=LIMITS, date="2026-01-31", approve_in_chat=True
+    )
+    new = [start, *told]
+    records = (Recorded(seq=3 + nth, at=at, event=event) for nth, event in enumerate(new))
+    after = fold(records, await journals.load(db, session_id))
+    await journals.append(db, after, new, fence=lease.fence, worker=worker, at=at, rest=None)
+    return session_id
+
+
+async def lost_in_a_step(db: Database, agent: str, task: str) -> str:
+    """A session that has lost three workers, as the next one will find, before the model had said a word."""
+    resumed = (events.Resumed(worker=f"w{nth + 1}", previous=f"w{nth}") for nth in range(2))
+    return await lost_after(db, agent, task, *resumed)
 
 
 async def launched_words(*arguments: str, within: float = 60.0, **environment: str) -> tuple[int, str]:

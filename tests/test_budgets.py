@@ -14,12 +14,12 @@ BUDGETS = {
     "cli": 3_700,  # `bench recall`, `documents` of all owners, `ledger`; the chat on terminals, acting and settling
     "config": 990,
     "integrations": 1_060,
-    "journal": 2_760,  # working memory is folded too; counters and timelines of sessions; the words that decide
+    "journal": 2_860,  # steps that lost their workers; working memory; counters, timelines; the words that decide
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_850,
-    "runtime": 3_750,  # who is next, by owner; titles that the model gives; the bus between processes; probes
+    "runtime": 3_760,  # who is next, by owner; titles that the model gives; the bus between processes; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 9_120,  # places and permits in a fleet; counters, statistics; passages, documents, the ledger
+    "store": 9_130,  # places and permits in a fleet; counters, statistics; passages, documents, the ledger
     "tools": 5_400,  # results that are remembered; tools that read documents; processes of their own
 }
 

@@ -2,21 +2,20 @@
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 import pytest
 from attack_helpers import ask
 
-from longhouse import clock
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Effect
-from longhouse.journal.fold import fold
 from longhouse.models.scripted import Hang, Playable, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
-from server_helpers import AGENT, House, Serving, content
+from server_helpers import AGENT, House, Serving, content, lost_after, lost_in_a_step
 
 
 class PayTool(BaseTool):
@@ -44,22 +43,13 @@ async def opened(db: Database) -> str:
 
 async def lost_while_paying(db: Database) -> str:
     """A session whose worker began to pay, and was never heard of again."""
-    session_id = await opened(db)
-    lease = await leases.claim(db, session_id, "a worker that is gone")
-    assert lease is not None
-    session = await journals.load(db, session_id)
-    limits = PAYING.execution_policy.limits
-    new: list[events.Event] = [
-        events.Started(
-            trace="t1", prompt=2, version=1, instance="i", limits=limits, date="2026-01-31", approve_in_chat=True
-        ),
+    return await lost_after(
+        db,
+        AGENT,
+        "Pay Ann",
         events.Replied(calls=(events.ProviderCall(id="x", name="paytool", arguments="{}"),)),
         events.Called(call="1-action-0", tool="paytool", arguments="{}", effect="once"),
-    ]
-    at = clock.now()
-    after = fold((events.Recorded(seq=3 + n, at=at, event=event) for n, event in enumerate(new)), session)
-    await journals.append(db, after, new, fence=lease.fence, worker="a worker that is gone", at=at, rest=None)
-    return session_id
+    )
 
 
 async def posted(house: House, session_id: str, route: str, body: Any = None) -> tuple[int, Any]:
@@ -150,6 +140,81 @@ async def test_a_person_says_what_became_of_it(
         assert (decided.decision, decided.by) == (sent["decision"], "user")
         assert decided.comment == sent.get("comment", "")
         assert (await posted(house, session_id, "approval", sent))[0] == 409, "a decision is made once"
+
+
+async def test_a_step_that_lost_its_workers_is_a_question_that_takes_two_decisions(
+    serving: Serving, db: Database
+) -> None:
+    again, given_up, chatting, leaving = [await lost_in_a_step(db, AGENT, "Pay Ann") for _ in range(4)]
+    async with serving(lambda body: DONE, templates=[PAYING], tools=[PayTool]) as house:
+        for one in (again, given_up, chatting, leaving):
+            shown = await house.until(one, "WAITING_FOR_APPROVAL")
+        [question] = shown["questions"]
+        text = "The worker was lost three times in this step. Try it again?"
+        assert question == {
+            "call_id": question["call_id"], "name": question["call_id"], "agent": AGENT, "session_id": leaving,
+            "kind": "worker_lost", "text": text, "deadline": None,
+        }  # fmt: skip
+        listed = await questions_in(house, "/v1/questions", kind="worker_lost")
+        assert {one["session_id"] for one in listed} == {again, given_up, chatting, leaving}
+        assert listed == sorted(listed, key=lambda one: one["opened_at"]), "the oldest first"
+        assert listed == await questions_in(house, "/admin/questions")
+        assert listed == await questions_in(house, "/v1/questions")
+        about = {"root": leaving, "kind": "worker_lost", "call_id": question["call_id"], "text": text, "tool": None}
+        [row] = [one for one in listed if one["root"] == leaving]
+        assert about.items() <= row.items()
+        assert (row["arguments"], row["is_cut"], row["deadline"]) == (None, False, None)
+        assert [one async for one in paged(house)] == listed
+        assert await questions_in(house, "/v1/questions", kind="unknown_outcome") == []
+        names = {one["session_id"]: one["name"] for one in listed}
+        for what in ("approve", "deny", "happened"):
+            status, told = await posted(house, again, "approval", {"call_id": names[again], "decision": what})
+            assert (status, told["error"]["code"]) == (409, "already_settled"), "these are no answers to it"
+
+        trying = {"call_id": names[again], "decision": "did_not_happen"}
+        assert (await posted(house, again, "approval", trying))[0] == 202
+        assert (await house.until(again, "COMPLETED"))["result"] == "Done."
+        assert (await posted(house, again, "approval", trying))[0] == 409, "a decision is made once"
+        ending = {"call_id": names[given_up], "decision": "give_up"}
+        assert (await posted(house, given_up, "approval", ending))[0] == 202
+        why = (await house.until(given_up, "FAILED"))["error"]
+        assert why == "this step was interrupted three times by the loss of its worker; it is not tried again"
+        failed = [one.event for one in await house.journal(given_up) if isinstance(one.event, events.Failed)]
+        assert [one.code for one in failed] == ["worker_lost"]
+        assert (await posted(house, leaving, "cancel"))[0] == 202
+
+        # In the chat: what is no decision is read by the agent when the step is tried again.
+        for unclear in ("And?", "happened", "天气？"):
+            said = content(await house.say(unclear, model=chatting))
+            assert f"The worker was lost three times in this step ({names[chatting]}). Try it again?" in said
+            assert "Answer try again or give up (" in said
+        assert content(await house.say("Ещё раз!", model=chatting)) == "Done."
+        assert house.model is not None
+        requests = [[one["content"] for one in request["messages"][1:]] for request in house.model.requests]
+        assert [len(one) for one in requests] == [1, 4]
+        assert all(word in told for word, told in zip(("And?", "happened", "天气？"), requests[1][1:], strict=True))
+        assert "step-" not in str(house.model.requests)
+        assert await questions_in(house, "/v1/questions") == []
+        async with house.http.get(f"/v1/sessions/{chatting}/effects") as response:
+            assert (await response.json())["data"] == []
+
+
+async def questions_in(house: House, path: str, **query: str) -> list[Any]:
+    async with house.http.get(path, params=query) as response:
+        return list((await response.json())["data"])
+
+
+async def paged(house: House) -> AsyncIterator[Any]:
+    """The list, one question a page."""
+    query = {"limit": "1"}
+    while True:
+        async with house.http.get("/v1/questions", params=query) as response:
+            page = await response.json()
+        for one in page["data"]:
+            yield one
+        if page["next"] is None:
+            return
+        query["before"] = page["next"]
 
 
 async def test_of_many_decisions_at_once_one_wins(serving: Serving, db: Database) -> None:

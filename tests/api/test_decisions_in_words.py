@@ -89,6 +89,28 @@ def test_a_lost_call_is_settled_only_by_what_can_mean_nothing_else(text: str, me
     assert decision(text, LOST) == meant
 
 
+STEP = events.Decided(call="step-7", decision="unknown", by="w3", comment="it was interrupted")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("yes", "did_not_happen"), ("Try it again!", "did_not_happen"), ("Retry.", "did_not_happen"),
+        ("did not happen", "did_not_happen"), ("да", "did_not_happen"), ("Ещё раз", "did_not_happen"),
+        ("再试一次", "did_not_happen"), ("重试", "did_not_happen"), ("no", "give_up"), ("Give up", "give_up"),
+        ("нет", "give_up"), ("прекратить", "give_up"), ("放弃", "give_up"), ("try again :(", None),
+        ("happened", None), ("try again?", None), ("try something else again", None), ("step-7", None),
+    ],
+)  # fmt: skip
+def test_a_step_that_lost_its_workers_is_tried_again_or_given_up(text: str, meant: str | None) -> None:
+    session = folded(*begun("bank"), STEP)
+    [asked] = [Question(session, call) for call in session.open.values()]
+    assert decision(text, [asked]) == meant
+    if meant:
+        assert decision(f"{text} step-7", [asked, *APPROVAL]) == meant
+    assert decision(text, [Question(folded(*begun("bank", in_chat=False), STEP), asked.call)]) is None
+
+
 def test_one_of_several_is_named() -> None:
     both = waiting(pay(), pay("11-action-0"))
     for text in ("yes", "1-action-1 yes", "yes 1-action-01", "yes 1-action-0 11-action-0"):
@@ -231,7 +253,7 @@ def test_the_words_of_a_server_that_failed_are_shown_harmless() -> None:
 
 
 def test_every_word_is_written_as_it_is_compared() -> None:
-    for words in (decision_words.ON_APPROVAL, decision_words.ON_UNCERTAIN):
+    for words in (decision_words.ON_APPROVAL, decision_words.ON_UNCERTAIN, decision_words.ON_STEP):
         assert {decision_words.plain(word) for word in words} == set(words)
     assert not set(decision_words.ON_APPROVAL) & set(decision_words.ON_UNCERTAIN)
 

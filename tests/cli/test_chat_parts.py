@@ -2,7 +2,7 @@
 
 import io
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,12 +11,13 @@ from rich.segment import Segment
 
 from longhouse.cli.chat import pages
 from longhouse.cli.chat.client import ServerEvent
-from longhouse.cli.chat.conversation import decision, outcome
+from longhouse.cli.chat.conversation import ASKS, decision, outcome, retrial
 from longhouse.cli.chat.follow import EventReader
 from longhouse.cli.chat.markdown import COLUMNS, SafeMarkdown, finished
 from longhouse.cli.chat.plain import ChatPage
 from longhouse.cli.chat.turn_view import TurnView
 from longhouse.cli.session_table import meant, short_ids, table
+from longhouse.journal.session import QuestionKind
 from longhouse.journal.visible_text import readable_lines
 from server_helpers import BEGAN
 
@@ -78,6 +79,8 @@ def test_a_lost_worker_is_told_and_a_state_only_where_a_turn_has_ended() -> None
     assert "Its worker was lost while it ran" in drawn(pages.decision(asked, 0))
     told = {"text": "Did pay happen? It is not known: the bank is slow."}
     assert "worker" not in drawn(pages.decision(asked | told, 0)), "it has a reason of its own"
+    step = {"kind": "worker_lost", "agent": "ben", "text": "Try it again?", "deadline": None}
+    assert "Try it again?" in drawn(pages.decision(step, 0))
     session: dict[str, Any] = {"result": None, "error": None}
     assert [*pages.result(session | {"state": "WAITING_FOR_APPROVAL"})] == []
     assert "cancelled" in "".join(map(drawn, pages.result(session | {"state": "CANCELLED"})))
@@ -141,6 +144,10 @@ def test_a_reason_follows_a_no_and_a_result_follows_what_happened() -> None:
     assert outcome("Happened") == {"decision": "happened", "result": ""}
     assert outcome("D") == outcome("it did not happen") == {"decision": "did_not_happen"}
     assert outcome("g") == {"decision": "give_up"}
+    assert retrial("T") == retrial("try again") == retrial("да") == {"decision": "did_not_happen"}
+    assert retrial("g") == retrial("no") == retrial("放弃") == {"decision": "give_up"}
+    assert retrial("h") is retrial("again and again") is None
+    assert set(ASKS) == {*get_args(QuestionKind)} - {"clarification"}
     for line in ("d is fine", "give me a minute", "yes", "no", "", "hm"):
         assert outcome(line) is None, line
 

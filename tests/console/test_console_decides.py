@@ -6,7 +6,7 @@ import pytest
 from console_scene import said
 from playwright.async_api import Browser, Locator, Page, Request, expect
 
-from browser_helpers import needs_chromium, visiting
+from browser_helpers import Visit, needs_chromium, visiting
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
@@ -15,7 +15,7 @@ from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Call, Say, call, step_of
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.outcomes import CallError
-from server_helpers import House, Serving
+from server_helpers import House, Serving, lost_in_a_step
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
@@ -62,6 +62,8 @@ def clerk(body: Body) -> Say:
             return Say(calls=(Call(name="wiretool", arguments=HARD),))
         case ["long"]:
             return call("wiretool", note=LONG)
+        case ["lost", *_]:
+            return call("finalanswertool", answer="Found.", status="completed")
         case ["drop"]:
             return call("droptool")
         case [_, to]:
@@ -119,6 +121,7 @@ async def test_nothing_is_decided_that_nobody_has_read(serving: Serving, browser
         await _is_decided_by_who_read_it(page, house, cards, ids, posted)
         kinds = [await house.kinds(ids[task]) for task in tasks]
         assert [one.count("Decided") for one in kinds] == [1, 1, 0, 0, 0, 1], "the last: by the worker"
+        await _a_lost_step_is_tried_again_or_given_up(house, visit, page)
 
 
 async def _shows_all_that_runs(card: Locator) -> None:
@@ -176,6 +179,28 @@ async def _is_decided_by_who_read_it(
     await expect(cards).to_have_count(4)
     await expect(cards.filter(has_text="Cem")).to_be_focused()
     assert len(posted) == 1
+
+
+async def _a_lost_step_is_tried_again_or_given_up(house: House, visit: Visit, inbox: Page) -> None:
+    again, given_up = [await lost_in_a_step(house.db, "clerk", "lost") for _ in range(2)]
+    waiting = inbox.locator(".question-card.worker_lost")
+    await expect(waiting).to_have_count(2)
+    chat = await visit.open(f"/s/{again}")
+    card, talk = chat.locator(".question-card.worker_lost"), chat.locator(".talk")
+    await expect(card).to_contain_text("Try this step again?")
+    await expect(chat.get_by_placeholder("“try again” and “give up” decide")).to_be_visible()
+    await card.get_by_role("button", name="Try again").click()
+    await expect(chat.locator(".answer-foot")).to_have_count(1)
+    await expect(card).to_have_count(0)
+    await expect(talk).to_contain_text("The step is tried again.")
+    await expect(talk).to_contain_text("Found.")
+    await expect(waiting).to_have_count(1)
+    await waiting.get_by_role("button", name="Give up").click()
+    await expect(waiting).to_have_count(0)
+    await chat.goto(f"{house.url}/s/{given_up}")
+    await expect(talk).to_contain_text("The step was given up.")
+    await expect(talk).to_contain_text("This turn failed.")
+    await chat.close()
 
 
 async def _sessions(house: House) -> list[dict[str, Any]]:

@@ -7,10 +7,13 @@ import pytest
 
 from longhouse.errors import UnknownShape
 from longhouse.journal import conversation, events, fingerprint
+from longhouse.journal.counters import Counters
+from longhouse.journal.effects import effects_of
 from longhouse.journal.events import Fault, Output
-from longhouse.journal.fold import blank
+from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import TextPart, User
 from longhouse.journal.session import AGENT_FAILED, MOST_LOST, Session, State, Turn
+from longhouse.journal.timeline import timeline_of
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 from server_helpers import AGENT, BEGAN, LIMITS, folded, opened, prompted, returned, started, used
 
@@ -195,6 +198,65 @@ def test_progress_makes_up_for_lost_workers(progress: events.Event) -> None:
     session = folded(progress, session=session)
     assert (session.lost, session.is_hopeless) == (0, False)
     assert not folded(*lost(2), session=session).is_hopeless
+
+
+ASKED_STEP = events.Decided(call="step-6", decision="unknown", by="w3", comment="it was interrupted")
+
+
+@pytest.mark.parametrize("before", [(), (events.Replied(), used("1-action-0"), returned("1-action-0", "seen"))])
+def test_a_step_that_lost_its_workers_waits_for_a_person_and_is_no_call(before: tuple[events.Event, ...]) -> None:
+    lonely = folded(*RUNNING, *before, *lost(MOST_LOST))
+    session = folded(ASKED_STEP, session=lonely)
+    assert (session.state, session.can_move) == (State.WAITING_FOR_APPROVAL, False)
+    assert (session.uncertain, session.unapproved, session.due_calls, session.wake_at) == ([], [], [], None)
+    [asked] = session.open.values()
+    assert (asked.question_kind, asked.awaits_person, asked.awaits_decision) == ("worker_lost", True, True)
+    question = "The worker was lost three times in this step (step-6). Try it again?"
+    assert session.client_text == f"{question}\nDecide at POST /v1/sessions/{session.id}/approval."
+    assert session.transcript == lonely.transcript
+    assert conversation.messages_of(session) == conversation.messages_of(lonely)
+    # A worker that is lost while it rests, and reads of later processes, change nothing of it.
+    assert folded(*lost(1), session=session).open == session.open
+    assert msgspec.json.decode(msgspec.json.encode(session), type=Session) == session
+
+    again = folded(events.Decided(call="step-6", decision="did_not_happen", by="ann"), session=session)
+    assert (again.state, again.lost, again.open, again.transcript) == (State.RESEARCHING, 0, {}, lonely.transcript)
+    given_up = folded(events.Decided(call="step-6", decision="give_up", by="ann"), session=session)
+    assert (given_up.state, given_up.is_hopeless, given_up.open) == (State.RESEARCHING, True, {})
+    assert turn_of(given_up).is_given_up
+    condensed = folded(events.Condensed(upto=2, summary="s"), session=given_up)
+    assert condensed.is_hopeless, "what became shorter meanwhile is given up all the same"
+    assert not folded(FAILED, prompted("Again"), session=given_up).is_hopeless
+    for end in (FAILED, events.Cancelled(trace=turn_of(session).trace, by="ann")):
+        assert folded(end, session=session).open == {}
+    other = events.Cancelled(trace="another", by="ann")
+    assert folded(other, session=session).open == session.open, "a prompt that waited in the queue"
+
+
+def test_time_in_which_a_lost_step_waits_is_nobodys_and_is_told() -> None:
+    told: list[events.Event] = [*RUNNING, *lost(MOST_LOST), ASKED_STEP]
+    records = [events.Recorded(seq=1 + nth, at=BEGAN, event=event) for nth, event in enumerate(told)]
+    later = events.Decided(call="step-6", decision="did_not_happen", by="ann")
+    records.append(events.Recorded(seq=8, at=BEGAN + timedelta(hours=1), event=later))
+    assert turn_of(fold(records, blank("a_1"))).waited == 3600
+    [wait] = timeline_of(records).turns[0].waits
+    assert (wait.reason, wait.since, wait.until) == ("worker_lost", BEGAN, BEGAN + timedelta(hours=1))
+    counters = Counters()
+    for record in records:
+        counters.add(record)
+        assert counters.questions == (record.event is ASKED_STEP)
+    assert (counters.waiting_seconds, counters.work_seconds) == (3600, 0)
+    assert effects_of(records) == []
+
+
+def test_what_is_said_while_a_lost_step_waits_is_read_when_it_is_tried_again() -> None:
+    aside = events.Prompted(trace="t", content=("In Oslo, 好", "да"), chain="c2", aside=True)
+    session = folded(*RUNNING, *lost(MOST_LOST), ASKED_STEP, aside)
+    assert (session.state, session.queue, turn_of(session).chain) == (State.WAITING_FOR_APPROVAL, (), "c2")
+    said = ["Will it rain?", "In Oslo, 好", "да"]
+    assert conversation.dialogue_of(session) == [{"role": "user", "content": one} for one in said]
+    condensed = folded(events.Condensed(upto=session.head, summary="S"), session=session)
+    assert [entry.content for entry in condensed.transcript if isinstance(entry, PromptEntry)] == said
 
 
 def test_an_uncertain_call_waits_for_approval_until_somebody_settles_it() -> None:

@@ -105,6 +105,28 @@ async def odd_journal(db: Database) -> Journal:
     return journal
 
 
+@pytest.mark.parametrize("before", [(), (events.Replied(text="Let me see."),)])
+async def test_what_was_said_beside_a_lost_step_is_told_and_rebuilt(
+    db: Database, before: tuple[events.Event, ...]
+) -> None:
+    journal = Journal(db)
+    await journal.turn("First", "Words")
+    lost = [events.Resumed(worker=f"w{nth + 1}", previous=f"w{nth}") for nth in range(3)]
+    asked = events.Decided(call="step-9", decision="unknown", by="w3")
+    start = started(await journal.prompt("Rain?", trace="t2"), trace="t2")
+    await journal.append(start, *before, *lost, asked)
+    aside = events.Prompted(trace="t2", content=("In Осло, 好",), aside=True)
+    again = events.Decided(call="step-9", decision="did_not_happen", by="ann")
+    await journals.add(db, "s", [aside, again], trace="t2")
+    await journal.append(events.Replied(text="Dry."), events.Finished(answer="Dry."))
+    await told(db)
+    spoken = await rows(db, "content", "'user' IN (source_type, target_type)")
+    assert [one for (one,) in spoken] == ["First", "Words", "Rain?", "In Осло, 好", "Dry."]
+    own = conversation.messages_of(await journals.load(db, journal.id))
+    assert "In Осло, 好" in [one["content"] for one in own]
+    assert await ledger_of(db).rebuild("local", "c", AGENT) == {"s": own}
+
+
 async def test_an_odd_journal_is_told_in_pairs_and_rebuilt_as_it_is(db: Database) -> None:
     journal = await odd_journal(db)
     await told(db)

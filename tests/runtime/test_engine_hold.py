@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import asyncpg
+import msgspec
 import pytest
 from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
 
@@ -15,9 +16,11 @@ from longhouse.agents.tool_descriptor import RateLimits, SecurityPolicy, ToolDes
 from longhouse.errors import Deposed, Postponed
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
-from longhouse.journal.session import State
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Hang, ScriptedStatus, call, calls, say
 from longhouse.runtime.engine import RetryLimits
+from longhouse.runtime.inbox import Inbox
 from longhouse.store import erasure, journals, leases
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
@@ -327,12 +330,58 @@ async def test_a_once_call_that_was_held_up_past_its_deadline_is_not_begun(db: D
     assert (outcome.code, began) == ("too_late", [])
 
 
-async def test_a_step_that_loses_three_workers_ends_its_turn_in_words(db: Database) -> None:
+async def lost_three_times(room: Room, session_id: str, first: int = 1) -> Session:
+    """The session in the hands of the worker after those."""
+    for nth in range(first, first + 3):
+        await lost_in_thought(room, session_id, f"w{nth}", breaks_off=False)
+    return await room.advance(session_id, room.another(f"w{first + 3}"))
+
+
+async def decided(room: Room, session: Session, decision: events.Decision) -> None:
+    [asked] = session.open.values()
+    inbox = Inbox(room.db, room.bus)
+    await inbox.decide(session, events.Decided(call=asked.call, decision=decision, by="ann"))
+
+
+async def test_a_step_that_loses_three_workers_is_left_to_a_person(db: Database) -> None:
+    """Whoever says so has it tried again, which counts anew, or ends the turn."""
+    room = Room(db, [say("", fault=Hang(seconds=60))] * 6, policy=ExecutionPolicy(approve_in_chat=True))
+    session = await lost_three_times(room, session_id := await room.prompt())
+    assert (session.state, (await room.row(session_id))["state"]) == (State.WAITING_FOR_APPROVAL,) * 2
+    assert not (await room.row(session_id))["due"]
+    assert len(room.model.bodies) == 3
+    [first] = session.open
+    await decided(room, session, "did_not_happen")
+    session = await lost_three_times(room, session_id, first=4)
+    assert [bytes(one) for one in map(msgspec.json.encode, room.model.bodies)] == [
+        msgspec.json.encode(room.model.bodies[0])
+    ] * 6, "the model is told nothing of it"
+    [second] = session.open
+    assert first != second, "a decision on the first question reaches no other"
+    await decided(room, session, "give_up")
+    session = await room.advance(session_id, room.another("w8"))
+    assert session.turn is not None
+    assert (session.state, session.turn.code, session.open) == (State.FAILED, "worker_lost", {})
+    assert await room.found(session_id, events.Returned) == []
+    assert await room.db.rows("SELECT * FROM tool_executions") == []
+    records = await room.journal(session_id)
+    assert fold(records, blank(session_id)) == await journals.load(db, session_id)
+
+
+async def test_a_lost_step_that_waits_for_a_person_can_be_cancelled(db: Database) -> None:
     room = Room(db, [*[say("", fault=Hang(seconds=60))] * 3, FINISH])
-    session_id = await room.prompt()
-    for worker in ("w1", "w2", "w3"):
-        await lost_in_thought(room, session_id, worker, breaks_off=False)
-    session = await room.advance(session_id, room.another("w4"))
+    session = await lost_three_times(room, session_id := await room.prompt())
+    await Inbox(db, room.bus).cancel(session, by="ann")
+    session = await journals.load(db, session_id)
+    assert (session.state, session.open) == (State.CANCELLED, {})
+    assert await room.found(session_id, events.Returned) == [], "there was no call"
+    await room.prompt("Again", session_id)
+    assert (await room.advance(session_id, room.another("w4"))).state is State.COMPLETED
+
+
+async def test_a_step_that_loses_three_workers_ends_its_turn_in_words_where_nobody_is_asked(db: Database) -> None:
+    room = Room(db, [*[say("", fault=Hang(seconds=60))] * 3, FINISH], policy=ExecutionPolicy(unknown="tell"))
+    session = await lost_three_times(room, session_id := await room.prompt())
     assert session.turn is not None
     assert (session.state, session.turn.code) == (State.FAILED, "worker_lost")
     assert (

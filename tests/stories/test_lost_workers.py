@@ -13,12 +13,13 @@ from test_kill import session_ids
 from test_takeover import eventually
 
 from longhouse.agents.strategies.protocol import Body
+from longhouse.journal import events
 from longhouse.journal.messages import ToolResult, User, text_of
 from longhouse.models.scripted import Say, call, calls
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals
 from longhouse.store.database import Database
-from server_helpers import Process, Serving, data_folder, launched
+from server_helpers import Process, Serving, data_folder, launched, launched_words
 
 GIVEN_UP = "this call was interrupted three times by the loss of its worker; it is not tried again"
 REASON = "it was interrupted three times by the loss of its worker"
@@ -158,6 +159,55 @@ async def is_asked(db: Database, task: str) -> bool:
 
 async def is_completed(db: Database, task: str) -> bool:
     return await state_of(db, task) == "COMPLETED"
+
+
+async def test_a_step_that_no_worker_survives_is_left_to_a_person(dsn: str, db: Database, tmp_path: Path) -> None:
+    """Its agent works for another, whose user is asked. Killed while it rests, the house asks the same."""
+    settings, victims = {"database_url": dsn, "lease_seconds": "2"}, list[Process]()
+
+    def script(body: Body) -> Say:
+        """Whoever asks for the clerk dies of it, as long as there are victims."""
+        heard = [text_of(message.content) for message in body.messages if isinstance(message, ToolResult)]
+        if any(b"agent_clerk" in bytes(one) for one in body.tools):
+            return call("finalanswertool", answer=f"I was told: {heard[0]}") if heard else call("agent_clerk", task="?")
+        if victims:
+            victims.pop().kill()
+        return call("finalanswertool", answer="It is dry.")
+
+    async with serve_model(script) as model:
+        settings["llm_base_url"] = model.url
+        async with house(tmp_path, **settings) as first:
+            victims.append(first)
+            saying = asyncio.create_task(first.say("Rain?", model=CHIEF.name))
+            await first.ended()
+            await asyncio.gather(saying, return_exceptions=True)
+        for _ in range(2):
+            async with house(tmp_path, **settings) as another:
+                victims.append(another)
+                await another.ended()
+        async with house(tmp_path, **settings) as fourth:
+            await eventually(lambda: is_asked(db, "?"), within=30)
+            root, clerks = await session_of(db, "Rain?"), await session_of(db, "?")
+            [question] = (await fourth.until(root, "WAITING_FOR_APPROVAL"))["questions"]
+            assert any("step_left_to_person" in line and clerks in line for line in fourth.said)
+            fourth.kill()
+        requests = len(model.requests)
+        async with house(tmp_path, **settings) as last:
+            assert (await last.until(root, "WAITING_FOR_APPROVAL"))["questions"] == [question]
+            assert (question["kind"], question["session_id"]) == ("worker_lost", clerks)
+            for path in ("/v1/questions", "/admin/questions", f"/v1/sessions/{root}/questions"):
+                async with last.http.get(path) as response:
+                    [listed] = (await response.json())["data"]
+                shown = ("session_id", "kind", "call_id", "name", "text")
+                assert {**question, "root": root}.items() >= {name: listed[name] for name in (*shown, "root")}.items()
+            assert len(model.requests) == requests, "nothing runs meanwhile"
+            told = await launched_words("sessions", "settle", root, "did-not-happen", database_url=dsn)
+            assert told[0] == 0
+            assert f"{question['name']} is settled: did-not-happen" in told[1]
+            assert (await last.until(root, "COMPLETED", within=30))["result"] == "I was told: It is dry."
+    kinds = [events.kind_of(record.event) for record in await journals.read(db, clerks)]
+    assert kinds.count("Resumed") == 3
+    assert (kinds.count("Called"), kinds.count("Returned")) == (1, 1), "the answer, and nothing for the step"
 
 
 async def test_what_was_done_while_the_loop_stood_still_is_kept(

@@ -1,4 +1,5 @@
-"""Open questions over all of a caller's sessions: clarifications, approvals and calls whose outcome is unknown.
+"""Open questions over all of a caller's sessions: clarifications, approvals, calls whose outcome is unknown, and steps
+that lost their workers.
 
 As a list, or as a stream of the whole list after each change.
 """
@@ -22,11 +23,12 @@ from longhouse.api.pagination import MAX_PAGE, Omittable
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.waiting import subagent_label, text_of, tree_ids
 from longhouse.errors import CallerError
+from longhouse.journal.session import QuestionKind
 from longhouse.journal.visible_text import readable_json
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import questions, session_counters
 from longhouse.store.database import Database
-from longhouse.store.questions import Kind, OpenQuestion, Position, QuestionFilter
+from longhouse.store.questions import OpenQuestion, Position, QuestionFilter
 
 EVERY: Final = 1.0
 """Seconds between two reads of a stream's page: other processes send no hints, and a busy server sends many."""
@@ -68,7 +70,7 @@ def _cursor(one: OpenQuestion) -> str:
 
 
 class OwnQuestions(pagination.Limited):
-    kind: Omittable[Kind] = Field(None, description="Of this kind")
+    kind: Omittable[QuestionKind] = Field(None, description="Of this kind")
     agent: Omittable[str] = Field(None, description="Asked by this agent")
     # Typed as a tuple, FastAPI would read it from several parameters of the same name.
     before: Omittable[Annotated[Any, BeforeValidator(_position), WithJsonSchema({"type": "string"})]] = Field(
@@ -231,7 +233,7 @@ async def _page(db: Database, found: list[OpenQuestion], limit: int) -> dict[str
 
 
 def _described(one: OpenQuestion, title: str) -> dict[str, Any]:
-    is_own, is_clarification = one.session_id == one.root, one.kind == "clarification"
+    is_own, is_call = one.session_id == one.root, one.kind in ("approval", "unknown_outcome")
     return {
         "root": one.root,
         "session_id": one.session_id,
@@ -243,9 +245,9 @@ def _described(one: OpenQuestion, title: str) -> dict[str, Any]:
         "kind": one.kind,
         "call_id": one.call_id,
         "name": one.call_id if is_own else subagent_label(one.agent, one.label, one.call_id),
-        "tool": None if is_clarification else one.tool,
-        "arguments": None if is_clarification else readable_json(one.arguments),
-        "is_cut": one.is_cut and not is_clarification,
+        "tool": one.tool if is_call else None,
+        "arguments": readable_json(one.arguments) if is_call else None,
+        "is_cut": one.is_cut and is_call,
         "text": text_of(one.tool, one.question, needs_approval=one.kind == "approval", doubt=one.doubt),
         "deadline": one.deadline,
         "opened_at": one.opened_at,

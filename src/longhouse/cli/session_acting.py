@@ -20,14 +20,17 @@ from longhouse.store.database import Database
 
 BY: Final = "cli"
 UNASKED: Final = "no call of it waits for approval (`longhouse sessions settle` is for an unknown outcome)"
-UNDOUBTED: Final = "no call of it has an unknown outcome (`longhouse sessions approve` and `deny` are for approvals)"
+UNDOUBTED: Final = (
+    "no step of it can be settled so, and no call of it has an unknown outcome (`longhouse sessions approve` and `deny`"
+    " are for approvals)"
+)
 GONE: Final = "the session moved on meanwhile; `longhouse sessions show` tells what it waits for now."
 
 
 async def decide(
     db: Database, session_id: str, name: str | None, decision: Decision, *, comment: str = "", result: str | None = None
 ) -> str:
-    """Decides a call that waits for approval, or settles one whose outcome is unknown; its name."""
+    """Decides a call that waits for approval, or settles one whose outcome is unknown, or a lost step; its name."""
     first: Question | None = None
     for _ in range(decisions.RACES):
         session = await journals.load(db, session_id)

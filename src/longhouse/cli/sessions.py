@@ -117,7 +117,8 @@ async def settle_call(
     call: Call = None,
     result: Annotated[str | None, typer.Option(help="With `happened`: what the agent is told it returned.")] = None,
 ) -> None:
-    """Say what became of a call whose outcome is unknown, as when its worker was lost."""
+    """Say what became of a call whose outcome is unknown, as when its worker was lost. A step that lost three workers
+    is tried again with `did-not-happen`, and `give-up` ends its turn."""
     if result is not None and outcome != "happened":
         raise SetupError("--result goes with `happened` only: leave it out.")
     async with open_store(settings, create=False) as (db, _):

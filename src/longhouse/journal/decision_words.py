@@ -43,13 +43,32 @@ WORDS: Final[dict[Decision, str]] = {
 
 def _meaning(*decisions: Decision) -> dict[str, Decision]:
     """Word -> decision."""
-    lines = [(one, line.strip()) for one in decisions for line in WORDS[one].splitlines()]
-    return {word: one for one, line in lines for word in line.split("/") if word}
+    return {word: one for one in decisions for word in _words(WORDS[one])}
 
 
+def _words(text: str) -> list[str]:
+    return [word for line in text.splitlines() for word in line.strip().split("/") if word]
+
+
+TRY_AGAIN: Final = """
+    try again/try it again/yes try again/yes try it again/again/retry/yes retry
+    повторить/повтори/попробовать снова/попробуй снова/ещё раз/еще раз/да ещё раз/да еще раз
+    重试/再试/再试一次/重試/再試/再試一次
+"""
 ON_APPROVAL: Final = _meaning("approve", "deny")
 ON_UNCERTAIN: Final = _meaning("happened", "did_not_happen", "give_up")
 """A bare yes or no is no decision here: "no" would run the call again."""
+_ON_STEP: Final[dict[Decision, Decision]] = {
+    "approve": "did_not_happen",
+    "did_not_happen": "did_not_happen",
+    "deny": "give_up",
+    "give_up": "give_up",
+}
+ON_STEP: Final[dict[str, Decision]] = {
+    **{word: _ON_STEP[one] for word, one in _meaning(*_ON_STEP).items()},
+    **dict.fromkeys(_words(TRY_AGAIN), "did_not_happen"),
+}
+"""For a step that lost its workers the question is whether it is tried again."""
 
 _APOSTROPHE: Final = re.compile("['\u2018\u2019\u02bc`]")
 _ORDINARY: Final = re.compile(r"""[\w\s.,:!~*"«»\u2039\u203a„“”‟(){}\[\]「」『』《》〈〉【】。、\u2010-\u2015-]*""")
@@ -60,13 +79,15 @@ _SULKS: Final = re.compile(r":[^\w\s]?[(\[{]|[:({\[「『《〈【][\W_]*$")
 """A sad face takes a yes back; so may whatever a colon or an open bracket at the end was to begin."""
 
 
-def decision_of(words: str, *, is_uncertain: bool = False, message: str = "") -> Decision | None:
-    """The decision that these words are, on a call that waits for approval or on one whose outcome is unknown.
+def decision_of(words: str, *, is_uncertain: bool = False, is_step: bool = False, message: str = "") -> Decision | None:
+    """The decision that these words are, on a call that waits for approval or on one whose outcome is unknown, or on a
+    step that lost its workers.
 
     `message`: all that was written, if the words are a part of it.
     """
     words = unicodedata.normalize("NFKC", words)
-    found = (ON_UNCERTAIN if is_uncertain else ON_APPROVAL).get(plain(words.casefold()))
+    meaning = ON_STEP if is_step else ON_UNCERTAIN if is_uncertain else ON_APPROVAL
+    found = meaning.get(plain(words.casefold()))
     whole = _seen(unicodedata.normalize("NFKC", message or words))
     return None if found != "deny" and _SULKS.search(whole) else found
 

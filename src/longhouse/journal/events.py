@@ -13,7 +13,8 @@ from longhouse.journal.roles import FORM, role_of
 Side = Literal["root", "sub", "external"]
 """`external`: interactions that were added from outside; such a session is never run."""
 Effect = Literal["read", "idempotent", "once"]
-CallKind = Literal["tool", "agent", "ask"]
+CallKind = Literal["tool", "agent", "ask", "step"]
+"""`step`: no call, but a step that lost its workers; it is open while a person is asked, and is never `Called`."""
 Cleanable = Literal["conversation", "context", "artifacts", "query_context", "working_memory"]
 """`query_context`: the chunks of working memory; `working_memory`: its outlines too."""
 Collected = Literal["user", "agent", "tool", "llm", "knowledge"]
@@ -303,7 +304,8 @@ class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
 
     call: str
     decision: Decision | Literal["unknown"]
-    """`unknown`: the call was started, its result was lost, and a person must say whether it took effect."""
+    """`unknown`: the call was started, its result was lost, and a person must say whether it took effect. For a step,
+    which has an id of its own: it lost its workers, and a person must say whether it is tried again."""
     by: str
     """Who has made it: the id of the API key (of early releases also the user that a request named), `user` where no
     keys are set, `cli`, or a worker."""

@@ -21,7 +21,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 16
+FOLD_VERSION: Final = 17
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -140,11 +140,14 @@ class _Builder:
     def _prompt(self, event: events.Prompted, seq: int, at: datetime) -> None:
         if self.turn and event.reply_to is None:
             self.turn = replace(self.turn, last_chat_message_at=at, resumed_outside_chat_at=None)
-        step = self.transcript[-1] if self.transcript else None
-        if not event.aside or not self.open or not self.turn or not isinstance(step, Step):
+        last = self.transcript[-1] if self.transcript else None
+        if not event.aside or not self.open or not self.turn or not isinstance(last, Step | PromptEntry):
             self.queue.append(Waiting(seq=seq, prompt=event))
             return
-        self.transcript[-1] = replace(step, asides=(*step.asides, *event.content))
+        if isinstance(last, Step):
+            self.transcript[-1] = replace(last, asides=(*last.asides, *event.content))
+        else:  # the turn's first step lost its workers: there is only its task yet, which this is added to
+            self.transcript += [replace(last, content=content) for content in event.content]
         self.turn = replace(self._joined(self.turn, event.user), chain=event.chain, reply_texts=())
 
     def _joined(self, turn: Turn, user: str | None) -> Turn:
@@ -290,19 +293,31 @@ class _Builder:
         self.transcript = [Summary(seq=event.upto, text=event.summary), *kept]
 
     def _decide(self, event: events.Decided, seq: int, at: datetime) -> None:
-        if event.call not in self.open:
+        asked = self.open.get(event.call)
+        if event.decision == "unknown" or asked is None:
+            open_calls.apply(self.open, event, seq, at)
             return
-        if self.turn and event.decision != "unknown":
+        if self.turn:
             # Decided outside the chat: what follows is not sent to the chat, and its client keeps the old fingerprint.
             self.turn = replace(self.turn, chain=event.chain, reply_texts=())
             if event.via == "chat":
                 self.turn = replace(self.turn, last_chat_message_at=at, resumed_outside_chat_at=None)
             elif self.turn.resting_since:
                 self.turn = replace(self.turn, resumed_outside_chat_at=at)
+        if asked.is_step:
+            self._decide_step(event)
         open_calls.apply(self.open, event, seq, at)
+
+    def _decide_step(self, event: events.Decided) -> None:
+        """Tried again, the step counts lost workers anew."""
+        if event.decision == "did_not_happen":
+            self.lost = 0
+        elif self.turn:
+            self.turn = replace(self.turn, is_given_up=True)
 
     def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: str) -> None:
         self.lost = 0
+        open_calls.drop_step(self.open)
         self.turn = replace(turn, ended=ended, answer=answer, **why)
         if answer and self.transcript and isinstance(step := self.transcript[-1], Step):
             self.transcript[-1] = replace(step, answer=answer)

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from msgspec.structs import asdict, replace
 
-from longhouse.journal.events import Called, Decided, Event, Resumed, Returned
-from longhouse.journal.session import Open, calls_to_run
+from longhouse.journal.events import Called, Decided, Event, Failed, Finished, Resumed, Returned, Started
+from longhouse.journal.session import LOST_STEP, LOST_STEP_PREFIX, Open, calls_to_run
 
 
 def apply(calls: dict[str, Open], event: Event, seq: int, at: datetime) -> None:
@@ -16,8 +16,12 @@ def apply(calls: dict[str, Open], event: Event, seq: int, at: datetime) -> None:
             calls[event.call] = Open(**asdict(event), seq=seq, at=at)
         case Returned():
             calls.pop(event.call, None)
+        case Decided() if event.call.startswith(LOST_STEP_PREFIX):
+            _decide_step(calls, event, seq, at)
         case Decided() if call := calls.get(event.call):
             calls[event.call] = _decided(call, event)
+        case Started() | Finished() | Failed():
+            drop_step(calls)
         case Resumed():
             _resume(calls, event)
 
@@ -25,6 +29,28 @@ def apply(calls: dict[str, Open], event: Event, seq: int, at: datetime) -> None:
 def are_waiting(calls: Mapping[str, Open]) -> bool:
     """Whether there are open calls, and none of them can run without a person or an agent."""
     return bool(calls) and not any(call.is_due for call in calls.values())
+
+
+def drop_step(calls: dict[str, Open]) -> None:
+    """The turn has ended: nobody is asked about its step any more."""
+    for name in [name for name, call in calls.items() if call.is_step]:
+        del calls[name]
+
+
+def _decide_step(calls: dict[str, Open], event: Decided, seq: int, at: datetime) -> None:
+    if event.decision != "unknown":
+        calls.pop(event.call, None)
+        return
+    calls[event.call] = Open(
+        call=event.call,
+        tool="",
+        arguments="",
+        call_kind="step",
+        question=LOST_STEP,
+        doubt=event.comment,
+        seq=seq,
+        at=at,
+    )
 
 
 def _decided(call: Open, event: Decided) -> Open:

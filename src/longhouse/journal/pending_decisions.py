@@ -1,4 +1,4 @@
-"""Describes calls that wait for a person's approval or decision: which call, its arguments, and how to decide."""
+"""Describes what waits for a person's approval or decision: which call, its arguments, and how to decide."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ SHOWN: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A call that waits for approval, or whose outcome is unknown."""
+    """A call that waits for approval, or whose outcome is unknown; or a step that lost its workers."""
 
     tool: str
     call: str
@@ -20,6 +20,8 @@ class Undecided:
     is_uncertain: bool
     in_chat: bool
     """Whether the user may decide it in the chat."""
+    is_step: bool = False
+    """It is no call but a step: its workers were lost, and nothing in it may have taken effect."""
     doubt: str = ""
     """How its result was lost; empty if its worker was lost."""
     asked_by: str = ""
@@ -30,6 +32,9 @@ class Undecided:
     @property
     def words(self) -> str:
         """The text for a chat, which may render Markdown: text from others is put in code spans."""
+        if self.is_step:
+            asker = f"{name_in_code(self.asked_by)}: " if self.asked_by else ""
+            return f"{asker}The worker was lost three times in this step ({self.name}). Try it again?"
         tool, doubt = name_in_code(self.tool), in_code(readable(self.doubt))
         if self.asked_by:
             question = happened(tool, doubt) if self.is_uncertain else f"May {tool} run?"
@@ -80,10 +85,14 @@ def decision_text(waiting: Sequence[Undecided], session_id: str, address: str = 
 
 def _choices(waiting: Sequence[Undecided]) -> list[str]:
     named = [one for one in waiting if one.may_be_decided_in_chat]
-    return [f"Say which one you mean, as in: {'happened' if named[0].is_uncertain else 'yes'} {named[0].name}"]
+    first = named[0]
+    word = "try again" if first.is_step else "happened" if first.is_uncertain else "yes"
+    return [f"Say which one you mean, as in: {word} {first.name}"]
 
 
 def _answers(one: Undecided) -> str:
+    if one.is_step:
+        return "try again or give up (повторить, прекратить; 重试, 放弃)"
     if one.is_uncertain:
         return "happened, did not happen or give up (произошло, не произошло, прекратить; 已发生, 未发生, 放弃)"
     return "yes or no (да, нет; 是, 否)"

@@ -27,7 +27,12 @@ BLANK_LINE: Final = "\n\n"
 MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
 INTERRUPTED: Final = "was interrupted three times by the loss of its worker"
-"""Why a person is asked about a call that is not retried."""
+"""Why a person is asked about a call, or a step, that is not retried."""
+LOST_STEP: Final = "The worker was lost three times in this step. Try it again?"
+"""What a person is asked about a step without a call to blame."""
+LOST_STEP_PREFIX: Final = "step-"
+"""Begins the ids of such questions; those of calls begin with a number."""
+QuestionKind = Literal["clarification", "approval", "unknown_outcome", "worker_lost"]
 
 
 def joined_text(replies: Sequence[str], words: str = "") -> str:
@@ -78,7 +83,27 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
 
     @property
     def awaits_person(self) -> bool:
-        return self.call_kind == "ask" or self.uncertain or self.approve_by is not None
+        return self.question_kind is not None
+
+    @property
+    def awaits_decision(self) -> bool:
+        return self.question_kind not in (None, "clarification")
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is no call, but the question about a step that lost its workers."""
+        return self.call_kind == "step"
+
+    @property
+    def question_kind(self) -> QuestionKind | None:
+        """What a person is asked about it; None: nothing."""
+        if self.is_step:
+            return "worker_lost"
+        if self.uncertain:
+            return "unknown_outcome"
+        if self.approve_by is not None:
+            return "approval"
+        return "clarification" if self.call_kind == "ask" else None
 
     @property
     def is_due(self) -> bool:
@@ -176,6 +201,8 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     resting_since: datetime | None = None
     delegated_seconds: float = 0.0
     """Seconds that sub-agents have worked for it since `resting_since`: this part was not waiting for people."""
+    is_given_up: bool = False
+    """A person has said that the step that lost its workers is not tried again: the turn is to be ended."""
     subagents: SubagentUsage = SubagentUsage()
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
     """Set by the first tool that finishes; the turn ends when its other calls have returned."""
@@ -263,8 +290,10 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether so many workers were lost, with no call as the cause, that the turn is not retried."""
-        return self.lost >= MOST_LOST and not self.due_calls
+        """Whether so many workers were lost, with no call as the cause, that the step is not retried unasked; or a person
+        was asked, and gave it up."""
+        turn = self.running_turn
+        return (self.lost >= MOST_LOST or (turn is not None and turn.is_given_up)) and not self.due_calls
 
     @property
     def questions(self) -> list[Open]:
@@ -281,6 +310,11 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     @property
     def unapproved(self) -> list[Open]:
         return [call for call in self.open.values() if call.approve_by]
+
+    @property
+    def undecided_calls(self) -> list[Open]:
+        """What waits for a person's decision: approvals, unknown outcomes, or the step that lost its workers."""
+        return [*self.unapproved, *self.uncertain, *(call for call in self.open.values() if call.is_step)]
 
     @property
     def wake_at(self) -> datetime | None:
@@ -346,7 +380,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         if self.state is State.WAITING_FOR_CLARIFICATION:
             return self.questions[0].question
         if self.state is State.WAITING_FOR_APPROVAL:
-            return decision_text([self.undecided(call) for call in (*self.unapproved, *self.uncertain)], self.id)
+            return decision_text([self.undecided(call) for call in self.undecided_calls], self.id)
         return self.turn.answer if self.turn.ended == "COMPLETED" or self.turn.code == AGENT_FAILED else None
 
     def undecided(self, call: Open) -> Undecided:
@@ -356,6 +390,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
             call=call.call,
             arguments=call.arguments,
             is_uncertain=call.uncertain,
+            is_step=call.is_step,
             doubt=call.doubt,
             in_chat=self.turn is not None and self.turn.approve_in_chat,
         )
@@ -378,7 +413,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
             return State.RESEARCHING
         if self.questions:
             return State.WAITING_FOR_CLARIFICATION
-        if self.uncertain or self.unapproved:
+        if self.undecided_calls:
             return State.WAITING_FOR_APPROVAL
         return State.WAITING_FOR_AGENT
 

@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from longhouse.journal import events, open_calls
 from longhouse.journal.events import INTERRUPTED, Outcome, Recorded
 from longhouse.journal.messages import text_of
-from longhouse.journal.session import Open
+from longhouse.journal.session import Open, QuestionKind
 
-WaitsFor = Literal["clarification", "approval", "unknown_outcome", "agent", "retry"]
+WaitsFor = Literal["clarification", "approval", "unknown_outcome", "worker_lost", "agent", "retry"]
+
+IN_ORDER: Final[tuple[QuestionKind, ...]] = ("clarification", "approval", "unknown_outcome", "worker_lost")
 
 
 @dataclass(slots=True)
@@ -209,11 +211,8 @@ def waits_for(calls: Mapping[str, Open]) -> WaitsFor | None:
     """What a turn with these open calls waits for; None if it can move."""
     if not open_calls.are_waiting(calls):
         return None
-    if any(call.call_kind == "ask" for call in calls.values()):
-        return "clarification"
-    if any(call.approve_by for call in calls.values()):
-        return "approval"
-    return "unknown_outcome" if any(call.uncertain for call in calls.values()) else "agent"
+    kinds = {call.question_kind for call in calls.values()}
+    return next((kind for kind in IN_ORDER if kind in kinds), "agent")
 
 
 def task_of(prompt: events.Prompted) -> str:

@@ -38,6 +38,14 @@ class _Transcript:
         assert isinstance(found, Step)
         return found
 
+    def aside(self, seq: int, said: str) -> None:
+        """Adds a message to the step in which it was sent, or to the task of a turn that had no step yet."""
+        if prompts := _prompts(self.entries.get(seq, [])):
+            self.entries[seq].append(replace(prompts[-1], content=said))
+            return
+        step = self.step(seq)
+        self.put(replace(step, asides=(*step.asides, said)))
+
     def put(self, step: Step) -> None:
         self.entries[step.seq] = [step]
 
@@ -48,7 +56,7 @@ class _Transcript:
         began = max(prompts, default=0)
         kept = {seq: entries for seq, entries in self.entries.items() if seq > upto}
         if detail["running"] and began and began <= upto:
-            kept = {began: prompts[began], **kept}
+            kept = {began: [*prompts[began]], **kept}
         self.entries = {upto: [Summary(seq=upto, text=text), *kept.pop(upto, [])], **kept}
 
     @property
@@ -58,7 +66,7 @@ class _Transcript:
         return [*summaries, *(entry for entry in others if not isinstance(entry, Summary))]
 
 
-def _prompts(entries: Sequence[Entry]) -> list[Entry]:
+def _prompts(entries: Sequence[Entry]) -> list[PromptEntry]:
     return [entry for entry in entries if isinstance(entry, PromptEntry)]
 
 
@@ -83,8 +91,7 @@ def _place(transcript: _Transcript, steps: dict[str, int], row: LedgerRow, detai
         case {"started": _}:
             transcript.prompt(row, detail)
         case {"aside": seq}:
-            step = transcript.step(seq)
-            transcript.put(replace(step, asides=(*step.asides, said)))
+            transcript.aside(seq, said)
         case {"form": "summary"}:
             transcript.summarise(said, detail)
         case {"form": "text" | "thought" | "calls" as form}:

@@ -14,7 +14,7 @@ from longhouse.journal.conversation import ONLY_IMAGES
 from longhouse.journal.events import Collected, Event, Fault, Output, Recorded
 from longhouse.journal.messages import Content, text_of
 from longhouse.journal.roles import FORM
-from longhouse.journal.session import AGENT_FAILED, is_same_user
+from longhouse.journal.session import AGENT_FAILED, LOST_STEP_PREFIX, is_same_user
 from longhouse.store.interactions import Interaction, LedgerRow, Type
 from longhouse.store.projections import ProjectionRow
 
@@ -76,6 +76,8 @@ class Teller:
     """The turn that started last."""
     is_running: bool = False
     calls: dict[str, _Call] = field(default_factory=dict)
+    is_lost: bool = False
+    """A person is asked about the step, which lost its workers."""
     step: int = 0
     """The last reply of the model."""
     news: list[str] = field(default_factory=list)
@@ -115,6 +117,8 @@ class Teller:
                 self._call(record, event, is_refused=event.call in refused)
             case events.Returned() as event:
                 self._return(record, event)
+            case events.Decided() as event if event.call.startswith(LOST_STEP_PREFIX):
+                self.is_lost = event.decision == "unknown"
             case events.Noted(interaction=events.ExternalInteraction() as given, text=text):
                 self._add(record, given, text)
             case events.Noted(about="", text=text) if text.strip():
@@ -123,13 +127,15 @@ class Teller:
                 self._end(record, event)
 
     def _prompt(self, record: Recorded, event: events.Prompted) -> None:
-        if not (event.aside and self.calls and self.is_running):
+        if not (event.aside and (self.calls or self.is_lost) and self.turn and self.is_running):
             self.prompts[record.seq] = record  # told when its turn starts: only then it is known what is collected
             return
         self._join(event.user)
         text = _text(event.content)
         self.news.append(text)
-        self._say(record, _party(event.sender), self._agent, text, "input", detail={"aside": self.step})
+        self._say(
+            record, _party(event.sender), self._agent, text, "input", detail={"aside": self.step or self.turn.seq}
+        )
 
     def _join(self, user: str | None) -> None:
         """A message of another user than the session's makes the rest of the turn nobody's to recall elsewhere."""
@@ -144,7 +150,7 @@ class Teller:
         sender, pair = _party(prompt.sender), self._id(event.prompt)
         user = self.row.user if is_same_user(self.row.owner, self.row.user, prompt.user) else None
         self.turn = _Turn(event.trace, pair, record.seq, sender, prompt.depth, event.collect, user)
-        self.is_running, self.latest, self.step = True, prompted.at, 0
+        self.is_running, self.is_lost, self.latest, self.step = True, False, prompted.at, 0
         self.calls, self.news = {}, [_text(prompt.content)]
         detail: dict[str, Any] = {"started": record.seq}
         if len(prompt.content) > 1:

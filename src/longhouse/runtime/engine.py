@@ -19,7 +19,7 @@ from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError, SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Fault
-from longhouse.journal.session import INTERRUPTED, MOST_LOST, Open, Session, Turn
+from longhouse.journal.session import INTERRUPTED, LOST_STEP_PREFIX, MOST_LOST, Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime import titles
 from longhouse.runtime.bus.items import Fragment
@@ -169,7 +169,7 @@ class Engine:
                 await self._rest(run)
             return
         if session.is_hopeless:
-            await self.give_up(run, f"this step {INTERRUPTED}; it is not tried again", rules.WORKER_LOST)
+            await self._leave_to_person(run)
             return
         template = await self._template(session)
         if template is None:
@@ -182,6 +182,20 @@ class Engine:
                 await self._start(run, instance)
             while (turn := run.session.running_turn) and run.session.can_move and not run.rested and not self.stopping:
                 await self._step(run, turn, instance)
+
+    async def _leave_to_person(self, run: Run) -> None:
+        """Asks a person whether the step is tried again; if that was denied, or nobody is asked, ends the turn."""
+        session, turn = run.session, run.session.running_turn
+        template = await self._template(session) if turn and not turn.is_given_up else None
+        if template is None or template.execution_policy.unknown == "tell":
+            await self.give_up(run, f"this step {INTERRUPTED}; it is not tried again", rules.WORKER_LOST)
+            return
+        message = "a step is not tried again until a person has decided"
+        log.warning("step_left_to_person", message=message, session=session.id, agent=session.agent)
+        # The head makes the id unique: the same step may be asked about again.
+        step = f"{LOST_STEP_PREFIX}{session.head}"
+        asked = events.Decided(call=step, decision="unknown", by=self.worker, comment=f"it {INTERRUPTED}")
+        await self.recorder.record(run, [asked])
 
     async def _probe(self, run: Run) -> bool:
         """Asks probes about calls in doubt, each once in a run; False if that changed nothing."""

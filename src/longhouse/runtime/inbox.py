@@ -68,7 +68,9 @@ class Inbox:
     ) -> Delivered:
         """Records a decision on a call of this session at its current head; NotThere if the session has moved on."""
         in_chat, call = decided.via == "chat", session.open.get(decided.call)
-        new = with_outcome(decided, result, takes_workers=call is not None and call.lost >= MOST_LOST)
+        takes_workers, is_step = call is not None and call.lost >= MOST_LOST, call is not None and call.is_step
+        # A step has no outcome: the worker tries it again, or ends its turn.
+        new: list[Event] = [decided] if is_step else with_outcome(decided, result, takes_workers=takes_workers)
         return await self._settle(session, new, accepted, head=session.head, is_shown=in_chat)
 
     async def cancel(self, session: Session, *, by: str) -> Session:

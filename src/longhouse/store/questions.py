@@ -1,13 +1,14 @@
-"""Open questions over many sessions: clarifications, approvals and unknown outcomes, read without folding a journal."""
+"""Open questions over many sessions, read without folding a journal: clarifications, approvals, unknown outcomes, and
+steps that lost their workers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final
 
+from longhouse.journal.session import LOST_STEP, LOST_STEP_PREFIX, QuestionKind
 from longhouse.store.database import Database
 
-Kind = Literal["clarification", "approval", "unknown_outcome"]
 SHOWN: Final = 20_000
 """Characters of a call's arguments, and of a question; the session holds all of them."""
 MARKED: Final = 201
@@ -34,30 +35,38 @@ RESTING: Final = """
 """
 RUNNING: Final = "SELECT s.* FROM sessions s WHERE s.due AND s.state = 'RESEARCHING' {also}"
 # The open calls of a session follow its last reply: a model is asked again only when all calls have returned. A call
-# that waits in a session that cannot move, and that needs no approval any more, has lost its worker.
+# that waits in a session that cannot move, and that needs no approval any more, has lost its worker. A step that lost
+# its workers is no call: a decision with an id of its own asks about it, and the next one with this id answers.
 OPEN: Final = f"""
     WITH asking AS ({RESTING} UNION ALL {{running}}), open_calls AS (
         SELECT s.id AS session_id, s.owner, s.conversation_id, s.agent, s.label, s.trace_id, c.seq, c.call_id,
                c.at AS opened_at, c.tool, c.question, c.arguments, c.arguments_size,
                CASE WHEN d.decision = 'unknown' THEN d.comment ELSE '' END AS doubt,
-               CASE WHEN c.call_kind = 'ask' THEN 'clarification'
+               CASE WHEN c.call_kind = 'step' THEN
+                        CASE WHEN d.decision IS NULL AND s.state <> 'RESEARCHING' THEN 'worker_lost' END
+                    WHEN c.call_kind = 'ask' THEN 'clarification'
                     WHEN d.decision = 'unknown' THEN 'unknown_outcome'
                     WHEN c.approve_by IS NOT NULL AND d.decision IS NULL THEN 'approval'
                     WHEN s.state <> 'RESEARCHING' THEN 'unknown_outcome' END AS kind,
                CASE WHEN d.decision IS NULL THEN c.approve_by END AS deadline
         FROM asking s
-        CROSS JOIN LATERAL (
+        LEFT JOIN LATERAL (
             SELECT seq FROM journal WHERE session_id = s.id AND kind = 'Replied' ORDER BY seq DESC LIMIT 1
-        ) last_reply
+        ) last_reply ON true
         CROSS JOIN LATERAL (
-            SELECT e.seq, e.call_id, e.at, e.body ->> 'tool' AS tool,
-                   left(COALESCE(e.body ->> 'question', ''), :shown) AS question,
-                   left(e.body ->> 'arguments', :shown) AS arguments,
-                   length(e.body ->> 'arguments') AS arguments_size,
-                   COALESCE(e.body ->> 'call_kind', 'tool') AS call_kind,
+            SELECT e.seq, e.call_id, e.at, COALESCE(e.body ->> 'tool', '') AS tool,
+                   CASE e.kind WHEN 'Decided' THEN '{LOST_STEP}'
+                               ELSE left(COALESCE(e.body ->> 'question', ''), :shown) END AS question,
+                   left(COALESCE(e.body ->> 'arguments', ''), :shown) AS arguments,
+                   length(COALESCE(e.body ->> 'arguments', '')) AS arguments_size,
+                   CASE e.kind WHEN 'Decided' THEN 'step'
+                               ELSE COALESCE(e.body ->> 'call_kind', 'tool') END AS call_kind,
                    (e.body ->> 'approve_by')::timestamptz AS approve_by
             FROM journal_events e
-            WHERE e.session_id = s.id AND e.seq > last_reply.seq AND e.kind = 'Called' OFFSET 0
+            WHERE e.session_id = s.id AND e.seq > COALESCE(last_reply.seq, 0) AND (
+                e.kind = 'Called'
+                OR (e.kind = 'Decided' AND e.call_id LIKE '{LOST_STEP_PREFIX}%' AND e.body ->> 'decision' = 'unknown')
+            ) OFFSET 0
         ) c
         LEFT JOIN LATERAL (
             SELECT e.body ->> 'decision' AS decision, COALESCE(e.body ->> 'comment', '') AS comment
@@ -130,7 +139,7 @@ class QuestionFilter:
 
     owner: str | None = None
     agent: str | None = None
-    kind: Kind | None = None
+    kind: QuestionKind | None = None
     limit: int = 50
     ids: tuple[str, ...] | None = None
     """Of these sessions only."""
@@ -143,7 +152,7 @@ class QuestionFilter:
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A call that waits for a person, and the root session of the one that made it."""
+    """A call, or a step, that waits for a person, and the root session of the one that made it."""
 
     root: str
     root_head: int
@@ -154,7 +163,7 @@ class OpenQuestion:
     owner: str
     user: str | None
     conversation_id: str
-    kind: Kind
+    kind: QuestionKind
     call_id: str
     tool: str
     question: str

@@ -149,7 +149,7 @@ def last_activity(turn_stream: TurnStream) -> dict[str, Any]:
     if turn and turn.ended:
         event = "failed" if turn.code == AGENT_FAILED else "completed"
         return about(session, turn.trace, event, state=turn.ended)
-    open_calls = (*session.questions, *session.unapproved, *session.uncertain)
+    open_calls = (*session.questions, *session.undecided_calls)
     asked = turn_stream.question or Question(session, open_calls[0])
     detail = {"call_id": asked.call.call, "name": asked.label(session)}
     if turn_stream.question:

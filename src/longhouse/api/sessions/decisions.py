@@ -33,7 +33,7 @@ def read(
         return None
     [one] = calls
     is_named = reply_to is not None or rest != text
-    decision = decision_of(rest, is_uncertain=one.call.uncertain, message=text)
+    decision = decision_of(rest, is_uncertain=one.call.uncertain, is_step=one.call.is_step, message=text)
     if decision is None or not _undecided(one, top).may_be_decided_in_chat:
         return None
     return (one, decision) if is_named or _was_shown(one, top) else None
@@ -74,7 +74,7 @@ async def undecided(db: Database, session: Session) -> list[Question]:
 
 def all_waiting(status: WaitingStatus) -> list[Question]:
     """The same, including calls past their deadline: the session's own first."""
-    return [one for one in status.questions if one.call.uncertain or one.call.approve_by is not None]
+    return [one for one in status.questions if one.call.awaits_decision]
 
 
 def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = True, address: str = "") -> str:
@@ -85,6 +85,8 @@ def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = T
 def is_possible(decision: Decision, question: Question) -> bool:
     """Is this decision on the call possible now?"""
     session, call = question.session, question.call
+    if call.is_step:
+        return decision in ("did_not_happen", "give_up")
     if decision not in ("approve", "deny"):
         return call in session.uncertain
     # Past its deadline a call counts as denied, even if no worker has recorded that yet.

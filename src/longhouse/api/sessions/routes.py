@@ -176,7 +176,8 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
 )
 async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval) -> Response:
     """Approves or denies a waiting call; or reports the outcome of a call whose worker was lost:
-    happened (with its result), did_not_happen, give_up."""
+    happened (with its result), did_not_happen, give_up. Of a step that lost three workers, did_not_happen says that it
+    is tried again, and give_up ends its turn."""
     decision, first = approval.decision, None
     for _ in range(decisions.RACES):
         session = await sessions.load(caller, session_id)
@@ -285,7 +286,7 @@ def _question(question: Question, top: Session) -> dict[str, Any]:
         "name": question.label(top),
         "agent": session.agent,
         "session_id": session.id,
-        "kind": "unknown_outcome" if call.uncertain else "approval" if call.approve_by else "clarification",
+        "kind": call.question_kind,
         "text": question.text,
         "deadline": call.approve_by or call.deadline,
         **({} if call.question else {"tool": call.tool, "arguments": readable_json(call.arguments)}),

@@ -8,6 +8,7 @@ import sys
 import termios
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -44,6 +45,7 @@ KEYS: Final = (
 NO: Final = re.compile(r"(?:n|no|нет|否)(?:[\s.,:;!—-]+(?P<why>.*))?", re.IGNORECASE | re.DOTALL)
 HAPPENED: Final = re.compile(r"(?:h|happened)(?:\s+(?P<result>.*))?", re.IGNORECASE | re.DOTALL)
 OUTCOMES: Final = {"d": "did_not_happen", "g": "give_up"}
+RETRIALS: Final = {"t": "did_not_happen", "g": "give_up"}
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, UnansweredError)
 
 
@@ -331,20 +333,17 @@ class Conversation:
     async def _decide(self, question: dict[str, Any], others: int) -> bool:
         """Shows a call that waits for a decision, reads it, and follows what it leads to."""
         self.console.print(pages.decision(question, others))
-        is_lost = question["kind"] == "unknown_outcome"
-        prompt = "[h]appened, [d]id not happen, [g]ive up: " if is_lost else "[y/n] "
+        ask = ASKS[question["kind"]]
         try:
-            typed = (await self.editor.decision(prompt)).strip()
+            typed = (await self.editor.decision(ask.prompt)).strip()
         except (EOFError, KeyboardInterrupt):
             self._say("It stays undecided; /resume asks again, and so does the console.", "dim")
             return False
         if await self._is_command(typed):
             return True
-        decided = outcome(typed) if is_lost else decision(typed)
+        decided = ask.read(typed)
         if decided is None:
-            keys = "h, with its result, or d or g" if is_lost else "y or n"
-            after_n = "" if is_lost else "; words after n are told to the agent as the reason"
-            self._say(f"{keys} decides{after_n}. Ctrl-D decides later.", "dim")
+            self._say(f"{ask.keys}. Ctrl-D decides later.", "dim")
             return True
         after = await self.client.now(self.session_id)
         # To the session that asks: there its id means this call and no other, whatever has happened since.
@@ -352,7 +351,8 @@ class Conversation:
         await self.client.post(f"/v1/sessions/{question['session_id']}/approval", body)
         self.console.print()
         is_own = question["session_id"] == self.session_id
-        await self._watch(self._events(after, {question["call_id"]: question["tool"]} if is_own else {}))
+        tools = {question["call_id"]: question["tool"]} if is_own and "tool" in question else {}
+        await self._watch(self._events(after, tools))
         return True
 
     def _say(self, words: str, style: str = "") -> None:
@@ -373,6 +373,30 @@ def outcome(typed: str) -> dict[str, str] | None:
         return {"decision": "happened", "result": happened["result"] or ""}
     found = OUTCOMES.get(typed.lower()) or decision_of(typed, is_uncertain=True)
     return {"decision": found} if found else None
+
+
+def retrial(typed: str) -> dict[str, str] | None:
+    """What a line says of a step that lost its workers."""
+    found = RETRIALS.get(typed.lower()) or decision_of(typed, is_step=True)
+    return {"decision": found} if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """How a decision of one kind is typed."""
+
+    prompt: str
+    read: Callable[[str], dict[str, str] | None]
+    keys: str
+
+
+ASKS: Final = {
+    "approval": _Ask("[y/n] ", decision, "y or n decides; words after n are told to the agent as the reason"),
+    "unknown_outcome": _Ask(
+        "[h]appened, [d]id not happen, [g]ive up: ", outcome, "h, with its result, or d or g decides"
+    ),
+    "worker_lost": _Ask("[t]ry again, [g]ive up: ", retrial, "t or g decides"),
+}
 
 
 @contextmanager

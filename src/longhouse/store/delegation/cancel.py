@@ -8,7 +8,7 @@ from longhouse import clock
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault
 from longhouse.journal.fold import extended
-from longhouse.journal.session import Session
+from longhouse.journal.session import Open, Session
 from longhouse.store import journals
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
@@ -84,8 +84,7 @@ async def _end(
     is_at_work = session.turn is not None and session.is_running and session.turn.trace == trace
     if not is_at_work and all(waiting.prompt.trace != trace for waiting in session.queue):
         return session
-    open_calls = session.open if is_at_work else {}
-    new: list[Event] = [events.Returned(call=call, outcome=CANCELLED) for call in open_calls]
+    new: list[Event] = [_ended(call, by) for call in session.open.values()] if is_at_work else []
     new.append(events.Cancelled(trace=trace, by=by))
     after = extended(session, new, clock.now())
     if after.is_running:
@@ -97,3 +96,10 @@ async def _end(
         placed, fences[session.id] = ended, ended.fence
     appended.append((session.id, placed.seq))
     return after
+
+
+def _ended(call: Open, by: str) -> Event:
+    """The end of an open call; of a step that lost its workers, which is no call, the end of the question."""
+    if call.is_step:
+        return events.Decided(call=call.call, decision="give_up", by=by)
+    return events.Returned(call=call.call, outcome=CANCELLED)

@@ -2,18 +2,22 @@
 -- due, and when it was asked. The trigger reads that from the journal, whichever process appends.
 
 -- The first open question of a session that waits for a person, in the order of the list, and how many there are. OFFSET
--- keeps the planner from reading outcomes of the whole session; plpgsql keeps its plan.
+-- keeps the planner from reading outcomes of the whole session; plpgsql keeps its plan. A step that lost its workers is
+-- no call: a decision with an id of its own asks about it, and the next one with this id answers.
 CREATE FUNCTION first_question(wanted text, OUT due_by timestamptz, OUT asked_at timestamptz, OUT questions bigint)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 DECLARE
-    reply bigint := (SELECT seq FROM journal WHERE session_id = wanted AND kind = 'Replied' ORDER BY seq DESC LIMIT 1);
+    reply bigint := COALESCE(
+        (SELECT seq FROM journal WHERE session_id = wanted AND kind = 'Replied' ORDER BY seq DESC LIMIT 1), 0);
 BEGIN
     SELECT COALESCE(CASE WHEN d.decided THEN NULL ELSE (c.body ->> 'approve_by')::timestamptz END,
                     '9999-12-31 00:00:00+00') AS due, c.at, count(*) OVER ()
     INTO due_by, asked_at, questions
     FROM (
-        SELECT seq, call_id, at, body FROM journal_events
-        WHERE session_id = wanted AND seq > reply AND kind = 'Called' OFFSET 0
+        SELECT seq, kind, call_id, at, body FROM journal_events
+        WHERE session_id = wanted AND seq > reply AND (
+            kind = 'Called' OR (kind = 'Decided' AND call_id LIKE 'step-%' AND body ->> 'decision' = 'unknown')
+        ) OFFSET 0
     ) c
     LEFT JOIN LATERAL (
         SELECT true AS decided FROM journal d
@@ -24,6 +28,7 @@ BEGIN
         WHERE r.session_id = wanted AND r.call_id = c.call_id AND r.kind = 'Returned' LIMIT 1
     ) r ON true
     WHERE COALESCE(c.body ->> 'call_kind', 'tool') <> 'agent' AND r.ended IS NULL
+      AND NOT (c.kind = 'Decided' AND d.decided IS NOT NULL)
     ORDER BY due, c.at LIMIT 1;
 END
 $$;

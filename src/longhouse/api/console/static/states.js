@@ -10,8 +10,10 @@ const STATES = {
   WAITING_FOR_AGENT: "waits for agent",
 };
 
-/** `questions`: what is open of it, where that is known; a call of unknown outcome needs no approval but an answer. */
+const UNAPPROVED = { unknown_outcome: "unknown outcome", worker_lost: "worker lost" };
+
+/** `questions`: what is open of it, where that is known; a call of unknown outcome, or a lost step, needs no approval. */
 export function stateWords(state, questions = []) {
-  const isUnknown = state === "WAITING_FOR_APPROVAL" && questions.length > 0 && questions.every((one) => one.kind === "unknown_outcome");
-  return isUnknown ? "unknown outcome" : STATES[state] ?? words(state);
+  const kinds = new Set(state === "WAITING_FOR_APPROVAL" ? questions.map((one) => one.kind) : []);
+  return (kinds.size === 1 && UNAPPROVED[[...kinds][0]]) || (STATES[state] ?? words(state));
 }

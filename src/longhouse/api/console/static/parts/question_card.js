@@ -1,4 +1,5 @@
-// What waits for a person: a question to answer, a call to approve, or a call of which nobody knows whether it happened.
+// What waits for a person: a question to answer, a call to approve, a call of which nobody knows whether it happened, or
+// a step that lost its workers.
 
 import { get, post } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
@@ -7,10 +8,10 @@ import { markdown } from "../markdown.js";
 import { sessionPath } from "../me.js";
 import { actButton, countdown, say, since, valueTable } from "../ui.js";
 
-const SHAPES = { clarification: "question", approval: "shield", unknown_outcome: "warning" };
+const SHAPES = { clarification: "question", approval: "shield", unknown_outcome: "warning", worker_lost: "warning" };
 /** Characters that are shown of arguments that the list has only a part of. */
 const CUT_AT = 500;
-export const KINDS = { clarification: "Question", approval: "Approval", unknown_outcome: "Unknown outcome" };
+export const KINDS = { clarification: "Question", approval: "Approval", unknown_outcome: "Unknown outcome", worker_lost: "Worker lost" };
 
 /**
  * A card for `{kind, root, name, agent, tool, arguments, text, deadline, opened_at}`, a row of `/v1/questions`.
@@ -39,6 +40,7 @@ export function hold(place, isHeld) {
 function headline(row) {
   if (row.kind === "approval") return `May ${plainLine(row.tool, 60)} run?`;
   if (row.kind === "unknown_outcome") return `Did ${plainLine(row.tool, 60)} happen?`;
+  if (row.kind === "worker_lost") return "Try this step again?";
   return "A question for you";
 }
 
@@ -49,6 +51,7 @@ const BODIES = {
     h("p", {}, "The worker was lost after this call had begun, and it must not happen twice. Please look, and say what you found."),
     row.text ? h("p", { class: "soft", dir: "auto" }, visible(row.text)) : null, argumentTable(row, actions),
   ],
+  worker_lost: () => h("p", {}, "The worker was lost three times in this step, so it is not tried again by itself. If you give up, the turn ends."),
 };
 
 /** The arguments, of long ones the beginning. Where the list has only a part of them, nobody can agree before all is shown. */
@@ -102,6 +105,11 @@ const ACTIONS = {
     return deciding(row, onDone, [result, buttons(
       ["Happened", "primary agrees", () => decide(row, "happened", { result: result.value })],
       ["Did not happen", "agrees", () => decide(row, "did_not_happen")],
+      ["Give up", "danger", () => decide(row, "give_up")])]);
+  },
+  worker_lost(row, onDone) {
+    return deciding(row, onDone, [buttons(
+      ["Try again", "primary agrees", () => decide(row, "did_not_happen")],
       ["Give up", "danger", () => decide(row, "give_up")])]);
   },
 };

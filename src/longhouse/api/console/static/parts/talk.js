@@ -102,7 +102,11 @@ const FACTS = {
     });
     countWaiting(talk, at);
   },
-  Decided(talk, event, { at }) {
+  Decided(talk, event, { seq, at }) {
+    if (event.call.startsWith(LOST_STEP)) {
+      decideStep(talk, event, { seq, at });
+      return;
+    }
     const call = talk.calls.get(event.call);
     if (!call) return;
     const { decision, by, comment = "", via = "" } = event;
@@ -186,6 +190,24 @@ function callsToRun(talk) {
   const due = [...talk.calls.values()].filter((call) => call.status === "open" && call.callKind === "tool" && !call.isUncertain && !call.approveBy);
   const suspect = due.find((call) => call.lost >= MOST_LOST - 1);
   return suspect ? [suspect] : due;
+}
+
+/** As on the server: so begin the ids of questions about steps that lost their workers, which are no calls. */
+const LOST_STEP = "step-";
+
+function decideStep(talk, { call: id, decision }, { seq, at }) {
+  const step = talk.calls.get(id);
+  if (decision === "unknown") {
+    const asked = callEntry({ call: id, tool: "", call_kind: "step" }, { key: `c${seq}`, at });
+    talk.calls.set(id, asked);
+    push(talk, asked);
+  } else if (step) endStep(talk, step, at, decision === "give_up" ? "The step was given up." : "The step is tried again.");
+  countWaiting(talk, at);
+}
+
+/** What is left of a question about a step: a line that tells its end. */
+function endStep(talk, step, at, text) {
+  change(talk, step, { kind: "note", tone: "wait", text, status: "ok", endedAt: at });
 }
 
 /** As on the server: after so many lost workers in one step its calls run one by one. */
@@ -275,7 +297,9 @@ function endTurn(talk, at, state) {
   readAsides(talk);
   if (talk.turn) Object.assign(talk.turn, { endedAt: at, state });
   for (const call of talk.calls.values()) {
-    if (call.status === "open") change(talk, call, { status: "stopped", endedAt: at, isUncertain: false });
+    if (call.status !== "open") continue;
+    if (call.callKind === "step") endStep(talk, call, at, "The step was not tried again.");
+    else change(talk, call, { status: "stopped", endedAt: at, isUncertain: false });
   }
 }
 
@@ -409,7 +433,7 @@ export function isRunning(talk) {
   return waits || Boolean(talk.turn && !talk.turn.endedAt);
 }
 
-/** The session's own open questions, approvals and unknown outcomes, oldest first. */
+/** The session's own open questions, approvals, unknown outcomes and lost steps, oldest first. */
 export function openQuestions(talk) {
   return [...talk.calls.values()].filter((call) => kindOfQuestion(call));
 }
@@ -417,6 +441,7 @@ export function openQuestions(talk) {
 /** What an open call asks of a person, or null. */
 export function kindOfQuestion(call) {
   if (call.status !== "open") return null;
+  if (call.callKind === "step") return "worker_lost";
   if (call.isUncertain) return "unknown_outcome";
   if (call.kind === "question") return "clarification";
   return call.approveBy && !call.decision ? "approval" : null;

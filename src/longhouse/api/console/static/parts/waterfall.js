@@ -25,6 +25,7 @@ const IDLE = {
   clarification: "for an answer",
   approval: "for approval",
   unknown_outcome: "for a decision",
+  worker_lost: "for a decision",
   retry: "until the retry",
   agent: "for an agent",
   idle: "idle",

@@ -14,7 +14,7 @@ import { examplePrompts } from "../parts/first_run.js";
 import { followInPlace } from "../parts/page_lines.js";
 import { hold, keyOf, questionCard } from "../parts/question_card.js";
 import { isFollowing, onQuestions, questions } from "../parts/question_count.js";
-import { add, addAside, isRunning, newTalk, openQuestions, titleOf } from "../parts/talk.js";
+import { add, addAside, isRunning, kindOfQuestion, newTalk, openQuestions, titleOf } from "../parts/talk.js";
 import { TalkView } from "../parts/talk_view.js";
 
 /** Milliseconds without an event after which what was in the journal has been read, and how long that is waited for. */
@@ -326,10 +326,16 @@ function placeholder(talk, others) {
   const open = openQuestions(talk);
   if (open.some((one) => one.kind === "question")) return "Your message answers the question above…";
   if (open.length + others.length !== 1 || !talk.turn?.inChat) return "Write a message…";
-  const isUncertain = open[0]?.isUncertain || others[0]?.kind === "unknown_outcome";
-  if (others[0]?.kind === "clarification") return "Write a message…";
-  return `Write a message… ${isUncertain ? "“happened” and “did not happen” decide" : "“yes” and “no” decide"}`;
+  const kind = open.length ? kindOfQuestion(open[0]) : others[0].kind;
+  return `Write a message… ${DECIDING[kind] ?? ""}`.trimEnd();
 }
+
+/** Words that decide in the chat. */
+const DECIDING = {
+  approval: "“yes” and “no” decide",
+  unknown_outcome: "“happened” and “did not happen” decide",
+  worker_lost: "“try again” and “give up” decide",
+};
 
 /** Events that come of a message: it is in the journal then. */
 const PENDING_ENDS = new Set(["Prompted", "Returned", "Decided"]);
