@@ -19,7 +19,7 @@ BUDGETS = {
     "models": 1_850,
     "runtime": 3_760,  # who is next, by owner; titles that the model gives; the bus between processes; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 9_130,  # places and permits in a fleet; counters, statistics; passages, documents, the ledger
+    "store": 9_140,  # places and permits in a fleet; counters, statistics; passages, documents, the ledger
     "tools": 5_400,  # results that are remembered; tools that read documents; processes of their own
 }
 
