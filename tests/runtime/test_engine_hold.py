@@ -358,6 +358,8 @@ async def test_a_step_that_loses_three_workers_is_left_to_a_person(db: Database)
     ] * 6, "the model is told nothing of it"
     [second] = session.open
     assert first != second, "a decision on the first question reaches no other"
+    listed = await db.row("SELECT is_single, asked_at FROM asking_sessions WHERE id = :id", id=session_id)
+    assert tuple(listed or ()) == (True, session.open[second].at), "the first one is over"
     await decided(room, session, "give_up")
     session = await room.advance(session_id, room.another("w8"))
     assert session.turn is not None

@@ -290,8 +290,8 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether so many workers were lost, with no call as the cause, that the step is not retried unasked; or a
-        person was asked, and gave it up."""
+        """Whether so many workers were lost, with no call as the cause, that the step is not retried unasked; or
+        somebody was asked, and gave it up."""
         turn = self.running_turn
         return (self.lost >= MOST_LOST or (turn is not None and turn.is_given_up)) and not self.due_calls
 
