@@ -39,7 +39,7 @@ POINTS: Final = (
     Point("at_first_chunk", "gateway", "after_first_item", ("longhouse.api.openai.completions:Completion.chunks",)),
     Point("mid_sse_write", "gateway", "half_sent", ("longhouse.api.streaming:EventStream._write",)),
     Point("at_waiting_to_resumed", "gateway", "after", ("longhouse.runtime.inbox:Inbox.answer",)),
-    Point("after_claim", "worker", "after", ("longhouse.store.leases:claim",)),
+    Point("after_claim", "worker", "before", ("longhouse.runtime.worker:Worker._run",)),
     Point("after_reply_before_journal", "worker", "after", ("longhouse.runtime.engine:listen",)),
     Point("after_effect_before_journal", "worker", "after", ("longhouse.tools.bindings.http:RemoteBinding._call",)),
     Point("after_journal_before_ack", "worker", "after", ("longhouse.runtime.recorder:Recorder._write",)),
@@ -93,7 +93,7 @@ def _before(function: Function, trigger: Trigger) -> Function:
 def _after(function: Function, trigger: Trigger) -> Function:
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         result = await function(*args, **kwargs)
-        if result is not None:  # a claim of nothing is no claim
+        if result is not None:
             trigger.passed()
         return result
 

@@ -134,5 +134,5 @@ def test_what_cannot_be_kept_in_a_context_is_refused(writes: dict[str, object], 
     with pytest.raises(CallError, match="cannot be kept") as raised:
         isolated._performed(descriptor, 10, reply)
     assert raised.value.in_doubt
-    kept = isolated._performed(descriptor, 10, messages.Returned(text="x" * 100, writes={"searches_used": 2}))
+    kept = isolated._performed(descriptor, 10, messages.Returned(text="x" * 1_000, writes={"searches_used": 2}))
     assert kept.text.startswith("x" * 10 + "\n[cut")

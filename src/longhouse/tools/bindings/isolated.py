@@ -23,6 +23,8 @@ from longhouse.tools.outcomes import CallError, NotBegun, Told, bounded
 
 log = structlog.get_logger()
 
+CUT_NOTE: Final = 100
+"""Characters that a result may have beyond its maximum: it was cut in its process, and says so."""
 _FIELDS: Final = {one.name: one.type for one in msgspec.structs.fields(ContextChanges)}
 _ADAPTER: Final = pydantic.TypeAdapter(ToolDescriptor)
 
@@ -166,7 +168,9 @@ def _performed(descriptor: ToolDescriptor, most: int, reply: messages.Reply) -> 
     match reply:
         case messages.Returned():
             made = tuple(MadeFile(clean(one.path), one.content, clean(one.media_type)) for one in reply.made)
-            return Performed(bounded(clean(reply.text), most), _kept(name, reply.writes), _kept(name, reply.adds), made)
+            text = clean(reply.text)
+            text = text if len(text) <= most + CUT_NOTE else bounded(text, most)
+            return Performed(text, _kept(name, reply.writes), _kept(name, reply.adds), made)
         case messages.Checked():
             raise Told(reply.problem, code="bad_arguments")
         case messages.Refused():
