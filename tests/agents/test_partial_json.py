@@ -30,7 +30,7 @@ def cut(text: str, data: st.DataObject) -> list[str]:
 
 
 @given(OBJECTS, st.booleans(), st.sampled_from([None, 1]), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_object_in_any_fragments_gives_the_answer_of_a_whole_parse(
     value: dict[str, object], ascii_only: bool, indent: int | None, data: st.DataObject
 ) -> None:

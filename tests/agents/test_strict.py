@@ -285,7 +285,7 @@ def spoken(value: Any, schema: dict[str, Any]) -> Any:
     return {name: spoken(value[name], inner) if name in value else None for name, inner in schema["properties"].items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(named(pairs))
 def test_whatever_fits_a_schema_can_be_said_in_its_strict_form_and_comes_back(pair: Any) -> None:
     schema, value = pair

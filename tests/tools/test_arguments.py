@@ -143,7 +143,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.dictionaries(WORDS, VALUES, max_size=3))
 def test_our_idea_of_a_valid_schema_is_that_of_the_draft(schema: dict[str, Any]) -> None:
     wrapped = where(schema)
@@ -178,7 +178,7 @@ def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
     assert "not valid" in str(patterns.problem(pattern))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.text(alphabet="ab()[]*+?{}1,|\\^.-<:!", max_size=14))
 def test_any_text_is_judged(pattern: str) -> None:
     assert patterns.problem(pattern) is None or isinstance(patterns.problem(pattern), str)
