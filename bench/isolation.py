@@ -22,8 +22,8 @@ from longhouse.tools.toolbox import Toolbox
 
 CALLS = 1_000
 PACKAGE = "acme_bench"
+TIMEOUTS = {"loops": 3.0}
 TOOLS = """
-import os
 from longhouse.tools import BaseTool
 
 
@@ -33,6 +33,12 @@ class Echo(BaseTool):
 
     async def __call__(self, context, config=None, **kwargs):
         return self.text
+"""
+DEADLY = """
+import os
+from pathlib import Path
+
+from longhouse.tools import BaseTool
 
 
 class Exits(BaseTool):
@@ -44,9 +50,9 @@ class Exits(BaseTool):
 
 class Loops(BaseTool):
     "Never comes back."
-    timeout = 3.0
 
     def __call__(self, context, config=None, **kwargs):
+        (Path(__file__).parent / "looping").write_text(str(os.getpid()))
         while True:
             pass
 
@@ -57,13 +63,14 @@ class Takes(BaseTool):
     def __call__(self, context, config=None, **kwargs):
         return str(len(b"x" * 4 * 2**30))
 """
+"""What the tests of isolation use, too."""
 
 
 @asynccontextmanager
 async def _opened() -> AsyncIterator[tuple[Toolbox, ProcessPool]]:
     """A toolbox with the tools of a foreign package, and `here.echo` in this process."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / f"{PACKAGE}.py").write_text(TOOLS)
+        (Path(folder) / f"{PACKAGE}.py").write_text(TOOLS + DEADLY)
         sys.path.insert(0, folder)
         try:
             async with ProcessPool().running() as pool:
@@ -78,7 +85,7 @@ async def _opened() -> AsyncIterator[tuple[Toolbox, ProcessPool]]:
 
 def _described(name: str, cls: str) -> ToolDescriptor:
     binding = RuntimeBinding(python_entrypoint=f"{PACKAGE}:{cls}")
-    return ToolDescriptor(name=name, description_short=name, runtime_binding=binding)
+    return ToolDescriptor(name=name, description_short=name, runtime_binding=binding, timeout=TIMEOUTS.get(name))
 
 
 def _caller(toolbox: Toolbox) -> Callable[[str, str], Awaitable[Any]]:

@@ -99,12 +99,12 @@ async def own_session(under: Ground, owner: str = "local") -> str:
 
 
 async def _claim(under: Ground, session_id: str) -> None:
-    assert await leases.claim(under.db, session_id, "living")
+    assert (await leases.claim(under.db, session_id, "living")).lease
 
 
 async def _appending(under: Ground, session_id: str) -> Callable[[], Awaitable[None]]:
     """Appends a call and its outcome, as the holder does."""
-    lease = await leases.claim(under.db, session_id, "living")
+    lease = (await leases.claim(under.db, session_id, "living")).lease
     assert lease
     session, numbers = await journals.load(under.db, session_id), itertools.count()
 
@@ -121,7 +121,7 @@ async def _appending(under: Ground, session_id: str) -> Callable[[], Awaitable[N
 async def _asking(under: Ground) -> Callable[[], Awaitable[None]]:
     """Appends a question and its answer: the session joins those that wait for a person, and leaves them."""
     session_id = await own_session(under)
-    lease = await leases.claim(under.db, session_id, "living")
+    lease = (await leases.claim(under.db, session_id, "living")).lease
     assert lease
     session, numbers = await journals.load(under.db, session_id), itertools.count()
     waiting = extended(session, filling.ASKED[2:], clock.now())

@@ -11,7 +11,8 @@ PROGRAM = Path(sysconfig.get_path("scripts")) / "nats-server"
 
 
 class NatsServer:
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        self.options = options
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port: int = probe.getsockname()[1]
@@ -21,7 +22,7 @@ class NatsServer:
     async def start(self) -> None:
         """Ready when this returns."""
         self._process = await asyncio.create_subprocess_exec(
-            *(str(PROGRAM), "--addr", "127.0.0.1", "--port", str(self._port)),
+            *(str(PROGRAM), "--addr", "127.0.0.1", "--port", str(self._port), *self.options),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )

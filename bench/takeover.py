@@ -28,8 +28,6 @@ from bench.workers import Workers, working
 
 ALIVE: Final = 3
 """Workers when one is killed; a new one takes its place afterwards."""
-LEASE: Final = 6.0
-"""Seconds, as the settings have it."""
 LOOK_FOR: Final = 2.0
 """Seconds in which a woken worker might write."""
 

@@ -54,7 +54,7 @@ async def _claims(under: Ground) -> dict[str, Any]:
     await under.db.run("UPDATE sessions SET holder = 'bench' WHERE id = :id", id=own)
 
     async def claim() -> None:
-        assert await leases.claim(under.db, own, "bench")
+        assert (await leases.claim(under.db, own, "bench")).lease
 
     async with under.db.connection() as connection:
         await leases.register_worker(connection, "bench", node="bench", pid=0, slots=1)

@@ -62,6 +62,8 @@ class Member:
     """By which fault it is about to die."""
     is_ready: asyncio.Event = field(default_factory=asyncio.Event)
     is_frozen: bool = False
+    left_at: float = 0.0
+    """When it was told to leave; 0: it was not."""
 
     @property
     def url(self) -> str:
@@ -157,6 +159,14 @@ class House:
         self._mark_lost(member, why, time.time())
         member.process.send(signal.SIGKILL)
 
+    def dismiss(self, member: Member) -> None:
+        """SIGTERM: it brings its steps to their next record and leaves, and nothing of it counts as lost."""
+        assert member.process is not None
+        member.left_at = time.time()
+        member.is_ready.clear()
+        self.history.log("leaves", member=member.name, pid=member.process.pid)
+        member.process.send(signal.SIGTERM)
+
     def _mark_lost(self, member: Member, why: str, at: float) -> None:
         assert member.process is not None
         self.history.losses.append(Loss(pid=member.process.pid, kind="killed", at=at))
@@ -182,7 +192,7 @@ class House:
             member.lives += 1
             member.point, nth = self._next_point(member.role)
             log = self.folder / "logs" / f"{member.name}.{member.lives}.log"
-            member.killed, member.is_frozen = "", False
+            member.killed, member.is_frozen, member.left_at = "", False, 0.0
             member.process = Launched(
                 Launch(
                     command=_command(member),
@@ -231,6 +241,11 @@ class House:
             self.history.points[name] += 1
             self.history.kills["kill point"] += 1
             self._mark_lost(member, f"point {name}", died_at)
+            return
+        if member.left_at and member.process.code == 0:
+            # What it held while Postgres was away it could not give back: others take that over as from a lost one.
+            if not self.postgres.up.is_set() or any(ended >= member.left_at for _, ended in self.history.troubles):
+                self._mark_lost(member, "left while Postgres was in trouble", member.left_at)
             return
         self._mark_lost(member, "ended by itself", died_at)
         if not self.postgres.up.is_set() or any("Postgres" in line for line in last):

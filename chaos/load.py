@@ -224,8 +224,10 @@ class Load:
         for one in asked:
             if not is_calm and sum(one["session_id"].encode()) % 2:
                 continue
-            has_happened = f"{one['session_id']}:{one['call_id']}" in known
-            is_again = is_calm or one["kind"] == "worker_lost"
+            # A call that took workers down may be repeated: it is tried again, whatever became of it.
+            is_lost = one["kind"] == "worker_lost"
+            has_happened = not is_lost and f"{one['session_id']}:{one['call_id']}" in known
+            is_again = is_calm or is_lost
             decision = "happened" if has_happened else "did_not_happen" if is_again else "give_up"
             body = {"call_id": one["name"], "decision": decision, "result": "The ledger has it."}
             status, _ = await self.post(

@@ -13,7 +13,8 @@ from chaos.model import FAULTS
 from longhouse.store.database import PASSING, Database
 
 WEIGHTS: Final[Mapping[str, float]] = {
-    "worker": 0.45,
+    "worker": 0.35,
+    "leave": 0.10,
     "gateway": 0.20,
     "freeze": 0.15,
     "terminate": 0.10,
@@ -66,11 +67,12 @@ class Nemesis:
                 if not ready:
                     return
                 self._house.kill(self._random.choice(ready), kind)
-            case "freeze":
+            case "freeze" | "leave":
                 ready = [one for one in self._house.workers if one.is_ready.is_set() and not one.is_frozen]
                 if not ready:
                     return
-                self._start(self._freeze(self._random.choice(ready)))
+                chosen = self._random.choice(ready)
+                self._house.dismiss(chosen) if kind == "leave" else self._start(self._freeze(chosen))
             case "terminate":
                 await self._terminate()
             case "postmaster":
