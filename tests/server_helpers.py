@@ -274,6 +274,11 @@ async def sse(response: aiohttp.ClientResponse) -> AsyncIterator[Sse]:
             fields[name] = value.removeprefix(" ")
 
 
+def plan_nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """A node of a plan of Postgres, and all below it."""
+    return [plan, *(node for below in plan.get("Plans", ()) for node in plan_nodes(below))]
+
+
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
@@ -430,7 +435,7 @@ async def lost_after(db: Database, agent: str, task: str, *told: events.Event) -
     session_id, at, worker = f"{agent}_{uuid.uuid4()}", clock.now(), "a worker that is gone"
     begin = events.Opened(agent=agent, version=1, owner="local", conversation=session_id)
     await journals.open(db, session_id, begin, events.Prompted(trace="t1", content=(task,)), task=task)
-    lease = await leases.claim(db, session_id, worker)
+    lease = (await leases.claim(db, session_id, worker)).lease
     assert lease is not None
     start = events.Started(
         trace="t1", prompt=2, version=1, instance="i", limits=LIMITS, date="2026-01-31", approve_in_chat=True

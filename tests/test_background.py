@@ -34,7 +34,8 @@ async def told_of(*errors: Exception | None, away: background.Errors = ()) -> li
 
 async def test_trouble_is_told_once_until_it_is_over() -> None:
     lost = ConnectionResetError("gone")
-    assert await told_of(lost, lost, lost, None, lost, None) == ["database_unreachable"] * 2
+    told = await told_of(lost, lost, lost, None, lost, None, None)
+    assert told == ["database_unreachable", "database_reachable"] * 2
 
 
 async def test_a_defect_is_told_each_time_and_ends_nothing() -> None:
@@ -42,8 +43,17 @@ async def test_a_defect_is_told_each_time_and_ends_nothing() -> None:
 
 
 async def test_another_service_that_is_away_is_not_taken_for_postgres() -> None:
-    told = await told_of(LookupError("redis"), LookupError("redis"), ConnectionResetError(), None, away=(LookupError,))
-    assert told == ["service_unreachable", "database_unreachable"]
+    errors = (
+        LookupError("redis"),
+        LookupError("redis"),
+        ConnectionResetError(),
+        None,
+        LookupError("redis"),
+        None,
+        None,
+    )
+    told = await told_of(*errors, away=(LookupError,))
+    assert told == ["service_unreachable", "database_unreachable", "database_reachable", "service_unreachable"]
 
 
 async def test_a_cancellation_that_a_driver_swallows_ends_it_even_so() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from starlette.types import ASGIApp
 
-from longhouse import background
+from longhouse import background, prices
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.strategies.base import AgentRegistry
@@ -25,6 +25,7 @@ from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.auth import LOCAL, Authenticator
 from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
+from longhouse.api.usage import Prices
 from longhouse.background import Step
 from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.catalog.validation import CatalogValidator
@@ -50,10 +51,13 @@ from longhouse.runtime.bus.doorbell import Doorbell
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.engine import Engine, RetryLimits
+from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.file_cleanup import FileCleanup
 from longhouse.runtime.followers import LOOK_EVERY, Followers
+from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
+from longhouse.runtime.retention import Retention
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Worker, WorkerOptions, new_id
 from longhouse.search.finder import Finder
@@ -61,7 +65,7 @@ from longhouse.search.indexer import Indexer
 from longhouse.search.passages import PassageIndex
 from longhouse.search.selection import ToolSearchService
 from longhouse.settings import Settings
-from longhouse.store import leases, migrate, places, statistics
+from longhouse.store import fleet, leases, migrate, statistics
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Published
 from longhouse.store.database import Database, open_database
@@ -179,7 +183,9 @@ async def open_app(
                 from_memory=lambda: engine.tool_runner.from_memory,
                 memory=memory,
                 bus=bus,
-                waiting=lambda: places.waiting(db),
+                fleet=lambda: fleet.counts(db),
+                takeovers=lambda: engine.takeovers,
+                database_retries=lambda: db.retries,
             )
             asgi = server.build(
                 db,
@@ -196,6 +202,8 @@ async def open_app(
                 model_for=model_for,
                 model=configured_model(setup),
                 is_mirrored=settings.redis_url is not None,
+                retain_days=settings.retain_days,
+                prices=prices_of(settings),
             )
             app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
@@ -396,7 +404,7 @@ async def open_engine(
 ) -> AsyncIterator[tuple[Engine, Worker]]:
     """Starts the worker, and the upkeep of its instances and files."""
     db, settings = catalog.db, setup.settings
-    logs, reports = setup.folders("logs_dir"), setup.folders("reports_dir")
+    logs = setup.folders("logs_dir")
     retry_limits = RetryLimits(attended=settings.patience, unattended=15 * settings.patience)
     engine = Engine(
         db, bus, catalog, toolbox, offering, pool, worker=name, retry_limits=retry_limits, prior=prior,
@@ -404,12 +412,36 @@ async def open_engine(
     )  # fmt: skip
     options = WorkerOptions(settings.worker_slots, settings.lease_seconds, settings.max_running)
     worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)
-    cleanup = FileCleanup(db, _paths(settings.logs_dir, logs), _paths(settings.reports_dir, reports))
     if not works:
         yield engine, worker
         return
-    async with cleanup.running(), InstanceRegistry(db, pool, worker.id).kept(), worker.working():
+    inbox = Inbox(db, bus)
+    async with (
+        cleanup_of(setup, db).running(),
+        InstanceRegistry(db, pool, worker.id).kept(),
+        worker.working(),
+        Eraser(inbox).running(),
+        Retention(inbox, settings.retain_days).running(),
+    ):
         yield engine, worker
+
+
+def cleanup_of(setup: Configured, db: Database) -> FileCleanup:
+    """What removes the files of erased sessions from the folders of this machine."""
+    settings, logs, reports = setup.settings, setup.folders("logs_dir"), setup.folders("reports_dir")
+    return FileCleanup(db, _paths(settings.logs_dir, logs), _paths(settings.reports_dir, reports))
+
+
+async def remove_copies(setup: Configured, db: Database) -> str:
+    """Removes what this machine's folders and Redis have of erased sessions, for a command; why it could not."""
+    settings = setup.settings
+    await cleanup_of(setup, db).remove_erased()
+    if not settings.redis_url and not settings.log_dir:
+        return ""
+    integrations = await asyncio.to_thread(importlib.import_module, "longhouse.integrations.running")
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    trouble: str = await integrations.remove_erased(db, redis_url=url, log_dir=settings.log_dir)
+    return trouble
 
 
 def _paths(default: Path | None, others: Mapping[str, Path]) -> tuple[Path, ...]:
@@ -424,6 +456,10 @@ def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContext
         max_running=settings.max_running,
     )
     return Authenticator(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits).running()
+
+
+def prices_of(settings: Settings) -> Prices:
+    return Prices(prices.parse(settings.prices), settings.currency)
 
 
 def configured_model(setup: Configured) -> ConfiguredModel:

@@ -16,6 +16,7 @@ FIRST_PAUSE: Final = 0.05
 """Seconds to wait after a failed step; doubled after each further failure."""
 LONGEST_PAUSE: Final = 2.0
 DEFECT: Final = "background_task_failed"
+TROUBLES: Final = ("database_unreachable", "database_trouble")
 
 Step = Callable[[], Awaitable[None]]
 Errors = tuple[type[Exception], ...]
@@ -37,12 +38,19 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, away: Errors = ()
 
     `every`: seconds between two steps. `away`: errors which mean that another service the step needs is unreachable.
     """
-    task, trouble, pause = asyncio.current_task(), "", 0.0
+    task, trouble, pause, clock = asyncio.current_task(), "", 0.0, asyncio.get_running_loop().time
+    well_until = clock()
     while True:
-        trouble = await _attempt(name, step(), away=away, logged=trouble)
+        began, before = clock(), trouble
+        trouble = await _attempt(name, step(), away=away, logged=before)
         # A driver may replace a cancellation with its own error: the loop still ends.
         if task and task.cancelling():
             return
+        if not before:
+            well_until = began
+        # A step that lasts, as on a connection of its own, says at its end nothing about when Postgres came back.
+        elif not trouble and before in TROUBLES and clock() - began < LONGEST_PAUSE:
+            log.info("database_reachable", task=name, seconds=round(began - well_until, 1))
         pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE) if trouble else 0.0
         await asyncio.sleep(pause or every)
 

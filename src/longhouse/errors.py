@@ -33,6 +33,17 @@ class CallerError(LonghouseError):
         """Seconds after which the client may retry the request."""
 
 
+class ReadOnlySession(CallerError):  # noqa: N818 - it says what the session is
+    """The session came in a capsule: it is looked at, and never goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This session was imported from a capsule and is read-only: start a session of your own to go on.",
+            status=409,
+            code="session_read_only",
+        )
+
+
 class Deposed(LonghouseError):  # noqa: N818 - it says what happened to the worker
     """Another worker holds the session's lease: this worker stops, and neither reads nor retries."""
 

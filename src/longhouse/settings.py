@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from longhouse import prices as pricing
 from longhouse.errors import SetupError
 from longhouse.validation_messages import explain
 
@@ -30,10 +32,42 @@ def _schema(given: str) -> str:
 PREFIX: Final = "LONGHOUSE_"
 
 
+def _prices(given: tuple[str, ...]) -> tuple[str, ...]:
+    pricing.parse(given)
+    return given
+
+
 def _given_to_tools(names: tuple[str, ...]) -> tuple[str, ...]:
     if any(name.upper().startswith(PREFIX) for name in names):
         raise ValueError(f"variables that begin with {PREFIX} are the server's own and are not given to tools")
     return names
+
+
+NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
+
+
+def _nats(given: SecretStr | None) -> SecretStr | None:
+    """Refuses what the client would fail on later, with a piece of a password in its message."""
+    servers = given.get_secret_value().split(",") if given else []
+    if not all(map(_is_nats, servers)):
+        raise ValueError(
+            "should be an address such as nats://user:password@host:4222, or several with commas between them; "
+            "write / ? # , and % of a password as %2F %3F %23 %2C %25"
+        )
+    # One user for all: servers that the client hears of later come without any.
+    if len({server.rpartition("@")[0].partition("://")[2] for server in servers if "@" in server}) > 1:
+        raise ValueError("should name the same user and password in each address")
+    return given or None
+
+
+def _is_nats(server: str) -> bool:
+    try:
+        found = urlsplit(server if "://" in server else f"nats://{server}")
+        # An @ behind the address: a character of the password has ended it too early.
+        rest = f"{found.path}{found.query}{found.fragment}"
+        return found.scheme in NATS_SCHEMES and bool(found.hostname) and found.port != 0 and "@" not in rest
+    except ValueError:
+        return False
 
 
 class Settings(BaseSettings):
@@ -83,7 +117,7 @@ class Settings(BaseSettings):
     embeddings_model: str = "text-embedding-3-small"
     embeddings_table: File = None
     """A folder with an embedding table in place of the built-in one; not read when an endpoint is set."""
-    nats_url: SecretStr | None = None
+    nats_url: Annotated[SecretStr | None, AfterValidator(_nats)] = None
     """The NATS servers that carry hints between processes, separated by commas; without them, Postgres does."""
     redis_url: SecretStr | None = None
     """The Redis server to which conversations are mirrored."""
@@ -118,6 +152,13 @@ class Settings(BaseSettings):
     sessions_per_hour: int = Field(default=1_000, ge=1)
     max_running: int | None = Field(default=None, ge=1, le=1_000_000)
     """Sessions of each key that run at once; None: any number. The same in all processes."""
+    prices: Annotated[Items, AfterValidator(_prices)] = ()
+    """What a million tokens of a model cost, read and written: `gpt-4o-mini=0.15/0.60`, separated by commas."""
+    currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
+    """The currency of these prices."""
+
+    retain_days: int | None = Field(default=None, ge=1, le=36_500)
+    """Days after which sessions at rest are erased, unless their owner has another policy; None: never."""
 
     def file_of(self, name: Literal["config_file", "agents_file", "logging_config"]) -> Path | None:
         """The file of this setting: a file that is set must exist, the default file is read if it exists."""

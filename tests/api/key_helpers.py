@@ -71,7 +71,7 @@ def admin_of(house: House) -> Client:
     return Client(house, ADMIN, "admin")
 
 
-async def client_of(house: House, owner: str, role: str = "user", **limits: int) -> Client:
+async def client_of(house: House, owner: str, role: str = "user", **limits: Any) -> Client:
     """A client with a new key, made over the Admin API."""
     body = {"name": f"{owner}'s", "owner": owner, "role": role, **limits}
     async with admin_of(house).ask("POST", "/admin/keys", body) as response:

@@ -160,6 +160,9 @@ async def test_an_admin_reads_all_that_the_owner_reads_and_users_read_nothing_th
             if path.endswith(("/events", "/export")):
                 async with ann.ask("GET", path) as mine, root.ask("GET", admins) as theirs:
                     assert (mine.status, await mine.text()) == (theirs.status, await theirs.text()), path
+            elif path.endswith("/capsule"):
+                async with ann.ask("GET", path) as mine, root.ask("GET", admins) as theirs:
+                    assert (mine.status, theirs.status) == (200, 200)  # each says when it was made
             elif not path.endswith("/artifacts"):
                 assert await ann.got(path) == await root.got(admins), path
 

@@ -248,6 +248,19 @@ async def test_a_tool_that_is_not_well_described_is_refused_by_field(serving: Se
         assert await counted(house) == 0
 
 
+async def test_a_probe_that_cannot_be_asked_is_warned_of(serving: Serving) -> None:
+    async with serving() as house:
+        _, published = await sent(house, "POST", TOOLS, tool(probe="nobody", effect="once"))
+        [warning] = published["warnings"]
+        assert "probe" in warning
+        assert "there is no tool 'nobody' to ask" in warning
+        _, published = await sent(house, "POST", TOOLS, tool(probe="createfiletool", effect="once"))
+        assert "createfiletool does not only read" in published["warnings"][0]
+        both = [tool(probe="asked", effect="once"), tool(name="asked", effect="read")]
+        assert all("warnings" not in one for one in (await sent(house, "POST", TOOLS, both))[1]["data"])
+        assert "warnings" not in (await sent(house, "POST", TOOLS, tool(probe="clocktool", effect="once")))[1]
+
+
 async def test_all_mistakes_are_named_at_once(serving: Serving) -> None:
     async with serving() as house:
         wrong = tool(name=7, timeout=0, nonsense=1, effect="maybe", tags=["", "x"])

@@ -215,7 +215,7 @@ async def test_revoking_a_key_ends_what_it_has_open(serving: Serving) -> None:
             for stream, name in ((talk, ""), (watched, "error")):
                 last = (await ended(stream))[-1]
                 assert (last.event, last.json["error"]["code"]) == (name, "invalid_api_key")
-                assert last.json["error"]["message"] == "This API key was revoked."
+                assert last.json["error"]["message"] == "This API key was revoked or has expired."
             status, error = await asyncio.wait_for(waiting, 10)
             assert (status, error["code"]) == (401, "invalid_api_key")
             await inside(house, ann, 0)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from attack_helpers import ask
 
+from longhouse import clock
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Effect
@@ -48,7 +49,7 @@ async def lost_while_paying(db: Database) -> str:
         AGENT,
         "Pay Ann",
         events.Replied(calls=(events.ProviderCall(id="x", name="paytool", arguments="{}"),)),
-        events.Called(call="1-action-0", tool="paytool", arguments="{}", effect="once"),
+        events.Called(call="1-action-0", tool="paytool", arguments="{}", effect="once", deadline=clock.now()),
     )
 
 
@@ -77,8 +78,15 @@ async def test_a_lost_effect_becomes_a_question(serving: Serving, db: Database) 
         for what in ("approve", "deny"):
             status, told = await posted(house, session_id, "approval", decision(what))
             assert (status, told["error"]["code"]) == (409, "already_settled"), "nothing here waits to be approved"
+            wanted = "Nobody knows whether paytool happened: say happened, did_not_happen or give_up."
+            assert told["error"]["message"] == wanted
         status, told = await posted(house, session_id, "approval", {**decision("happened"), "call_id": "2-action-0"})
         assert (status, told["error"]["code"]) == (409, "already_settled")
+        assert told["error"]["message"] == "No call 2-action-0 waits here; open: 1-action-0."
+        [listed] = await questions_in(house, "/v1/questions")
+        assert listed["deadline"] is question["deadline"] is None, "its own time does not count for a person"
+        async with house.http.get("/metrics") as response:
+            assert "longhouse_sessions_in_doubt 1.0" in await response.text()
         async with house.http.get(f"/agents/{session_id}/state") as response:
             assert (await response.json())["state"] == "WAITING_FOR_CLARIFICATION", "the seed knows no other word"
         async with house.http.get("/agents") as response:
@@ -139,7 +147,8 @@ async def test_a_person_says_what_became_of_it(
         decided = next(r.event for r in await house.journal(session_id) if isinstance(r.event, events.Decided))
         assert (decided.decision, decided.by) == (sent["decision"], "user")
         assert decided.comment == sent.get("comment", "")
-        assert (await posted(house, session_id, "approval", sent))[0] == 409, "a decision is made once"
+        status, told = await posted(house, session_id, "approval", sent)
+        assert (status, told["error"]["message"]) == (409, "1-action-0 was answered or decided already.")
 
 
 async def test_a_step_that_lost_its_workers_is_a_question_that_takes_two_decisions(
@@ -170,6 +179,7 @@ async def test_a_step_that_lost_its_workers_is_a_question_that_takes_two_decisio
         for what in ("approve", "deny", "happened"):
             status, told = await posted(house, again, "approval", {"call_id": names[again], "decision": what})
             assert (status, told["error"]["code"]) == (409, "already_settled"), "these are no answers to it"
+            assert told["error"]["message"].endswith("in this step: say did_not_happen (try it again) or give_up.")
 
         trying = {"call_id": names[again], "decision": "did_not_happen"}
         assert (await posted(house, again, "approval", trying))[0] == 202
@@ -289,7 +299,7 @@ async def test_a_prompt_in_the_queue_is_cancelled_before_it_starts(serving: Serv
     async with db.connection() as connection:
         # Held by a worker that lives and does nothing.
         await leases.register_worker(connection, "slow", node="n", pid=1, slots=1)
-        assert await leases.claim(db, session_id, "slow")
+        assert (await leases.claim(db, session_id, "slow")).lease
         async with serving(ask) as house:
             shown = await house.session(session_id)
             assert (shown["state"], shown["queued"], shown["task"]) == ("INITED", 1, None)

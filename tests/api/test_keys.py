@@ -15,13 +15,14 @@ from longhouse.api.rate_limits import Bucket, KeyLimits, Meter
 from longhouse.cli import keys as commands
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
-from longhouse.store import keys
+from longhouse.store import budgets, keys
 from longhouse.store.database import Database
 from server_helpers import Serving, content, launched_words, sse
 
 SHOWN = {
-    "id", "name", "owner", "role", "rate_limit", "max_concurrent", "sessions_per_hour", "max_running", "created_at",
-    "revoked_at", "last_used_at",
+    "id", "name", "owner", "role", "rate_limit", "max_concurrent", "sessions_per_hour", "max_running",
+    "tokens_per_day", "tokens_per_month", "turns_per_day", "turns_per_month", "read_only", "templates", "expires_at",
+    "created_at", "revoked_at", "last_used_at", "former_until",
 }  # fmt: skip
 NEW = {"name": "the website", "owner": "shop", "role": "user"}
 
@@ -56,10 +57,12 @@ async def test_a_key_tells_its_limits_what_it_used_and_when(serving: Serving) ->
         depot, before = (await admin.got("/admin/keys"))["data"]
         assert (depot["last_used_at"], before["last_used_at"]) == (None, None)
         held = {"rate_limit": 7, "max_concurrent": 9, "sessions_per_hour": 1000, "max_running": None}
-        assert before["limits"] == held
+        assert before["limits"] == {**held, **dict.fromkeys(budgets.NAMES)}
         await shop.say("hi")
         _, row = (await admin.got("/admin/keys"))["data"]
-        assert row["used"] == {"rate_limit": 1, "max_concurrent": 0, "sessions_per_hour": 1, "max_running": 0}
+        counted = {"rate_limit": 1, "max_concurrent": 0, "sessions_per_hour": 1, "max_running": 0}
+        assert {name: row["used"][name] for name in counted} == counted
+        assert (row["used"]["turns_per_day"], row["used"]["turns_per_month"]) == (1, 1)
         assert row["last_used_at"] > before["created_at"]
         # No request writes it: what was used is written together, now and then, and never set back.
         in_table = "SELECT last_used_at FROM api_keys WHERE id = :id"
@@ -168,9 +171,10 @@ async def test_a_revoked_key_opens_nothing_from_then_on(serving: Serving) -> Non
         assert await admin.status("DELETE", f"/admin/keys/{ann.id}") == 204
         assert await ann.status("GET", "/v1/models") == 401
         assert await other.status("GET", "/v1/models") == 200, "the owner's other key is another key"
-        [row] = [key for key in (await admin.got("/admin/keys"))["data"] if key["id"] == ann.id]
+        revoked = {key["id"]: key["revoked_at"] for key in (await admin.got("/admin/keys"))["data"]}
         assert await admin.status("DELETE", f"/admin/keys/{ann.id}") == 204
-        assert row in (await admin.got("/admin/keys"))["data"], "once is enough"
+        again = {key["id"]: key["revoked_at"] for key in (await admin.got("/admin/keys"))["data"]}
+        assert again == revoked, "once is enough"
         for unknown in ("key_0", "admin", "%00", "x" * 500):
             status, error = await admin.refused("DELETE", f"/admin/keys/{unknown}")
             assert (status, error["code"]) == (404, "key_not_found")

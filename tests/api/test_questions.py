@@ -22,7 +22,7 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, leases, questions
 from longhouse.store.database import Database
 from longhouse.store.questions import QuestionFilter
-from server_helpers import LIMITS, House, Serving, Sse, process, sse
+from server_helpers import LIMITS, House, Serving, Sse, plan_nodes, process, sse
 
 HOSTILE = '</script><img src=x onerror=alert(1)> "quoted" \u202e да 是'
 
@@ -60,7 +60,7 @@ async def lost_while_paying(db: Database, owner: str) -> str:
     session_id, at = f"master_{uuid.uuid4()}", clock.now()
     begin = events.Opened(agent="master", version=1, owner=owner, conversation=session_id)
     await journals.open(db, session_id, begin, events.Prompted(trace="t1", content=("Pay  Ann",)), task="Pay  Ann")
-    lease = await leases.claim(db, session_id, "a worker that is gone")
+    lease = (await leases.claim(db, session_id, "a worker that is gone")).lease
     assert lease is not None
     new: list[events.Event] = [
         events.Started(trace="t1", prompt=2, version=1, instance="i", limits=LIMITS, date="2026-01-31"),
@@ -303,15 +303,9 @@ async def test_of_ten_thousand_sessions_only_those_on_the_page_are_read(db: Data
     resting = list(await questions._first_sessions(db, asked, None, 51))
     assert {one.session_id for one in found} == set(resting)
     explained = await db.rows(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {statement}", resting=resting, **values)
-    nodes = list(plan_nodes(msgspec.json.decode(explained[0][0])[0]["Plan"]))
+    nodes = plan_nodes(msgspec.json.decode(explained[0][0])[0]["Plan"])
     read = [node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name")]
     assert max(read) <= 200, "five hundred wait"
-
-
-def plan_nodes(node: Any) -> Any:
-    yield node
-    for below in node.get("Plans", ()):
-        yield from plan_nodes(below)
 
 
 async def test_the_checksum_of_a_list_changes_with_its_owners_sessions_only(serving: Serving) -> None:

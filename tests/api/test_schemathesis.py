@@ -17,7 +17,7 @@ from schemathesis import Case, GenerationMode
 from longhouse.api.admin.docs import EXAMPLES
 from server_helpers import House, Serving
 
-REQUESTS: Final = 3
+REQUESTS: Final = 2
 """Made for each operation, fitting and not; each is sent as it is, and about things that exist."""
 PATIENCE: Final = 20.0
 """Seconds that an answer may take to begin."""
@@ -48,7 +48,9 @@ class Caller:
         path = case.operation.path
         named = {**self.known, "name": EXAMPLES["template" if "templates" in path else "tool"]["name"]}
         if path.startswith("/admin/"):
-            named["session_id"] = self.known["admin_session_id"]
+            named |= {
+                key.removeprefix("admin_"): value for key, value in self.known.items() if key.startswith("admin_")
+            }
         case.path_parameters.update({key: named[key] for key in named.keys() & case.path_parameters.keys()})
         if case.meta and case.meta.generation.mode is GenerationMode.POSITIVE:
             case.headers.clear()
@@ -129,11 +131,21 @@ async def prepared(house: House) -> dict[str, str]:
     for kind, change in (("tool", {"timeout": 1.0}), ("template", {"follow": "pinned"})):
         for body in (EXAMPLES[kind], {**EXAMPLES[kind], **change}):
             assert await admin.status("POST", f"/admin/{kind}s", body) == 201
-    key = (await client_of(house, "ann")).id
+    client = await client_of(house, "ann")
+    # What is erased by its user or its conversation, by its owner and by an admin, is asked for by nobody else.
+    for who, user, chat in ((admin, "u-1", "c-1"), (client, "u-2", "c-2"), (client, "u-3", "c-3")):
+        assert "model" in await who.say("hi", user=user, chat_id=chat)
     assert await admin.status("PUT", "/v1/memory/files/notes.md", {"content": "x"}) == 201
     # An agent may ask only so often in one turn: each way to answer has a session of its own.
-    named = {"session_id": session, "admin_session_id": theirs, "agent_id": other, "model": session, "key_id": key}
-    return {**named, "reg_id": "rules", "version": "1", "step": "1", "path": "notes.md"}
+    named = {
+        "session_id": session,
+        "admin_session_id": theirs,
+        "agent_id": other,
+        "model": session,
+        "key_id": client.id,
+    }
+    erased = {"user": "u-1", "owner": "ann", "admin_user": "u-2", "admin_conversation_id": "c-3"}
+    return {**named, **erased, "reg_id": "rules", "version": "1", "step": "1", "path": "notes.md"}
 
 
 async def test_no_request_makes_us_fail(serving: Serving) -> None:

@@ -5,6 +5,8 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+import pytest
 from key_helpers import admin_of, client_of, keyed
 
 from delegating_server import Role, answer, ask, in_steps, playing, question, session_of, task_of
@@ -16,10 +18,11 @@ from longhouse.journal.counters import Counters
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, calls, say
-from longhouse.store import journals, session_counters, session_lists
+from longhouse.store import journals, session_counters, session_lists, sessions
+from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 from old_database import OLD_JOURNALS, brought
-from server_helpers import AGENT, BEGAN, House, Serving, opened, prompted, returned, started, used
+from server_helpers import AGENT, BEGAN, House, Serving, opened, plan_nodes, prompted, returned, started, used
 
 LONG = "Wie viel\tregnet es\nin Bergen \u202eund\x07 warum, wenn man die Nachbarn fragt, gerade dort mehr als anderswo?"
 
@@ -269,3 +272,34 @@ async def test_a_reader_and_an_erasure_do_not_disturb_each_other(serving: Servin
         assert list(done[:4]) == [200] * 4
         kept = await house.db.rows("SELECT session_id FROM session_counters ORDER BY 1")
         assert [row["session_id"] for row in kept] == sorted(ids[1::2])
+
+
+FINISHED = """
+    INSERT INTO sessions (id, owner, conversation_id, side, agent, head, due, version, state, created_at, updated_at)
+    SELECT 's' || n, 'local', 'c' || n, 'root', 'a', 2, false, 1, 'COMPLETED', now() - n * interval '1 second', now()
+    FROM generate_series(1, 10000) n
+"""
+
+
+@pytest.mark.parametrize("owner", ["local", None])
+async def test_of_ten_thousand_sessions_only_those_in_the_state_are_read(
+    db: Database, owner: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db.run(FINISHED)
+    await db.run("UPDATE sessions SET state = 'FAILED' WHERE id IN ('s17', 's9000')")
+    await db.run("ANALYZE sessions")
+    asked: list[tuple[str, dict[str, Any]]] = []
+    ask = Database.rows
+
+    async def rows(self: Database, sql: str, **values: Any) -> Any:
+        asked.append((sql, values))
+        return await ask(self, sql, **values)
+
+    monkeypatch.setattr(Database, "rows", rows)
+    for _ in range(8):  # after five, Postgres may keep a plan that fits any state
+        found = await sessions.sessions(db, owner=owner, limit=51, state="FAILED")
+    assert [one.id for one in found] == ["s17", "s9000"]
+    sql, values = asked[-1]
+    [explained] = await db.rows(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {sql}", **values)
+    [read] = [node for node in plan_nodes(msgspec.json.decode(explained[0])[0]["Plan"]) if node.get("Relation Name")]
+    assert (read["Actual Rows"], read.get("Rows Removed by Filter", 0)) == (2, 0)

@@ -177,7 +177,7 @@ async def test_a_session_that_has_not_begun_has_no_turns(db: Database) -> None:
 async def test_a_turn_whose_start_is_a_long_event_has_its_task(db: Database) -> None:
     opening = events.Opened(agent=AGENT, version=1, owner="local", conversation="c")
     await journals.open(db, "s_1", opening, prompted("Go."), task="Go.")
-    lease = await leases.claim(db, "s_1", "w")
+    lease = (await leases.claim(db, "s_1", "w")).lease
     assert lease is not None
     denied = tuple(f"tool_{n}" for n in range(10_000))
     new = [msgspec.structs.replace(started(2), rights=events.Rights(denied=denied))]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import structlog
 from attack_helpers import ask, chat, refusal
+from key_helpers import admin_of, client_of, keyed
 
 from document_texts import ENGLISH
 from longhouse.agents.schema import resolve
@@ -30,13 +31,15 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database, open_database
 from longhouse.tools.toolbox import Toolbox
 from pages import ROOT
-from server_helpers import House, Serving
+from postgres_proxy import lines
+from server_helpers import AGENT, House, Serving, lost_after
 
 BELOW_SESSIONS = {
     "": {"get", "delete"},
     "/effects": {"get"},
     "/timeline": {"get"},
     "/export": {"get"},
+    "/capsule": {"get"},
     "/steps": {"get"},
     "/messages": {"get"},
     "/events": {"get"},
@@ -69,12 +72,20 @@ ROUTES = {
     "/v1/conversations/{conversation_id}/interactions/compress": {"post"},
     "/v1/conversations/{conversation_id}/interactions/memory": {"get"},
     "/v1/conversations/{conversation_id}/interactions/prune": {"post"},
+    "/v1/conversations/{conversation_id}": {"delete"},
+    "/v1/users/{user}": {"delete"},
+    "/admin/owners/{owner}": {"delete"},
+    "/admin/owners/{owner}/conversations/{conversation_id}": {"delete"},
+    "/admin/owners/{owner}/users/{user}": {"delete"},
+    "/admin/owners/{owner}/retention": {"put", "delete"},
+    "/admin/retention": {"get"},
     "/v1/memory/files": {"get"},
     "/v1/memory/files/{path}": {"get", "put", "delete"},
     "/v1/documents": {"get", "post"},
     "/v1/documents/{reg_id}": {"get", "delete"},
     "/v1/documents/{reg_id}/pages": {"get"},
     "/v1/statistics": {"get"},
+    "/v1/usage": {"get"},
     "/agents": {"get"},
     "/agents/{agent_id}/state": {"get"},
     "/agents/{agent_id}/provide_clarification": {"post"},
@@ -82,9 +93,10 @@ ROUTES = {
     "/ready": {"get"},
     "/metrics": {"get"},
     "/admin/keys": {"get", "post"},
-    "/admin/keys/{key_id}": {"delete"},
+    "/admin/keys/{key_id}": {"delete", "patch"},
     "/admin/keys/{key_id}/rotate": {"post"},
     "/admin/statistics": {"get"},
+    "/admin/usage": {"get"},
     "/admin/operations": {"get"},
     "/admin/mcp": {"get"},
     "/admin/sessions": {"get"},
@@ -280,6 +292,50 @@ async def test_metrics_come_without_what_postgres_counts_while_it_is_away(
             page = await numbers.page()
     assert b"longhouse_documents{" not in page
     assert b"longhouse_sessions_busy 0.0" in page
+
+
+async def test_those_who_watch_see_how_the_fleet_is_doing(serving: Serving, db: Database) -> None:
+    def shown(page: str) -> dict[str, float]:
+        starts = ("longhouse_worker", "longhouse_sessions_without", "longhouse_takeovers_t", "longhouse_database_r")
+        found = [line.partition(" ")[::2] for line in page.splitlines() if line.startswith(starts)]
+        return {name.removeprefix("longhouse_"): float(value) for name, value in found}
+
+    lost = await lost_after(db, AGENT, "Are you there?")
+    none = {"workers": 0, "worker_slots": 0, "sessions_without_worker": 1, "takeovers_total": 0}
+    there = {"database_reachable": 1, "database_retries_total": 0}
+    async with serving(works=False) as gateway:
+        assert shown(await metrics(gateway)) == {**none, **there}
+        async with serving(lambda body: call("finalanswertool", answer="Here.")) as house:
+            await house.until(lost, "COMPLETED")
+            some = {"workers": 1, "worker_slots": 8, "sessions_without_worker": 0}
+            assert shown(await metrics(house)) == {**some, **there, "takeovers_total": 1}
+            assert shown(await metrics(gateway)) == {**some, **there, "takeovers_total": 0}
+
+
+async def test_metrics_are_told_while_postgres_is_away(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of the settings is known without it, and no scrape is counted for the limits of its key."""
+    monkeypatch.setattr("longhouse.api.metrics.COUNTED_WITHIN", 0.05)
+    monkeypatch.setattr("longhouse.api.auth.FOUND_WITHIN", 0.05)
+    monkeypatch.setattr("longhouse.api.server.READY_WITHIN", 0.05)
+    async with lines(dsn) as (address, between), keyed(Serving(address), rate_limit=2) as house:
+        stored = await client_of(house, "ann", "admin")
+        between.freeze()
+        try:
+            for _ in range(3):
+                async with asyncio.timeout(10), admin_of(house).ask("GET", "/metrics") as response:
+                    assert response.status == 200
+                    page = await response.text()
+                    assert "longhouse_sessions_busy 0.0" in page
+                    assert "longhouse_database_reachable 0.0" in page
+                    assert "longhouse_workers" not in page
+                    assert "x-ratelimit-limit-requests" not in response.headers
+            for client, path in ((stored, "/metrics"), (admin_of(house), "/ready")):
+                assert await client.status("GET", path) == 503
+        finally:
+            between.thaw()
+        monkeypatch.setattr("longhouse.api.auth.FOUND_WITHIN", 30.0)
+        for _ in range(3):
+            assert await stored.status("GET", "/metrics") == 200
 
 
 async def test_calls_that_are_refused_are_counted_by_the_reason(serving: Serving) -> None:

@@ -224,10 +224,15 @@ async def test_tools_that_cannot_be_used_here_are_named_before_an_agent_stumbles
         await catalog.tools.publish([fine, pay, *given], by="a test")
         await catalog.tools.publish([replace(fine, name="off", runtime_binding=given[0].runtime_binding)], by="a test")
         await catalog.tools.deactivate("off")
-        with pytest.raises(SetupError, match=f"9 of {len(TOOLS) + 11} active tools cannot be used here"):
+        unasked = {"asks": "nobody", "asks_writer": "createfiletool", "asks_clock": "clocktool"}
+        once = [replace(fine, name=name, effect="once", probe=probe) for name, probe in unasked.items()]
+        await catalog.tools.publish(once, by="a test")
+        with pytest.raises(SetupError, match=f"9 of {len(TOOLS) + 14} active tools cannot be used here"):
             await check_output(settings, capsys)
         lines = capsys.readouterr().out.splitlines()
         problems = {line.partition("@1: ")[0]: line.partition("@1: ")[2] for line in lines if "@1: " in line}
+        assert problems.pop("asks") == "its probe: there is no tool 'nobody' to ask: a person will be asked instead"
+        assert problems.pop("asks_writer").startswith("its probe: createfiletool does not only read")
         assert problems.keys() == wrong.keys()
         for name, (_, _, words) in wrong.items():
             assert words in problems[name]

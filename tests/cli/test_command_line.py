@@ -29,6 +29,23 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, va
         Settings()
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("nats://me:se/sEcReT9@host:4222", "nats://me:se#sEcReT9@host", "nats://me:se?sEcReT9@host:4222"),
+        *("nats://me:4222/sEcReT9@host", "nats://me:se,sEcReT9@host", "nats://[sEcReT9@host", "http://me:sEcReT9@host"),
+        "nats://me:sEcReT9@host,nats://you:sEcReT9@host",
+    ],
+)
+def test_an_address_of_nats_that_is_none_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(SetupError, match="LONGHOUSE_NATS_URL: should ") as refused:
+        Settings(nats_url=address)
+    assert "sEcReT9" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert Settings(nats_url="").nats_url is None
+    assert Settings(nats_url="nats://me:a%2Fb@host:4222,tls://me:a%2Fb@[::1],host:4222,host").nats_url
+
+
 def test_what_is_refused_ends_in_one_sentence(tmp_path: Path) -> None:
     done = completed("serve", folder=tmp_path, LONGHOUSE_PORT="abc")
     assert done.returncode == 1
@@ -40,6 +57,18 @@ async def test_an_address_of_redis_that_is_none_is_named() -> None:
     with pytest.raises(SetupError, match="LONGHOUSE_REDIS_URL is not an address"):
         async with open_redis("foo"):
             pass
+
+
+@pytest.mark.parametrize("secret", ["pgSEC/RET", "pgSEC#RET", "pgSEC?RET", "pgSEC[RET"])
+def test_an_address_of_postgres_that_is_none_tells_nothing_of_its_password(tmp_path: Path, secret: str) -> None:
+    done = completed(
+        "migrate", folder=tmp_path, LONGHOUSE_DATABASE_URL=f"postgresql://me:{secret}@127.0.0.1:1/longhouse"
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("longhouse: LONGHOUSE_DATABASE_URL is not an address such as postgresql://")
+    assert "are written as %2F %23" in done.stderr
+    assert "SEC" not in done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_who_looks_in_the_wrong_folder_is_told_so_and_leaves_no_trace(tmp_path: Path) -> None:

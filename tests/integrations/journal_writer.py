@@ -32,7 +32,7 @@ class Scribe:
     async def record(self, session_id: str, *new: Event) -> None:
         """What the worker that holds the session appends."""
         if session_id not in self._leases:
-            lease = await leases.claim(self.db, session_id, "scribe")
+            lease = (await leases.claim(self.db, session_id, "scribe")).lease
             assert lease is not None
             self._leases[session_id] = lease
         before, at = await journals.load(self.db, session_id), clock.now()

@@ -278,6 +278,32 @@ def test_an_uncertain_call_waits_for_approval_until_somebody_settles_it() -> Non
     assert [call.call for call in again.due_calls] == ["1-action-0"]
 
 
+@pytest.mark.parametrize("code", ["abandoned", "cancelled", "worker_lost"])
+def test_what_was_broken_off_may_have_happened_unless_it_still_needed_approval(code: str) -> None:
+    told: list[events.Event] = [
+        *RUNNING,
+        events.Replied(),
+        used("doubtful", effect="once"),
+        used("lost", effect="idempotent"),
+        used("runs", effect="once"),
+        used("unapproved", effect="once", approve_by=BEGAN),
+        events.Resumed(worker="w2", previous="w1", unbegun=("doubtful", "runs")),
+        events.Decided(call="doubtful", decision="unknown", by="w2", comment="it did not answer"),
+        *(
+            events.Returned(call=call, outcome=Fault(code=code, message="over"))
+            for call in ("doubtful", "lost", "runs")
+        ),
+        events.Returned(call="unapproved", outcome=Fault(code=code, message="over")),
+    ]
+    records = [events.Recorded(seq=1 + nth, at=BEGAN, event=event) for nth, event in enumerate(told)]
+    assert [(one.call, one.state, one.doubt, one.lost) for one in effects_of(records)] == [
+        ("doubtful", "unknown", "it did not answer", 1),
+        ("lost", "unknown", "", 1),
+        ("runs", "unknown", "", 1),
+        ("unapproved", "not_begun", "", 0),
+    ]
+
+
 def test_calls_that_were_surely_not_begun_are_no_question() -> None:
     session = folded(
         *RUNNING,

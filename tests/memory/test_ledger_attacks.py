@@ -31,7 +31,7 @@ async def turn(db: Database, session_id: str, conversation: str, text: str, *, o
     prompt = prompted(text, trace=f"{session_id} {text}")
     if is_new:
         seq = (await journals.open(db, session_id, about, prompt, task="")).seq
-        assert await leases.claim(db, session_id, "w")
+        assert (await leases.claim(db, session_id, "w")).lease
     else:
         seq = (await journals.add(db, session_id, [prompt], trace=prompt.trace)).seq
     begun = started(seq, trace=prompt.trace)

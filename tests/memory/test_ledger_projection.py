@@ -42,7 +42,7 @@ class Journal:
 
     async def append(self, *new: Event, at: datetime = NOON) -> None:
         if not self._fence:
-            lease = await leases.claim(self.db, self.id, "w")
+            lease = (await leases.claim(self.db, self.id, "w")).lease
             assert lease
             self._fence = lease.fence
         before = await journals.load(self.db, self.id)

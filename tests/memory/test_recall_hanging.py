@@ -85,7 +85,7 @@ async def test_chats_and_uploads_go_on_by_words(serving: Serving) -> None:
 async def spoken(db: Database, text: str) -> None:
     about = events.Opened(agent=AGENT, version=1, owner="local", conversation="c")
     seq = (await journals.open(db, "s", about, prompted(text), task="")).seq
-    assert await leases.claim(db, "s", "w")
+    assert (await leases.claim(db, "s", "w")).lease
     await journals.note(db, "s", [started(seq), events.Finished(answer="I see.")], trace="t")
 
 

@@ -16,7 +16,7 @@ from server_helpers import AGENT, prompted, started, turn_of
 async def spoken(db: Database, session_id: str, text: str, *, user: str = "ann") -> None:
     about = events.Opened(agent=AGENT, version=1, owner="shop", user=user, conversation=f"then {session_id}")
     seq = (await journals.open(db, session_id, about, prompted(text), task="")).seq
-    assert await leases.claim(db, session_id, "w")
+    assert (await leases.claim(db, session_id, "w")).lease
     noted = events.Noted(text=f"Noted: {text}")
     await journals.note(db, session_id, [started(seq), noted, events.Finished(answer="I see.")], trace="t")
 

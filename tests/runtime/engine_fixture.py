@@ -107,7 +107,7 @@ class Room:
         return placed.session_id
 
     async def claim(self, session_id: str, worker: str = "w1") -> Lease:
-        lease = await leases.claim(self.db, session_id, worker)
+        lease = (await leases.claim(self.db, session_id, worker)).lease
         assert lease is not None
         return lease
 

@@ -6,7 +6,8 @@ import pytest
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus.items import Draft, Facts, Fragment, Item, JournalGrew
+from longhouse.runtime.bus.hints import Ask, Hint, News
+from longhouse.runtime.bus.items import Draft, Facts, Fragment, Item, JournalGrew, Written
 from longhouse.runtime.bus.local import Bus, Subscription
 from server_helpers import BEGAN
 
@@ -106,3 +107,44 @@ def test_a_deposed_draft_does_not_take_the_new_one_with_it() -> None:
         leaving.__exit__(None, None, None)
         assert bus.draft("s") is new
     assert bus.draft("s") is None
+
+
+class Sent:
+    """A relay that keeps what it should carry."""
+
+    reconnects = 0
+    is_connected = True
+
+    def __init__(self) -> None:
+        self.hints: list[Hint] = []
+
+    def send(self, hint: Hint) -> None:
+        self.hints.append(hint)
+
+    def follow(self, session_id: str) -> None:
+        pass
+
+    unfollow = attend = follow
+
+
+async def test_a_draft_that_has_a_gap_is_asked_for_once_and_what_is_known_is_not_told_again() -> None:
+    relay = Sent()
+    bus = Bus(relay)
+    with bus.subscribed("s") as subscription:
+        for number in range(5):
+            bus.receive(News("s", Fragment(1, 1, "content", 5 + number, "x")))
+        assert relay.hints == [Ask("s")]
+        whole, more = Written(1, 1, "12345xxxxx", "hm"), Fragment(1, 1, "content", 8, "xx, and more")
+        bus.receive(News("s", whole))
+        await taken(subscription)
+        # Somebody elsewhere asks too: the pieces of the answer are known here.
+        for item in (Written(1, 1, "123", ""), Fragment(1, 1, "content", 3, "45xxxxx"), more, whole):
+            bus.receive(News("s", item))
+        assert await taken(subscription) == [more]
+        assert bus.draft("s") == Draft(1, 1, "12345xxxxx, and more", "hm")
+        for number in range(5):
+            bus.receive(News("s", Fragment(1, 1, "content", 30 + number, "y")))
+        for number in range(5):
+            bus.receive(News("s", Fragment(2, 1, "content", 30 + number, "z")))
+        assert relay.hints == [Ask("s")] * 3
+    assert bus == Bus(relay)

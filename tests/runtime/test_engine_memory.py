@@ -236,7 +236,7 @@ async def test_what_is_told_while_the_model_is_asked_is_shown_from_the_next_step
         asked = await replay.asked_at(db, session_id, step)
         names = [ref.rpartition("@")[0] for ref in asked.offered]
         offered = [tool for name in names if (tool := room.toolbox.find(name))]
-        again = await replay.composed(memory, asked, room.template, offered)
+        again, _ = await replay.composed(memory, asked, room.template, offered)
         assert again.digest == asked.replied.digest
 
 

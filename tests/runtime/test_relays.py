@@ -5,8 +5,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+import structlog
 from bench.nats_server import NatsServer, nats_server
 
 from longhouse.journal import events
@@ -14,12 +16,18 @@ from longhouse.journal.events import Recorded
 from longhouse.runtime.bus.doorbell import Doorbell
 from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import NEVER, Bus, Subscription
-from longhouse.runtime.bus.nats import NatsRelay
-from longhouse.store.database import Database
+from longhouse.runtime.bus.nats import AWAY, NOT_SECURE, REFUSED, NatsRelay
+from longhouse.runtime.bus.nats import LARGEST as LARGEST_MESSAGE
+from longhouse.store.database import Database, open_database
 from longhouse.store.notifications import LARGEST
 from server_helpers import BEGAN
 
 FACTS = Facts((Recorded(seq=7, at=BEGAN, event=events.Finished(answer="x")),))
+HELD = """
+    INSERT INTO sessions (id, owner, conversation_id, side, agent, label, version, head, fence, holder, due, state,
+                          created_at, updated_at)
+    VALUES ('s', 'o', 'c', 'root', 'a', '', 1, 1, 1, 'worker-0', true, 'RESEARCHING', now(), now())
+"""
 
 
 @dataclass
@@ -141,11 +149,7 @@ async def test_a_follower_hears_what_another_process_does_and_nothing_of_other_s
 
 async def test_who_joins_in_the_middle_gets_what_is_written_so_far(fleet: Fleet, db: Database) -> None:
     worker, gateway = await fleet.joined(), await fleet.joined(works=False)
-    await db.run(
-        "INSERT INTO sessions (id, owner, conversation_id, side, agent, label, version, head, fence, holder, due,"
-        " state, created_at, updated_at)"
-        " VALUES ('s', 'o', 'c', 'root', 'a', '', 1, 1, 1, 'worker-0', true, 'RESEARCHING', now(), now())"
-    )
+    await db.run(HELD)
     draft = Draft(after=1, fence=1, content="Half of ", reasoning="hm")
     with worker.bus.drafting("s", draft), gateway.bus.subscribed("s") as late:
         assert await heard(late, Written(1, 1, "Half of ", "hm")) == [Written(1, 1, "Half of ", "hm")]
@@ -212,23 +216,87 @@ async def test_hints_come_again_when_what_carries_them_was_away(fleet: Fleet, db
                     break
 
 
-async def test_nats_may_be_away_at_the_start(db: Database) -> None:
+async def test_nats_may_be_away_at_the_start_as_may_postgres_when_it_comes(db: Database, dsn: str) -> None:
     server = NatsServer()
     fleet = Fleet(db, server)
-    joining = asyncio.create_task(fleet.joined())
-    first = await joining  # alone, it waits for nobody
-    first.bus.publish("s", JournalGrew(1))
+    async with open_database(dsn, schema=db.schema) as gone:
+        pass
+    bus = Bus()
+    relay = bus.relay = NatsRelay(gone, bus, "alone", "house", works=True)
+    with structlog.testing.capture_logs() as logs:
+        first = await fleet.joined()  # alone, it waits for nobody
+        first.bus.publish("s", JournalGrew(1))
+        await until(lambda: logs)
+        assert [(one["log_level"], one["event"], one["error"]) for one in logs] == [
+            ("warning", "bus_disconnected", "ConnectionRefusedError")
+        ]
+        async with relay.connected([server.url]):
+            with bus.subscribed("followed"):
+                await server.start()
+                try:
+                    other = await fleet.joined()
+                    assert isinstance(other.bus.relay, NatsRelay)
+                    assert other.bus.relay.is_connected
+                    # Who is asked for what is written is in Postgres; the connection stays all the same.
+                    await until(lambda: [one for one in logs if one.get("task")])
+                    assert {one["task"] for one in logs if "task" in one} == {"bus_follow"}
+                finally:
+                    await fleet.left()
+                    await server.kill()
+
+
+async def logged_while_away(db: Database, url: str) -> list[Any]:
+    """What a process logs that tries twice to connect, and leaves."""
+    with structlog.testing.capture_logs() as logs:
+        relay = NatsRelay(db, Bus(), "w", "house", works=True)
+        async with relay.connected([url]):
+            await until(lambda: [one for one in logs if one["log_level"] == "debug"])
+            assert not relay.is_connected
+    return [*logs]
+
+
+async def test_what_keeps_nats_away_is_told_without_its_address_and_who_never_reached_it_leaves_as_quietly(
+    db: Database,
+) -> None:
+    server = NatsServer("--user", "me", "--pass", "s/cret")
+    refused = server.url.replace("//", "//me:sEcReT9@")
+    told = {refused: REFUSED, server.url.replace("nats:", "tls:"): NOT_SECURE, "nats://me:sEcReT9@127.0.0.1:1": AWAY}
     await server.start()
     try:
-        other = await fleet.joined()
-        assert isinstance(other.bus.relay, NatsRelay)
-        assert other.bus.relay.is_connected
+        for url, message in told.items():
+            logs = await logged_while_away(db, url)
+            warned = [one for one in logs if one["log_level"] != "debug"]
+            assert [(one["event"], one["message"]) for one in warned] == [("bus_disconnected", message)]
+            assert "sEcReT9" not in str(logs)
+        relay = NatsRelay(db, Bus(), "w", "house", works=True)
+        with structlog.testing.capture_logs() as logs:
+            async with relay.connected([server.url.replace("//", "//me:s%2Fcret@")]):
+                await until(lambda: relay.is_connected)
+                # The password is changed: it is refused when it connects again.
+                server.options = ("--user", "me", "--pass", "other")
+                await server.kill()
+                await server.start()
+                await until(lambda: [one for one in logs if one.get("message") == REFUSED])
+        assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["bus_disconnected"] * 2
     finally:
-        await fleet.left()
         await server.kill()
 
 
-async def test_who_is_alone_rings_nobody_and_what_is_too_long_is_left_to_postgres(db: Database) -> None:
+async def test_who_joins_in_the_middle_of_a_long_reply_gets_all_of_it(fleet: Fleet, db: Database) -> None:
+    worker, gateway = await fleet.joined(), await fleet.joined(works=False)
+    await db.run(HELD)
+    many = LARGEST_MESSAGE if fleet.nats else 3 * LARGEST
+    draft = Draft(1, 1, "Привет,\n" * (many // 10), "\x00hm" * (many // 10))
+    with worker.bus.drafting("s", draft), gateway.bus.subscribed("s") as late:
+        await until(lambda: gateway.bus.draft("s") == draft)
+        worker.bus.publish("s", Fragment(1, 1, "content", len(draft.content), "The end."))
+        items = await heard(late, Fragment(1, 1, "content", len(draft.content), "The end."))
+    [begun] = [item for item in items if isinstance(item, Written)]
+    text = begun.content + "".join(one.text for one in items if isinstance(one, Fragment) and one.kind == "content")
+    assert text == f"{draft.content}The end."
+
+
+async def test_who_is_alone_rings_nobody_and_what_is_too_long_comes_in_pieces(db: Database) -> None:
     fleet = Fleet(db, None)
     try:
         first = await fleet.joined()
@@ -241,6 +309,9 @@ async def test_who_is_alone_rings_nobody_and_what_is_too_long_is_left_to_postgre
             for number in range(2_000):
                 first.bus.publish(f"s{number}", JournalGrew(1))
             first.bus.publish("s", JournalGrew(2))
-            assert await heard(follower, JournalGrew(2)) == [JournalGrew(2)]
+            *pieces, last = await heard(follower, JournalGrew(2))
+            assert last == JournalGrew(2)
+            assert len(pieces) == 2
+            assert "".join(one.text for one in pieces if isinstance(one, Fragment)) == "x" * LARGEST
     finally:
         await fleet.left()

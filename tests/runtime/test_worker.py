@@ -7,7 +7,9 @@ from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
 from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, call, say
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import RetryLimits
+from longhouse.runtime.heartbeat import Heartbeat
 from longhouse.runtime.worker import Worker, WorkerOptions
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -25,6 +27,11 @@ TROUBLE_ONCE = """
     END $$;
     CREATE TRIGGER trouble_once BEFORE INSERT ON journal FOR EACH ROW
         WHEN (NEW.session_id = '{session}' AND NEW.kind = 'Resumed') EXECUTE FUNCTION trouble_once()
+"""
+
+WAITS_LONG = """
+    SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+                   AND clock_timestamp() - query_start > interval '300 milliseconds')
 """
 
 
@@ -88,3 +95,57 @@ async def test_a_session_that_had_to_wait_for_others_is_not_in_trouble_for_that_
         await db.run(TROUBLE_ONCE.format(session=waits))
         assert await state_of(db, waits, State.COMPLETED, State.FAILED) is State.COMPLETED
         assert await db.value("SELECT last_value FROM tries") == 2, "it was in trouble, and tried again"
+
+
+async def test_a_worker_that_leaves_begins_nothing_of_what_waits_for_its_slots(db: Database) -> None:
+    class Wait(Gate):
+        """Waits."""
+
+    room = Room(db, [call("wait"), *[FINISH] * 9], [Wait])
+    sessions = [await room.prompt(str(number)) for number in range(4)]
+    engine = room.another("w2")
+    worker = Worker(db, room.bus, engine, WorkerOptions(slots=1))
+
+    async def let_pass() -> None:
+        while not engine.stopping:
+            await asyncio.sleep(0.005)
+        Wait.passed.set()
+
+    async with asyncio.timeout(20):
+        async with worker.working():
+            await Wait.begun.wait()  # the others stand in line: one statement has found them all
+            passing = asyncio.create_task(let_pass())
+        await passing
+    assert (worker.busy, room.bus.on_wake) == (0, [])
+    assert not worker.hint(sessions[-1])
+    rows = await db.rows("SELECT fence, holder, due FROM sessions ORDER BY fence")
+    assert [tuple(row) for row in rows] == [(0, None, True)] * 3 + [(1, None, True)]
+    async with Worker(db, room.bus, room.another("w3"), WorkerOptions()).working():
+        for session_id in sessions:
+            await state_of(db, session_id, State.COMPLETED)
+            assert await room.found(session_id, events.Resumed) == []
+
+
+async def test_who_is_late_with_its_heartbeat_begins_nothing_and_a_beat_counts_from_when_it_was_asked(
+    db: Database,
+) -> None:
+    worker = Worker(db, Bus(), Room(db).another("w2"), WorkerOptions())
+    assert not worker.hint("s"), "others are told: no heartbeat was written yet"
+    heartbeat = Heartbeat(db, "w3", lease=0.4, slots=1, on_late=lambda: None)
+    beating = asyncio.create_task(heartbeat.beat())
+    try:
+        async with asyncio.timeout(20), db.pool.acquire() as other:
+            await heartbeat.begun.wait()
+            async with other.transaction():
+                await other.execute("SELECT FROM workers WHERE id = 'w3' FOR UPDATE")
+                await until_waiting(db)
+                # Postgres has dated the beat already; its answer comes when others may have taken our sessions.
+                while not await db.value(WAITS_LONG):
+                    await asyncio.sleep(0.01)
+                released_at = await other.fetchval("SELECT clock_timestamp()")
+            while not heartbeat.is_fresh():
+                await asyncio.sleep(0.001)
+            assert await db.value("SELECT beat_at FROM workers WHERE id = 'w3'") > released_at
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)

@@ -1,16 +1,24 @@
 """The pool outlives a Postgres that goes away, goes silent, or may only be read."""
 
 import asyncio
+import os
+import shutil
 import socket
+import tempfile
 import time
-from urllib.parse import urlsplit
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
+from unsteady_connection import unsteady
 
-from longhouse.store import database
-from longhouse.store.database import Database, Transaction, connect, open_database, watch
+from longhouse.errors import SetupError
+from longhouse.store import database, permits
+from longhouse.store.database import UNREACHABLE, Database, Transaction, connect, open_database, watch
 from postgres_proxy import lines
+
+PATHS = f"{os.environ['PATH']}:/usr/sbin"
 
 
 async def test_statements_on_silent_connections_are_sent_again_on_new_ones(dsn: str) -> None:
@@ -137,3 +145,47 @@ async def test_what_arrays_are_made_of_is_asked_once_for_all_connections(
         await connection.close()
         asked.append([query for query in sent if "typeinfo" in query])
     assert [len(queries) for queries in asked] == [2, 1, 1]
+
+
+async def test_permits_that_are_given_back_are_given_back_once(dsn: str, db: Database) -> None:
+    """Nobody hears that it happened: what is sent again would be given twice."""
+    taken = await permits.take(db, "key", "sessions", size=100, seconds=3600.0, block=10)
+    async with unsteady(dsn) as (shaky, line):
+        line.lose_reply()
+        with pytest.raises(UNREACHABLE):
+            await permits.give_back(shaky, "key", "sessions", taken.permits)
+        assert line.cuts == 1
+    assert await db.value("SELECT left_over FROM key_permits") == 100.0
+
+
+@pytest.mark.skipif(shutil.which("pgbouncer", path=PATHS) is None, reason="PgBouncer is not installed")
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+async def test_a_pooler_that_gives_out_transactions_is_refused(dsn: str, mode: str) -> None:
+    address, [socket_folder] = urlsplit(dsn), parse_qs(urlsplit(dsn).query)["host"]
+    with tempfile.TemporaryDirectory(prefix="longhouse-pooler-") as folder:
+        (Path(folder) / "pgbouncer.ini").write_text(
+            f"[databases]\n{address.path[1:]} = host={socket_folder} user={address.username or 'postgres'}\n"
+            f"[pgbouncer]\nlisten_addr =\nunix_socket_dir = {folder}\nlisten_port = 5432\nauth_type = any\n"
+            f"pool_mode = {mode}\nignore_startup_parameters = tcp_keepalives_idle, tcp_keepalives_interval,"
+            " tcp_keepalives_count, idle_in_transaction_session_timeout\n"
+        )
+        account = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
+        if account:
+            shutil.chown(folder, account)
+        program = str(shutil.which("pgbouncer", path=PATHS))
+        pooler = await asyncio.create_subprocess_exec(program, "-q", f"{folder}/pgbouncer.ini", user=account)
+        try:
+            async with asyncio.timeout(20):
+                while not (Path(folder) / ".s.PGSQL.5432").exists():
+                    await asyncio.sleep(0.01)
+            pooled = address._replace(query=f"host={folder}").geturl()
+            if mode == "transaction":
+                with pytest.raises(SetupError, match="set pool_mode = session"):
+                    async with open_database(pooled):
+                        pass
+            else:
+                async with open_database(pooled) as db:
+                    assert await db.value("SELECT 1") == 1
+        finally:
+            pooler.kill()
+            await pooler.wait()

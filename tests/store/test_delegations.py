@@ -76,7 +76,7 @@ def folded(session: Session, new: Sequence[Event]) -> Session:
 
 async def held(db: Database, session_id: str) -> Held:
     """Takes the session and starts on its next prompt."""
-    lease = await leases.claim(db, session_id, "w")
+    lease = (await leases.claim(db, session_id, "w")).lease
     assert lease is not None
     there = Held(db, await journals.load(db, session_id), lease.fence)
     waiting = there.session.queue[0]

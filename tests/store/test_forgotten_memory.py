@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import pytest
 
 from longhouse.journal import events
+from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.inbox import Inbox
 from longhouse.store import erasure, journals
 from longhouse.store.database import Database
+from longhouse.store.erasures import Target
 from longhouse.store.memory_files import LOCKS, Memories, Scope
 from longhouse.store.migrate import migrate
 from longhouse.tools.builtin.memory_files import scope_of
@@ -192,3 +196,31 @@ async def test_what_an_older_release_has_kept_is_cleared_of_labels_and_forgotten
     assert await second.changes("ours.md") == "done"
     await first.forgotten()
     assert await left(db) == []
+
+
+@pytest.mark.parametrize("user", ["a%", 'a","b', LONG, "安娜_", "local"])
+async def test_the_memory_of_an_erased_user_goes_and_that_of_no_other(db: Database, user: str) -> None:
+    """Whatever the name: it means itself, and no pattern."""
+    life, old = await begun(db, user=user), await begun(db, user=user, agent="retired", conversation="d")
+    others = [
+        await begun(db, user=name, conversation=f"e{nth}") for nth, name in enumerate(("ab", "a", LONG + "é", None))
+    ]
+    others.append(await begun(db, user=user, owner="acme"))
+    for nth, other in enumerate(others):
+        for kind in ("agent", "conversation", "owner"):
+            assert await other.keeps(f"other-{nth}-{kind}.md", kind) == "done"
+    for one, name in ((life, "mine"), (old, "old")):
+        for kind in ("agent", "conversation", "owner"):
+            assert await one.keeps(f"{name}-{kind}.md", kind) == "done"
+    assert await others[0].changes("mine-owner.md", "owner") == "done"
+    await old.forgotten()
+    kept = ["mine-agent.md", "mine-conversation.md", "mine-owner.md", "old-agent.md", "old-owner.md"]
+    theirs = sorted(f"other-{nth}-{kind}.md" for nth in range(5) for kind in ("agent", "conversation", "owner"))
+    assert await left(db) == sorted(kept + theirs)
+
+    eraser, target = Eraser(Inbox(db, Bus())), Target("user", "local", user)
+    plan = await eraser.plan(target)
+    # Of a session that was erased before, nobody knows whose it was: what it wrote for all stays.
+    assert (plan.counts["memory_files"], plan.kept_files) == (3, ["mine-owner.md"])
+    assert (await eraser.erase(target)).counts == plan.counts
+    assert await left(db) == sorted(["mine-owner.md", "old-owner.md", *theirs])

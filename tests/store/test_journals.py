@@ -44,7 +44,7 @@ async def append(db: Database, lease: leases.Lease, new: list[Event], *, rest: b
 async def held(db: Database) -> leases.Lease:
     """An open session in our hands."""
     await opened(db)
-    lease = await leases.claim(db, "s", "w")
+    lease = (await leases.claim(db, "s", "w")).lease
     assert lease is not None
     return lease
 
@@ -148,7 +148,7 @@ async def test_a_row_shows_the_beginning_of_a_task_and_the_journal_all_of_it(db:
     about = events.Opened(agent=AGENT, version=1, owner="local", conversation="c")
     await journals.open(db, "s", about, prompted(task), task=task)
     assert await db.value("SELECT task FROM sessions") == task[:1_000]
-    lease = await leases.claim(db, "s", "w")
+    lease = (await leases.claim(db, "s", "w")).lease
     assert lease
     await append(db, lease, [started()])
     assert await db.value("SELECT task FROM sessions") == task[:1_000]
@@ -209,7 +209,7 @@ async def test_appends_under_a_rain_of_cut_connections_are_all_there_once(dsn: s
 async def test_a_stale_fence_never_writes(db: Database) -> None:
     lease = await held(db)
     await append(db, lease, [started()])
-    newer = await leases.claim(db, "s", "w2")
+    newer = (await leases.claim(db, "s", "w2")).lease
     assert newer is not None
     with pytest.raises(Deposed):
         await append(db, lease, stepped("1"))

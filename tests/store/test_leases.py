@@ -22,7 +22,7 @@ async def opened(db: Database, session_id: str = "s") -> str:
 
 
 async def claimed(db: Database, worker: str, session_id: str = "s") -> Lease:
-    lease = await leases.claim(db, session_id, worker)
+    lease = (await leases.claim(db, session_id, worker)).lease
     assert lease is not None
     return lease
 
@@ -43,7 +43,8 @@ async def test_a_session_is_claimed_by_one_of_many(dsn: str, db: Database) -> No
     await opened(db)
     names = [f"w{number}" for number in range(6)]
     lives = [await on_the_roster(dsn, name) for name in names]
-    won = [lease for lease in await asyncio.gather(*(leases.claim(db, "s", name) for name in names)) if lease]
+    claims = await asyncio.gather(*(leases.claim(db, "s", name) for name in names))
+    won = [claim.lease for claim in claims if claim.lease]
     assert len(won) == 1
     assert (won[0].fence, won[0].previous, won[0].head) == (1, None, 2)
     for life in lives:
@@ -53,7 +54,7 @@ async def test_a_session_is_claimed_by_one_of_many(dsn: str, db: Database) -> No
 async def test_a_session_at_rest_is_nobodys_and_not_runnable(db: Database) -> None:
     lease = await claimed(db, "w", await opened(db))
     assert await leases.rest(db, lease, head=2, state="COMPLETED", fingerprint="f")
-    assert await leases.claim(db, "s", "w") is None
+    assert (await leases.claim(db, "s", "w")).lease is None
     assert await leases.runnable(db, "w", 10, running=[]) == []
     assert await db.value("SELECT seq FROM rests WHERE fingerprint = 'f'") == 2
 
@@ -71,7 +72,7 @@ async def test_a_session_waits_out_trouble_without_a_holder(db: Database) -> Non
     lease = await claimed(db, "w", await opened(db))
     assert await leases.wait_out(db, lease, head=2, wake_at=clock.now() + timedelta(hours=1))
     assert await leases.fire(db) == ([], False)
-    assert await leases.claim(db, "s", "w") is None
+    assert (await leases.claim(db, "s", "w")).lease is None
     await db.run("UPDATE sessions SET wake_at = now() - interval '1 second'")
     again = await claimed(db, "w")
     assert (again.attempts, again.previous, again.fence) == (1, None, 2)
@@ -132,7 +133,7 @@ async def test_a_worker_whose_connection_is_gone_is_unlocked_at_once(dsn: str, d
             await asyncio.sleep(0.01)
     assert not gone.silent
     lease = await claimed(db, "w", await opened(db))
-    assert await leases.claim(db, "s", "heir") is None
+    assert (await leases.claim(db, "s", "heir")).lease is None
     await leases.delete_dead_worker(db, gone)
     heir = await claimed(db, "heir")
     assert (heir.previous, heir.fence) == ("w", lease.fence + 1)

@@ -67,7 +67,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(empty: str) -> None:
 async def test_a_migration_lets_others_through_while_it_waits_for_a_long_reader(
     empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, reader = migrate.known(), await asyncpg.connect(empty)
+    known, reader = [one for one in migrate.known() if one.number <= 25], await asyncpg.connect(empty)
     monkeypatch.setattr(migrate, "LOCKED_WITHIN", "20ms")
     monkeypatch.setattr(migrate, "PAUSE", 0.01)
     monkeypatch.setattr(migrate, "known", lambda: known[:-1])

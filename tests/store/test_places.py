@@ -1,5 +1,6 @@
-"""Places under limits: whoever is under two of them is not passed over for ever by those who are under one."""
+"""Places under limits: who gets one next, also where somebody is under two of them, or is erased while it waits."""
 
+import asyncio
 from collections import Counter
 
 from longhouse.journal import events
@@ -19,6 +20,8 @@ KEY = """
     INSERT INTO api_keys (id, name, owner, role, digest, max_running) VALUES ('key', 'k', 'ann', 'user', 'd', 2)
 """
 
+WORKER = "INSERT INTO workers (id, lock_key, node, pid, slots, version) VALUES ('w', 1, 'n', 1, 99, '')"
+
 
 async def prompted(db: Database, session_id: str, *, owner: str, agent: str, key: str | None) -> None:
     about = events.Opened(agent=agent, version=1, owner=owner, conversation=session_id)
@@ -28,9 +31,8 @@ async def prompted(db: Database, session_id: str, *, owner: str, agent: str, key
 
 
 async def test_a_session_under_two_limits_gets_its_turns(db: Database) -> None:
-    for sql in (CATALOG, ACTIVE, KEY):
+    for sql in (CATALOG, ACTIVE, KEY, WORKER):
         await db.run(sql)
-    await db.run("INSERT INTO workers (id, lock_key, node, pid, slots, version) VALUES ('w', 1, 'n', 1, 99, '')")
     for nth in range(4):
         await prompted(db, f"template{nth}", owner=f"other{nth}", agent="narrow", key=None)
         await prompted(db, f"key{nth}", owner="ann", agent="wide", key="key")
@@ -42,7 +44,7 @@ async def test_a_session_under_two_limits_gets_its_turns(db: Database) -> None:
         if is_awaited:
             await places.let_in(db, await places.with_room(db, per_key=None), per_key=None)
         for session_id, _ in await leases.runnable(db, "w", 50, running=running):
-            claim = await leases.claim_place(db, session_id, "w")
+            claim = await leases.claim(db, session_id, "w")
             if claim.lease:
                 running[session_id] = claim.lease
                 turns[session_id] += 1
@@ -51,9 +53,41 @@ async def test_a_session_under_two_limits_gets_its_turns(db: Database) -> None:
         # The one that runs longest has ended, and its user goes on talking.
         session_id = next(iter(running))
         lease = running.pop(session_id)
-        head = await db.value("SELECT head FROM sessions WHERE id = :id", id=session_id)
-        assert await leases.rest(db, lease, head=head, state="COMPLETED", fingerprint=None)
-        await places.let_in(db, lease.places, per_key=None)
+        await ended(db, lease)
+        await places.let_in(db, lease.limits, per_key=None)
         again = events.Prompted(trace=f"{session_id}{nth}", content=("More",))
         await journals.add(db, session_id, [again], trace=again.trace)
     assert min(turns[one] for one in ("both", "key0", "template0")) >= ROUNDS / 20, turns
+
+
+async def test_who_waits_keeps_its_place_in_line_and_who_is_erased_leaves_it_to_the_next(db: Database) -> None:
+    for sql in (KEY, WORKER):
+        await db.run(sql)
+    waiting = [f"waiting{nth}" for nth in range(4)]
+    running = []
+    for session_id in ("first", "second", *waiting):
+        await prompted(db, session_id, owner="ann", agent="wide", key="key")
+        running += [lease] if (lease := (await leases.claim(db, session_id, "w")).lease) else []
+    assert [lease.session_id for lease in running] == ["first", "second"]
+    # Its user says one more word meanwhile, over either way.
+    await journals.add(db, "waiting0", [events.Prompted(trace="more", content=("More",))], trace="more")
+    about = events.Opened(agent="wide", version=1, owner="ann", conversation="waiting1")
+    await journals.open(db, "other", about, events.Prompted(trace="more", content=("More",)), task="Hello")
+    for session_id in ("waiting0", "waiting1"):
+        assert (await leases.claim(db, session_id, "w")).lease is None
+    await ended(db, running[0])
+    assert await places.let_in(db, running[0].limits, per_key=None) == ["waiting0"]
+
+    await ended(db, running[1])
+    async with db.pool.acquire() as eraser, eraser.transaction():
+        await eraser.execute("DELETE FROM sessions WHERE id = 'waiting1'")
+        letting_in = asyncio.create_task(places.let_in(db, ["key:key"], per_key=None))
+        while not await db.value("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
+            await asyncio.sleep(0.01)
+    assert await letting_in == []
+    assert await places.let_in(db, await places.with_room(db, per_key=None), per_key=None) == ["waiting2"]
+
+
+async def ended(db: Database, lease: leases.Lease) -> None:
+    head = await db.value("SELECT head FROM sessions WHERE id = :id", id=lease.session_id)
+    assert await leases.rest(db, lease, head=head, state="COMPLETED", fingerprint=None)

@@ -337,11 +337,11 @@ async def test_no_folder_above_is_changed(tmp_path: Path, open_folder: Path) -> 
 
 
 async def test_named_binaries_are_used_and_data_of_another_version_is_refused(data_dir: Path) -> None:
-    older = READY / "pginstall" / "bin"
+    older, newer = READY / "pginstall" / "bin", READY / "pginstall18" / "bin"
     async with open_postgres(data_dir, binaries=older) as postgres:
         assert "PostgreSQL 16" in await ask(postgres, "SELECT version()")
     with pytest.raises(SetupError, match=r"written by Postgres 16, but the programs in .* are Postgres 18") as refused:
-        async with open_postgres(data_dir):
+        async with open_postgres(data_dir, binaries=newer):
             pass
     assert "\n" not in str(refused.value)
 

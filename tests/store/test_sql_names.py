@@ -15,7 +15,7 @@ from longhouse.journal.messages import Assistant, Function, ImagePart, ImageUrl,
 from longhouse.models.scripted import call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
-from server_helpers import AGENT, House, Serving, content, opened, prompted, returned, started, used
+from server_helpers import AGENT, House, Serving, content, opened, plan_nodes, prompted, returned, started, used
 
 TASK = "How much does it rain in Bergen?"
 RAIN, COAST = "https://rain.example.org/bergen", "https://coast.example.org/clouds"
@@ -197,7 +197,7 @@ async def test_the_columns_are_those_people_know(db: Database) -> None:
 async def lived(db: Database, *appends: list[Event], prompt: events.Prompted | None = None) -> None:
     """A session `s` with these appends after its prompt, each written as a worker does."""
     await journals.open(db, "s", opened(), prompt or prompted("Hello"), task="Hello")
-    assert await leases.claim(db, "s", "w")
+    assert (await leases.claim(db, "s", "w")).lease
     await append(db, [started(2)])
     for new in appends:
         await append(db, new)
@@ -383,10 +383,5 @@ async def test_one_session_is_asked_for_without_reading_the_whole_journal(db: Da
     for name, condition in ASKED.items():
         plan = json.loads(await db.value(f"EXPLAIN (FORMAT JSON) SELECT * FROM {name} WHERE {condition}"))
         for table, column in {"journal": "session_id", "sessions": "conversation_id"}.items():
-            reads = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == table]
+            reads = [node for node in plan_nodes(plan[0]["Plan"]) if node.get("Relation Name") == table]
             assert all(column in node.get("Index Cond", node.get("Recheck Cond", "")) for node in reads), (name, reads)
-
-
-def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """A node of a plan and all below it."""
-    return [plan, *(node for below in plan.get("Plans", ()) for node in nodes(below))]

@@ -158,7 +158,7 @@ class StoreMachine(RuleBasedStateMachine):
         row = self.expected
         is_due = row.due or (row.wake is not None and row.wake <= clock.now())
         may = is_due and (row.holder in (None, worker) or row.holder not in self.roster)
-        lease = self._lossy(lost, leases.claim(self.db, self.id, worker))
+        lease = self._lossy(lost, leases.claim(self.db, self.id, worker)).lease
         assert (lease is not None) == may
         if lease is None:
             return

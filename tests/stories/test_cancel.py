@@ -164,6 +164,9 @@ async def test_an_effect_that_cannot_be_called_back_does_not_reopen_a_cancelled_
         await assert_next_turn_is_answered(house, session_id, house.model.requests)
         assert (await house.kinds(session_id))[: len(before)] == before
         assert Send.under_way.count(session_id) == 1
+        async with house.http.get(f"/v1/sessions/{session_id}/effects") as listed:
+            [effect] = (await listed.json())["data"]
+        assert (effect["state"], effect["fault"]["code"]) == ("unknown", "cancelled"), "it was under way"
 
 
 async def test_cancel_of_a_question_closes_it(serving: Serving) -> None:

@@ -58,7 +58,8 @@ async def test_many_sessions_of_one_owner_do_not_stand_before_one_of_another(
     assert seen.index("local") < before + 2 * (slots + 8) + few < MANY
     assert len(seen) < MANY, "the flood is not over"
     floods = [int(text.split()[1]) for text in seen if text.startswith("flood")]
-    assert sorted(floods) == list(range(len(floods))), "of one owner, the oldest come first"
+    # As many as there are slots begin together, and the house may end before the first of them asked its model.
+    assert max(floods) < len(floods) + slots - 1, "of one owner, the oldest come first"
 
 
 def limited(name: str, most: int | None) -> Template:

@@ -93,6 +93,7 @@ async def test_a_stream_comes_from_wherever_the_session_runs(serving: Serving, n
                 read += [event async for event in looking]
         ids = [int(event.id) for event in read if event.id]
         assert ids == list(range(1, len(ids) + 1)), "every event once"
+        assert [event.event for event in read if not event.id] == ["delta.snapshot", "delta"], "and every word"
         assert {record.worker for record in await worker.journal(session_id) if record.worker} == {worker.app.worker.id}
         assert (gateway.app.worker.busy, other.app.worker.busy) == (0, 0)
 

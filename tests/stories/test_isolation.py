@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from bench.isolation import DEADLY
 from structlog.testing import capture_logs
 from test_takeover import eventually
 
@@ -18,7 +19,9 @@ from longhouse.models.scripted import Say, call
 from longhouse.models.scripted_server import serve as serve_model
 from server_helpers import House, Process, Serving, content, process
 
-TOOLS = """
+TOOLS = (
+    DEADLY
+    + """
 import asyncio
 import ctypes
 import os
@@ -29,29 +32,6 @@ from typing import ClassVar
 
 from longhouse.tools import BaseTool, tool
 from longhouse.tools.context import MadeFile
-
-
-class Exits(BaseTool):
-    "Ends its process."
-
-    async def __call__(self, context, config=None, **kwargs):
-        os._exit(1)
-
-
-class Loops(BaseTool):
-    "Never comes back."
-
-    def __call__(self, context, config=None, **kwargs):
-        (Path(__file__).parent / "looping").write_text(str(os.getpid()))
-        while True:
-            pass
-
-
-class Takes(BaseTool):
-    "Takes much memory."
-
-    def __call__(self, context, config=None, **kwargs):
-        return str(len(b"x" * 4 * 2**30))
 
 
 class Crashes(BaseTool):
@@ -132,6 +112,7 @@ class Raises(BaseTool):
     async def __call__(self, context, config=None, **kwargs):
         raise ValueError("не вышло")
 """
+)
 
 LIMITED: dict[str, dict[str, Any]] = {
     "loops": {"timeout": 2.0},

@@ -181,7 +181,7 @@ async def test_a_kill_in_mid_tool_reruns_what_may_be_rerun_and_asks_about_the_re
             ends = {"happened": "done", "did_not_happen": "done", "give_up": "unknown"}
             for decision, end in ends.items():
                 found = await states_of_effects(second, ids[f"paytool {decision}"])
-                assert [state for _, _, state, _ in found] == [end]
+                assert [(state, lost) for _, _, state, lost in found] == [(end, 1)], "what was lost is still told"
             assert await states_of_effects(second, ids["looktool 1"]) == [], "to read changes nothing"
 
             begun = Counter(ledger(folder))
@@ -225,6 +225,10 @@ async def test_a_probe_says_whether_a_lost_call_happened_and_nobody_is_asked(
             by = {name: [fact["event"].get("by") for fact in await second.facts(name)] for name in (yes, no)}
             assert "probe:chargedtool" in by[yes]
             assert "probe:chargedtool" in by[no]
+            for name in (yes, no):
+                async with second.http.get(f"/v1/sessions/{name}/timeline") as response:
+                    [turn] = (await response.json())["turns"]
+                assert turn["waits"] == [], "nobody was asked, not for a moment"
             assert [state for _, _, state, _ in await states_of_effects(second, no)] == ["done"]
 
 

@@ -81,7 +81,9 @@ async def test_a_reply_that_is_paid_for_is_kept_by_a_worker_that_leaves(dsn: str
     assert await db.value("SELECT count(*) FROM workers") == 0
 
 
-async def test_a_worker_without_an_api_tells_how_it_is_and_leaves_as_quietly(dsn: str, db: Database) -> None:
+async def test_a_worker_without_an_api_tells_how_it_is_and_leaves_as_quietly(
+    serving: Serving, dsn: str, db: Database
+) -> None:
     async with dictated() as model, process("work", "--port", "0", database_url=dsn, llm_base_url=model.url) as worker:
         assert await db.value("SELECT count(*) FROM workers") == 1
         await says(worker, "served on")
@@ -90,8 +92,19 @@ async def test_a_worker_without_an_api_tells_how_it_is_and_leaves_as_quietly(dsn
             for path, status in {"/health": 200, "/ready": 200, "/metrics": 200, "/": 404, "/v1/models": 404}.items():
                 async with http.get(path) as response:
                     assert response.status == status, path
-        worker.process.send_signal(signal.SIGTERM)
-        assert await worker.ended() == 0
+            # While it finishes its step it is watched all the same, and says that it takes no more.
+            async with serving(works=False, llm_base_url=model.url) as gateway:
+                saying = asyncio.create_task(gateway.say("Think."))
+                pen = await model.asked()
+                worker.process.send_signal(signal.SIGTERM)
+                await says(worker, "shutdown_draining")
+                for path, status in {"/health": 200, "/ready": 503, "/metrics": 200}.items():
+                    async with http.get(path) as response:
+                        assert response.status == status, path
+                pen.call("finalanswertool", '{"answer": "thought"}')
+                pen.end()
+                assert await worker.ended() == 0
+                assert (await saying)["choices"][0]["message"]["content"] == "thought"
     assert await db.value("SELECT count(*) FROM workers") == 0
 
 

@@ -12,7 +12,7 @@ from server_helpers import AGENT, Process, Serving, indexed, process
 BODY = {"model": AGENT, "messages": [{"role": "user", "content": "What time is it?"}]}
 ANSWER = Script(by="step", replies=(call("finalanswertool", answer="Late."),))
 SCENE = Script(by="step", replies=(call("clocktool"), call("finalanswertool", answer="Late.")))
-WARM_UP, MANY = 200, 500
+WARM_UP, MANY = 120, 240
 
 
 async def live(house: Process, sessions: int) -> None:

@@ -91,8 +91,13 @@ async def test_a_tool_that_ends_its_process_is_left_to_a_person_and_what_runs_be
                 root = ids["Let the clerk look"]
                 asked = await fourth.until(root, "WAITING_FOR_APPROVAL", within=30)
                 [question] = asked["questions"]
-                assert (question["kind"], question["tool"]) == ("unknown_outcome", "exittool")
-                assert REASON in str(question)
+                assert (question["kind"], question["tool"]) == ("worker_lost", "exittool")
+                assert question["text"] == "exittool took three workers down, one after another. Try it again?"
+                async with fourth.http.get("/v1/questions") as response:
+                    [listed] = (await response.json())["data"]
+                for field in ("kind", "text", "tool", "arguments", "name"):
+                    assert listed[field] == question[field]
+                assert await decided(fourth, root, question["call_id"], "happened") in (400, 409), "it is no effect"
                 assert await decided(fourth, root, question["call_id"], "did_not_happen") == 202
                 assert await fourth.ended() == 3, "it is tried again, since somebody said so"
             for _ in range(2):  # and counts anew
@@ -163,7 +168,7 @@ async def is_completed(db: Database, task: str) -> bool:
 
 async def test_a_step_that_no_worker_survives_is_left_to_a_person(dsn: str, db: Database, tmp_path: Path) -> None:
     """Its agent works for another, whose user is asked. Killed while it rests, the house asks the same."""
-    settings, victims = {"database_url": dsn, "lease_seconds": "2"}, list[Process]()
+    settings, victims = {"database_url": dsn}, list[Process]()
 
     def script(body: Body) -> Say:
         """Whoever asks for the clerk dies of it, as long as there are victims."""

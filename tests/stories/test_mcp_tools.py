@@ -1,5 +1,6 @@
 """An agent works with a tool of an MCP server as with its own, and outlives the server."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal.events import Called
 from longhouse.models.scripted import call
 from mcp_nursery import forked
-from server_helpers import Serving, content
+from server_helpers import House, Serving, content
 
 SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_test_server.py")
 TEMPLATE = Template(name="counter", tool_policy=ToolPolicy(allowlist=("tried.*", "finalanswertool")))
@@ -23,6 +24,16 @@ def configured(folder: Path, **more: str) -> Path:
     return path
 
 
+async def published(house: House, tool: str) -> None:
+    """A start does not wait for slow servers: what they bring may come later."""
+    async with asyncio.timeout(30):
+        while True:
+            async with house.http.get(f"/admin/tools/{tool}") as response:
+                if response.status == 200:
+                    return
+            await asyncio.sleep(0.05)
+
+
 async def test_an_agent_calls_a_tool_of_an_mcp_server_that_dies_and_comes_back(
     serving: Serving, tmp_path: Path
 ) -> None:
@@ -33,6 +44,7 @@ async def test_an_agent_calls_a_tool_of_an_mcp_server_that_dies_and_comes_back(
         call("finalanswertool", answer="42, then 2."),
     ]
     async with serving(script, templates=[TEMPLATE], mcp_config=configured(tmp_path)) as house:
+        await published(house, "tried.die")
         answer = await house.say("Add", model="counter")
         assert "It is not known whether tried.die (2-action-0) took effect: `the MCP server 'tried' was" in content(
             answer
@@ -75,6 +87,7 @@ async def test_a_server_that_changes_takes_no_decision_of_an_operator_away(servi
             return response.status, await response.json() if response.status != 204 else None
 
     async with serving(script, templates=[TEMPLATE], mcp_config=configured(tmp_path)) as house:
+        await published(house, "tried.send")
         gate = {"needs_approval": True, "security_policy": {"risk_level": "high"}}
         assert (await asked("PATCH", send, gate))[1] == {"name": "tried.send", "version": 2, "is_active": True}
     async with serving(script, templates=[TEMPLATE], mcp_config=configured(tmp_path, SENDS="Send at once.")) as house:

@@ -20,9 +20,9 @@ def use(pen: Pen, tool: str, **arguments: str) -> None:
 
 
 async def test_what_a_killed_process_has_read_is_known_to_the_next(dsn: str, serving: Serving) -> None:
-    program, lease = str(Path(__file__).with_name("reading_server.py")), {"lease_seconds": 1}
+    program = str(Path(__file__).with_name("reading_server.py"))
     async with dictated() as model:
-        async with launched(program, database_url=dsn, llm_base_url=model.url, lease_seconds="1") as killed:
+        async with launched(program, database_url=dsn, llm_base_url=model.url) as killed:
             saying = asyncio.create_task(killed.say("What of the breaker?", model=READER.name))
             use(await model.asked(), "library_toc", reg_id=REG_ID)
             use(await model.asked(), "library_search", query="breaker")
@@ -30,7 +30,7 @@ async def test_what_a_killed_process_has_read_is_known_to_the_next(dsn: str, ser
             killed.kill()
             await killed.ended()
             await asyncio.gather(saying, return_exceptions=True)
-        setup: dict[str, Any] = {"templates": [READER], "tools": LIBRARY.tools, "llm_base_url": model.url, **lease}
+        setup: dict[str, Any] = {"templates": [READER], "tools": LIBRARY.tools, "llm_base_url": model.url}
         async with serving(**setup) as house:
             pen = await model.asked()
             system = pen.body["messages"][0]["content"]

@@ -195,7 +195,7 @@ async def test_a_worker_that_froze_before_its_effect_says_when_it_wakes_that_not
                 assert (paid["result"], len(ledger(tmp_path))) == ("paytool is done", 1)
                 told = await heir.journal(session_id)
                 [decided] = [one.event for one in told if isinstance(one.event, events.Decided)]
-                [resumed] = [one.event for one in told if isinstance(one.event, Resumed)]
+                resumed = next(one.event for one in told if isinstance(one.event, Resumed))
                 assert (decided.decision, decided.by) == ("did_not_happen", resumed.previous)
         await asyncio.gather(saying, return_exceptions=True)
 
@@ -258,7 +258,7 @@ async def engine(db: Database, worker: str, *script: Say) -> tuple[Engine, Scrip
 
 
 async def claimed(db: Database, session_id: str, worker: str) -> leases.Lease:
-    lease = await leases.claim(db, session_id, worker)
+    lease = (await leases.claim(db, session_id, worker)).lease
     assert lease is not None
     return lease
 

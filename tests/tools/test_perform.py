@@ -321,7 +321,10 @@ async def test_a_call_that_is_cancelled_from_outside_is_cancelled() -> None:
 
 
 async def test_output_is_text_clean_and_bounded() -> None:
-    assert (await perform(probe(lambda context: {"n": 1}))).outcome == Output(content="{'n': 1}")
+    assert (await perform(probe(lambda context: {"n": [None, True]}))).outcome == Output(content='{"n":[null,true]}')
+    assert (await perform(probe(lambda context: {"n": b"1", "o": object}))).outcome == Output(
+        content="{'n': b'1', 'o': <class 'object'>}"
+    ), "what JSON has no form for"
     assert (await perform(probe(lambda context: "a\x00\udc00"))).outcome == Output(content="a\ufffd\ufffd")
     assert (await perform(probe(lambda context: "x" * 40))).outcome == Output(content="x" * 40)
     long = await perform(probe(lambda context: "x" * 50))

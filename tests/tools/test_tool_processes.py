@@ -13,13 +13,14 @@ from longhouse.tools.bindings import isolated
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.execution import CallExecutor
-from longhouse.tools.isolation import messages
+from longhouse.tools.isolation import messages, process
 from longhouse.tools.isolation.pool import ProcessPool
-from longhouse.tools.outcomes import CallError
+from longhouse.tools.outcomes import CallError, NotBegun
 
 TOOLS = """
 import asyncio, os, threading, time
 from longhouse.tools import BaseTool
+from longhouse.tools.isolation import messages
 
 left = []
 
@@ -65,6 +66,24 @@ class Late(BaseTool):
         return "late"
 
 
+class Forges(BaseTool):
+    "Answers for another call before it answers for its own."
+
+    def __call__(self, context, config=None, **kwargs):
+        context.host._channel.send(messages.Returned(number=context.number - 1, text="of another call"))
+        return "its own"
+
+
+class Reads(BaseTool):
+    "Reads a session."
+
+    def __call__(self, context, config=None, **kwargs):
+        try:
+            return context.session
+        except RuntimeError as error:
+            return {"read": False, "why": str(error)}
+
+
 class Dies(BaseTool):
     "Its process ends behind the call."
 
@@ -72,6 +91,23 @@ class Dies(BaseTool):
         threading.Timer(0.05, os._exit, (3,)).start()
         return "ok"
 """
+
+QUICK = """
+import msgspec, sys
+
+
+def say(reply):
+    content = msgspec.msgpack.encode(reply)
+    sys.stdout.buffer.write(len(content).to_bytes(4, "big") + content)
+    sys.stdout.flush()
+
+
+say({"type": "Ready", "number": 0})
+while header := sys.stdin.buffer.read(4):
+    asked = msgspec.msgpack.decode(sys.stdin.buffer.read(int.from_bytes(header, "big")))
+    say({"type": "Checked", "number": asked["number"], "problem": ""})
+"""
+"""A tool process that starts at once and finds every argument good."""
 
 Called = Callable[[str, str], Awaitable[str]]
 Opened = tuple[Called, ProcessPool]
@@ -115,13 +151,80 @@ async def test_no_call_hears_of_another(opened: Opened) -> None:
     # Who was told to stop and finished after all has been told; the next one has not.
     assert await called("Late", "ann") == "late"
     assert (await called("Plain", "bob")).startswith("for bob")
+    # The answer to another call is none, wherever it comes from.
+    with pytest.raises(CallError, match="no reply to this call"):
+        await called("Forges", "ann")
+    assert await called("Plain", "bob") == "for bob, []"
     # A process that has ended meanwhile is not used: a call that never began is not in doubt.
     assert await called("Dies", "ann") == "ok"
-    [process] = pool._idle
+    [idle] = pool._idle
     async with asyncio.timeout(10):
-        while process.is_usable:
+        while idle.is_usable:
             await asyncio.sleep(0.01)
     assert await called("Plain", "bob") == "for bob, []"
+
+
+async def test_what_is_too_large_is_said_in_its_own_words_and_what_is_half_read_is_not_lost(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called, pool = opened
+    assert await called("Reads", "ann") == "null"
+    monkeypatch.setattr(messages, "MOST_BYTES", 1_500)
+    monkeypatch.setattr(isolated, "_session", lambda context: b"x" * 2_000)
+    pids = pool.pids
+    why = "the session cannot be read in the process of a tool: it has more than 0 MB"
+    assert await called("Reads", "ann") == f'{{"read":false,"why":"{why}"}}'
+    with pytest.raises(NotBegun, match="what it was to be given is too large"):
+        await called("Reads", "ann" * 1_000)
+    assert pool.pids == pids, "nobody had to end"
+    # Half of a reply is there when its time is over: it is read to its end.
+    monkeypatch.undo()
+    [idle] = pool._idle
+    text, limits = "y" * 100_000, messages.Limits(10**9, 30)
+    reply = messages.framed(messages.Returned(number=idle._number, text=text))
+    idle._stdout.feed_data(reply[:50_000])
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await idle.reply(lambda: None, limits)
+    idle._stdout.feed_data(reply[50_000:])
+    assert await idle.reply(lambda: None, limits) == messages.Returned(number=idle._number, text=text)
+
+
+async def test_there_are_never_more_processes_than_may_be_and_one_package_has_half_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "quick_child.py").write_text(QUICK)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(process, "CHILD", "quick_child")
+    async with ProcessPool(most=2).running() as pool:
+
+        async def check(package: str) -> None:
+            limits = messages.Limits(10**9, 30)
+            request = messages.Check(entrypoint=f"{package}:T", tool="t", arguments="{}", limits=limits)
+            assert await pool.check(request, "t", 20) == ""
+
+        await asyncio.gather(check("a"), check("a"))
+        assert pool.size == 1
+        await check("b")
+        assert pool.size == 2
+        # Both start at once: each takes the place of one that rests.
+        await asyncio.gather(check("c"), check("d"))
+        assert pool.size == 2
+
+
+async def test_a_process_that_does_not_start_in_time_is_no_mistake_in_the_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    async with ProcessPool().running() as pool:
+        check = messages.Check(entrypoint="a.b:C", tool="c", arguments="{}", limits=messages.Limits(10**9, 30))
+        with pytest.raises(CallError, match=r"not begun within 0.2 seconds: its process did not start; nothing"):
+            await pool.check(check, "c", 0.2)
+        assert pool.size == 0
+        (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(3)\n")
+        with pytest.raises(NotBegun, match="no process could be started for it: it ended before it was ready"):
+            await pool.check(check, "c", 20)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import hmac
 import ipaddress
 import re
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
@@ -18,14 +18,15 @@ from starlette.datastructures import Headers
 
 from longhouse import background, clock
 from longhouse.api import origins
+from longhouse.api.caller import Caller
 from longhouse.api.console import cookies
 from longhouse.api.inflight import INFLIGHT, InflightRequest, InflightRequests
 from longhouse.api.rate_limits import TOLD_EVERY, GuessLimit, KeyLimits, Meter, used
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
-from longhouse.store import browser_sessions, keys, permits
-from longhouse.store.database import Database
-from longhouse.store.keys import Key, Role
+from longhouse.store import browser_sessions, budgets, keys, permits
+from longhouse.store.database import Database, within
+from longhouse.store.keys import FoundKey, Key, Role
 
 OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 """The format of our API keys; anything else is refused without a query to Postgres."""
@@ -37,42 +38,13 @@ CALLER: Final = "longhouse.caller"
 """The key under which the request's scope holds its caller."""
 USE_RECORDED_EVERY: Final = 60.0
 """Seconds between two records of when keys were used last."""
+FOUND_WITHIN: Final = 2.0
+"""Seconds to find a caller that is not metered: it watches, also while Postgres is away."""
 POLL_EVERY: Final = 1.0
 """Seconds between polls for keys that another process has revoked or rotated, and browsers that it has signed out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    owner: str
-    key: str = ""
-    """The id of the API key, part of a client's fingerprint; never the key itself."""
-    role: Role = "user"
-    meter: Meter | None = field(default=None, compare=False, repr=False)
-    """None: no rate limits."""
-    key_name: str = field(default="", compare=False)
-    browser: str = field(default="", compare=False, repr=False)
-    """The digest of the token, where a signed-in browser calls."""
-    key_digest: str = field(default="", compare=False, repr=False)
-    """The digest of the key; empty for the key of the settings."""
-
-    @property
-    def publisher(self) -> str:
-        """The name recorded in the catalog as publisher or decider."""
-        return self.key or self.owner
-
-    @property
-    def decider(self) -> str:
-        """Who answers, decides or cancels, as the journal names it; whom a request names is told beside it."""
-        return self.key or "user"
-
-    def user(self, named: str | None) -> str | None:
-        """The user of a request: the named one; if it names none and no keys are set, the owner, the only person."""
-        return named if self.key or (named and named.strip()) else self.owner
-
-    async def opens_session(self) -> None:
-        """Counts a new session; raises if the key has reached its limit."""
-        if self.meter:
-            await self.meter.open_session()
+READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+READING_PATHS: Final = frozenset({"/admin/tools/search", "/admin/directory/search"})
+"""Routes with a body that change nothing."""
 
 
 LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
@@ -108,17 +80,22 @@ class Authenticator:
             self._requires_key = await keys.is_any_valid(self.db)
         return not self._requires_key
 
-    async def authenticate(self, request: Request) -> Caller:
-        """Returns the caller of this request, or raises; a second call for the same request returns the same caller."""
+    async def authenticate(self, request: Request, *, is_metered: bool = True) -> Caller:
+        """Returns the caller of this request, or raises; a second call for the same request returns the same caller.
+
+        One that is not metered uses nothing of its key's limits, and with the key of the settings needs no Postgres.
+        """
         known: Caller | None = request.scope.get(CALLER)
         if known:
             return known
-        caller = LOCAL if await self.is_open() else await self._caller_of(request)
+        finding = self._find_caller(request)
+        caller = await (finding if is_metered else within(FOUND_WITHIN, finding))
         inflight: InflightRequest = request.scope[INFLIGHT]
         inflight.needs_caller = True
         if caller.meter:
             inflight.browser, inflight.key_digest = caller.browser, caller.key_digest
-            await self.inflight.enter(inflight, caller.key, caller.meter)
+            if is_metered:
+                await self.inflight.enter(inflight, caller.key, caller.meter)
             self._used[caller.key] = clock.now()
         request.scope[CALLER] = caller
         return caller
@@ -141,24 +118,33 @@ class Authenticator:
             self.inflight.end(key_id)
         return found
 
-    async def rotate(self, key_id: str) -> tuple[Key, str] | None:
-        """Gives the key a new secret and ends the requests in flight that use the old one."""
-        rotated = await keys.rotate(self.db, key_id)
-        if rotated:
+    async def rotate(self, key_id: str, *, overlap: float = 0.0) -> tuple[Key, str] | None:
+        """Gives the key a new secret. Without an overlap, in which the old one is valid too, what uses the old one
+        ends."""
+        rotated = await keys.rotate(self.db, key_id, overlap=overlap)
+        if rotated and not overlap:
             self.inflight.end(key_id)
         return rotated
+
+    async def change(self, key_id: str, changes: Mapping[str, Any]) -> Key | None:
+        """Changes fields of the key; what it has under way goes on."""
+        return await keys.change(self.db, key_id, changes)
 
     def limits_of(self, key: Key) -> KeyLimits:
         """The limits that hold for a key: its own, and those of the settings."""
         return KeyLimits(**{name: getattr(key, name) or default for name, default in asdict(self._limits).items()})
 
     async def used_by(self, listed: Sequence[Key]) -> list[dict[str, int]]:
-        """What of their limits keys use now, at all gateways."""
+        """What of their limits and budgets keys use now, at all gateways."""
         limits = [self.limits_of(key) for key in listed]
         rates, hourlies = [one.rate_limit for one in limits], [one.sessions_per_hour for one in limits]
         ids = [key.id for key in listed]
         known = await permits.used(self.db, self._gateway, ids, rates=rates, hourlies=hourlies)
-        return [used(one, known[key], self._meters.get(key)) for key, one in zip(ids, limits, strict=True)]
+        of_budgets = await budgets.used(self.db, ids)
+        return [
+            {**used(one, known[key], self._meters.get(key)), **of_budgets[key]}
+            for key, one in zip(ids, limits, strict=True)
+        ]
 
     def last_use_of(self, key: Key) -> datetime | None:
         return self._used.get(key.id, key.last_used_at)
@@ -217,6 +203,9 @@ class Authenticator:
             for browser in await browser_sessions.ended(self.db, browsers):
                 self.inflight.sign_out(browser)
 
+    async def _find_caller(self, request: Request) -> Caller:
+        return LOCAL if await self.is_open() else await self._caller_of(request)
+
     async def _caller_of(self, request: Request) -> Caller:
         """A key in a header wins over the cookie: a program that sends one means it."""
         secret = _api_key(request.headers)
@@ -239,7 +228,7 @@ class Authenticator:
             return self._caller()
         found = await keys.with_digest(self.db, digest) if is_ours else None
         if found:
-            return self._caller(found, digest)
+            return self._caller(_unexpired(found), digest)
         if not is_ours:
             self.guesses.take(address, digest)
         raise _invalid_key("This API key is not valid.")
@@ -251,41 +240,59 @@ class Authenticator:
             if hmac.compare_digest(browser.key_digest, bound):
                 return replace(self._caller(), browser=digest)
         elif browser and (found := await keys.with_digest(self.db, browser.key_digest)):
-            return replace(self._caller(found, browser.key_digest), browser=digest)
+            return replace(self._caller(_unexpired(found), browser.key_digest), browser=digest)
         raise _invalid_key("This browser is not signed in any more: sign in again at /sign-in.")
 
-    def _caller(self, key: Key | None = None, digest: str = "") -> Caller:
+    def _caller(self, found: FoundKey | None = None, digest: str = "") -> Caller:
         """The caller with this key, and its digest; None: with the admin key from the settings."""
-        if key is None:
+        if found is None:
             meter = self._meter(ADMIN_KEY_ID)
             return Caller(LOCAL_OWNER, ADMIN_KEY_ID, "admin", meter, key_name=ADMIN_KEY_NAME)
-        return Caller(key.owner, key.id, key.role, self._meter(key.id, key), key_name=key.name, key_digest=digest)
+        key = found.key
+        return Caller(
+            key.owner,
+            key.id,
+            key.role,
+            self._meter(key.id, key),
+            key_name=key.name,
+            key_digest=digest,
+            read_only=key.read_only,
+            templates=None if key.templates is None else frozenset(key.templates),
+            spent=found.spent,
+            budgets={name: limit for name in budgets.NAMES if (limit := getattr(key, name))},
+        )
 
     def _meter(self, key_id: str, key: Key | None = None) -> Meter:
+        limits = self.limits_of(key) if key else self._limits
         if key_id not in self._meters:
-            limits = self.limits_of(key) if key else self._limits
             self._meters[key_id] = Meter(self.db, self._gateway, key_id, limits, self._tell_soon.set)
+        self._meters[key_id].adopt(limits)
         return self._meters[key_id]
 
 
 class Guard(SecurityBase):
     """A dependency: the caller of the route, who must have this role or a higher one."""
 
-    def __init__(self, role: Role) -> None:
-        self._role = role
+    def __init__(self, role: Role, *, is_metered: bool = True) -> None:
+        self.role = role
+        self.is_metered = is_metered
         self.scheme_name = f"{role}_key"
         self.model = HTTPBearer(description=f"An API key with the role {role}; the header x-api-key works too.")
 
     async def __call__(self, request: Request) -> Caller:
         authenticator: Authenticator = request.app.state.authenticator
-        caller = await authenticator.authenticate(request)
-        if self._role == "admin" and caller.role != "admin":
+        caller = await authenticator.authenticate(request, is_metered=self.is_metered)
+        if self.role == "admin" and caller.role != "admin":
             raise CallerError("This needs an admin key.", status=403, code="insufficient_permissions")
+        is_reading = request.method in READING_METHODS or request.url.path in READING_PATHS
+        if caller.read_only and not is_reading:
+            raise CallerError("This key may only read.", status=403, code="read_only_key")
         return caller
 
 
 user: Final = Guard("user")
 admin: Final = Guard("admin")
+watcher: Final = Guard("admin", is_metered=False)
 
 User = Annotated[Caller, Depends(user)]
 Admin = Annotated[Caller, Depends(admin)]
@@ -305,6 +312,13 @@ def _api_key(headers: Headers) -> str | None:
 
 def _invalid_key(message: str) -> CallerError:
     return CallerError(message, status=401, code="invalid_api_key")
+
+
+def _unexpired(found: FoundKey) -> FoundKey:
+    if found.is_expired:
+        at = f"{found.key.expires_at:%Y-%m-%d %H:%M}"
+        raise CallerError(f"This API key expired on {at} UTC: ask for another one.", status=401, code="expired_api_key")
+    return found
 
 
 def is_easy(admin_key: str) -> bool:

@@ -16,7 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from longhouse.api import auth, pagination, wire
-from longhouse.api.auth import Caller
+from longhouse.api.caller import Caller
 from longhouse.api.json_route import UploadRoute, of_app, strict_router
 from longhouse.api.pagination import Omittable, YesOrNo
 from longhouse.errors import CallerError

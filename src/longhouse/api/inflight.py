@@ -48,7 +48,11 @@ class InflightRequest:
     def last_error(self) -> CallerError:
         """The error for a request that is ended before its response is complete."""
         if self.is_revoked:
-            why = "This browser is not signed in any more." if self.browser else "This API key was revoked."
+            why = (
+                "This browser is not signed in any more."
+                if self.browser
+                else "This API key was revoked or has expired."
+            )
             return CallerError(why, status=401, code="invalid_api_key")
         return errors.unavailable("The server is stopping.", self.session)
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Discriminator, Field, StrictInt, StrictStr,
 
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
+from longhouse.api.caller import Caller
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.errors import CallerError, ProviderError
@@ -236,6 +237,11 @@ async def compress_interactions(
     caller: auth.User, held: Held, conversation_id: ConversationId, asked: Compression
 ) -> Response:
     """Has the agent's model summarise its memory, once: where nothing is new, no model is called."""
+    if asked.agent is not None:
+        caller.uses(asked.agent)
+    elif caller.templates is not None:
+        raise CallerError("This key may not use all agents: name one.", param="agent")
+    caller.spends()
     data = await held.compress(caller.owner, conversation_id, asked)
     count = sum(one["compressed"] for one in data)
     log.info("interactions_compressed", **_who(caller, conversation_id), **asked.model_dump(), count=count)
@@ -252,7 +258,7 @@ async def rebuild_memory(
     return wire.Json(pagination.page(data))
 
 
-def _who(caller: auth.Caller, conversation: str) -> dict[str, str | None]:
+def _who(caller: Caller, conversation: str) -> dict[str, str | None]:
     """Who did it, and in which conversation, for the log."""
     return {"conversation": conversation, "owner": caller.owner, "by": caller.key}
 

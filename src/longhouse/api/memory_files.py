@@ -8,7 +8,7 @@ from pydantic import Field, StrictStr
 
 from longhouse.agents.template import MemoryScope
 from longhouse.api import auth, pagination, wire
-from longhouse.api.auth import Caller
+from longhouse.api.caller import Caller
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.errors import CallerError

@@ -1,10 +1,9 @@
-"""Prometheus metrics: requests, busy sessions, warm instances, refused calls, event loop stalls, memory, bus."""
+"""Prometheus metrics: requests, sessions, workers, instances, refused calls, event loop stalls, memory, bus."""
 
-import asyncio
 from collections import Counter as Tally
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,7 +12,8 @@ from prometheus_client.exposition import generate_latest
 from longhouse.memory.parts import MemoryCounts, MemoryParts
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.instances import Instance, InstanceStatus
-from longhouse.store.database import PASSING
+from longhouse.store.database import PASSING, within
+from longhouse.store.fleet import FleetCounts
 
 COUNTED_WITHIN: Final = 2.0
 """Seconds; the page comes without these numbers when Postgres is away."""
@@ -32,11 +32,12 @@ class Metrics:
         from_memory: Callable[[], Mapping[str, int]] = dict,
         memory: MemoryParts | None = None,
         bus: Bus | None = None,
-        waiting: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
+        fleet: Callable[[], Coroutine[Any, Any, FleetCounts]] | None = None,
+        takeovers: Callable[[], int] = int,
+        database_retries: Callable[[], int] = int,
     ) -> None:
         """`blocked`: how often the event loop was blocked, and for how many seconds in total. `processes`: the number
-        of tool processes, and of those that ended in a call, by cause. `waiting`: how many sessions wait for a place,
-        by limit."""
+        of tool processes, and of those that ended in a call, by cause."""
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
@@ -54,8 +55,11 @@ class Metrics:
         self._memory = memory
         self._counts: MemoryCounts | None = None
         self._bus = bus
-        self._waiting = waiting
-        self._waits: Mapping[str, int] = {}
+        self._fleet = fleet
+        self._of_all: FleetCounts | None = None
+        self._is_database_there = True
+        self._takeovers = takeovers
+        self._database_retries = database_retries
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -88,7 +92,15 @@ class Metrics:
         about = "Calls of tools that go on although their time is up"
         yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
         yield from self._of_processes()
-        yield from self._of_fleet()
+        about = "Sessions that this process has taken over from runs that were lost"
+        yield CounterMetricFamily("longhouse_takeovers", about, value=self._takeovers())
+        about = "Whether Postgres answered within two seconds just now"
+        yield GaugeMetricFamily("longhouse_database_reachable", about, value=int(self._is_database_there))
+        about = "Times that a statement was tried again because Postgres could not be reached"
+        yield CounterMetricFamily("longhouse_database_retries", about, value=self._database_retries())
+        yield from self._of_bus()
+        if self._of_all:
+            yield from self._of_fleet(self._of_all)
         yield from self._of_memory()
 
     def _of_processes(self) -> Iterator[Metric]:
@@ -100,13 +112,22 @@ class Metrics:
             causes.add_metric([cause], times)
         yield causes
 
-    def _of_fleet(self) -> Iterator[Metric]:
+    def _of_fleet(self, found: FleetCounts) -> Iterator[Metric]:
+        yield GaugeMetricFamily("longhouse_workers", "Workers that are alive", value=found.workers)
+        about = "Sessions that these workers can advance at once"
+        yield GaugeMetricFamily("longhouse_worker_slots", about, value=found.slots)
+        about = "Sessions that could go on and that no worker has taken"
+        yield GaugeMetricFamily("longhouse_sessions_without_worker", about, value=found.without_worker)
+        about = "Sessions that wait for a person because a worker or a result was lost"
+        yield GaugeMetricFamily("longhouse_sessions_in_doubt", about, value=found.in_doubt)
         about = "Sessions that wait for a place under max_running, of a template or a key"
         waiting = GaugeMetricFamily("longhouse_sessions_waiting_for_place", about, labels=["limit", "name"])
-        for held, number in self._waits.items():
+        for held, number in found.waiting_for_place.items():
             limit, _, name = held.partition(":")
             waiting.add_metric([limit, name], number)
         yield waiting
+
+    def _of_bus(self) -> Iterator[Metric]:
         if self._bus and (relay := self._bus.relay):
             about = "Whether hints go to the other processes"
             yield GaugeMetricFamily("longhouse_bus_connected", about, value=int(relay.is_connected))
@@ -127,9 +148,12 @@ class Metrics:
         yield GaugeMetricFamily("longhouse_passages_without_vectors", about, value=without)
 
     async def page(self) -> bytes:
-        self._counts, self._waits = None, {}
+        self._counts, self._of_all, self._is_database_there = None, None, False
         with suppress(*PASSING):
-            async with asyncio.timeout(COUNTED_WITHIN):
-                self._counts = await self._memory.counts() if self._memory else None
-                self._waits = await self._waiting() if self._waiting else {}
+            self._counts, self._of_all = await within(COUNTED_WITHIN, self._counted())
+            self._is_database_there = True
         return generate_latest(self._registry)
+
+    async def _counted(self) -> tuple[MemoryCounts | None, FleetCounts | None]:
+        fleet = await self._fleet() if self._fleet else None
+        return await self._memory.counts() if self._memory else None, fleet

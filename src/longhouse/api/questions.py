@@ -233,7 +233,7 @@ async def _page(db: Database, found: list[OpenQuestion], limit: int) -> dict[str
 
 
 def _described(one: OpenQuestion, title: str) -> dict[str, Any]:
-    is_own, is_call = one.session_id == one.root, one.kind in ("approval", "unknown_outcome")
+    is_own, is_call = one.session_id == one.root, one.kind != "clarification" and bool(one.tool)
     return {
         "root": one.root,
         "session_id": one.session_id,
@@ -248,7 +248,7 @@ def _described(one: OpenQuestion, title: str) -> dict[str, Any]:
         "tool": one.tool if is_call else None,
         "arguments": readable_json(one.arguments) if is_call else None,
         "is_cut": one.is_cut and is_call,
-        "text": text_of(one.tool, one.question, needs_approval=one.kind == "approval", doubt=one.doubt),
+        "text": text_of(one.kind, one.tool, one.question, doubt=one.doubt),
         "deadline": one.deadline,
         "opened_at": one.opened_at,
     }

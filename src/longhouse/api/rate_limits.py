@@ -183,6 +183,11 @@ class Meter:
         self._max_concurrent = limits.max_concurrent
         self._told_at = -math.inf
 
+    def adopt(self, limits: KeyLimits) -> None:
+        """The limits of the key, which may have been changed."""
+        self.requests.size, self.sessions.size = limits.rate_limit, limits.sessions_per_hour
+        self._max_concurrent = limits.max_concurrent
+
     async def enter(self) -> None:
         """Counts a new request, or raises; each successful call needs a `leave`."""
         self.open += 1

@@ -1,8 +1,8 @@
 """The HTTP application: all routes, error handlers with one envelope, and an access log."""
 
-import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,15 +15,29 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
-from longhouse.api import auth, errors, interactions, memory_files, openapi, origins, questions, statistics, wire
+from longhouse.api import (
+    auth,
+    erasing,
+    errors,
+    interactions,
+    memory_files,
+    openapi,
+    origins,
+    questions,
+    statistics,
+    usage,
+    wire,
+)
 from longhouse.api import documents as document_routes
 from longhouse.api.admin import catalog as admin_catalog
-from longhouse.api.admin import keys, models, operations, search, security, trying
+from longhouse.api.admin import keys, models, operations, retention, search, security, trying
 from longhouse.api.admin import routes as admin_routes
 from longhouse.api.admin import sessions as admin_sessions
 from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.admin.operations import Operations
-from longhouse.api.auth import Authenticator, Caller
+from longhouse.api.admin.retention import RetainDays
+from longhouse.api.auth import Authenticator
+from longhouse.api.caller import Caller
 from longhouse.api.console import pages
 from longhouse.api.console import session as browser_session
 from longhouse.api.inflight import INFLIGHT, DrainMiddleware
@@ -32,12 +46,13 @@ from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
-from longhouse.api.sessions import artifacts, effects, replay, sse, timeline
+from longhouse.api.sessions import artifacts, capsules, effects, replay, sse, timeline
 from longhouse.api.sessions import memory as session_memory
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sgr import routes as sgr_routes
 from longhouse.api.statistics import Statistics
+from longhouse.api.usage import Prices
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.errors import CallerError
@@ -45,6 +60,7 @@ from longhouse.memory.parts import MemoryParts
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import PriorOf
+from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instances import ModelFor
 from longhouse.search.directory import AgentDirectory
@@ -52,7 +68,7 @@ from longhouse.search.finder import Finder
 from longhouse.search.router import Router
 from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.database import PASSING, Database
+from longhouse.store.database import PASSING, Database, within
 from longhouse.store.memory_files import Memories
 from longhouse.tools.toolbox import Toolbox
 
@@ -60,6 +76,8 @@ log = structlog.get_logger()
 
 LOGGED_PATH: Final = 300
 """Characters of a path in a log record."""
+NAMED: Final = ("{owner}", "{user:path}", "{path:path}")
+"""Parameters of paths that are names of people or of what they keep: of such a path, its pattern is logged."""
 WATCHED: Final = ("/health", "/ready", "/metrics")
 READY_WITHIN: Final = 2.0
 """Seconds; a readiness check does not wait for Postgres to come back."""
@@ -71,6 +89,7 @@ SESSION_ROUTERS: Final = (
     replay.router,
     timeline.router,
     effects.router,
+    capsules.router,
     session_memory.router,
     sgr_routes.log_router,
     questions.router,
@@ -95,6 +114,8 @@ def build(
     model_for: ModelFor | None = None,
     model: ConfiguredModel | None = None,
     is_mirrored: bool = False,
+    retain_days: int | None = None,
+    prices: Prices | None = None,
 ) -> ASGIApp:
     # FastAPI's own documentation pages would be public: ours are in `openapi`.
     app = FastAPI(
@@ -102,17 +123,21 @@ def build(
     )
     inbox, router = Inbox(db, bus), Router(AgentDirectory(finder), default_template)
     # The routes look these up by name: see `json_route.of_app`.
-    tools, counts = CatalogService(catalog, "tool", validator), Statistics(db)
+    counts = Statistics(db)
     parts = {
         "db": db,
         "catalog": catalog,
-        "tools": tools,
+        "tools": CatalogService(catalog, "tool", validator),
+        "templates": CatalogService(catalog, "template", validator),
         "finder": finder,
         "toolbox": toolbox,
         "model": model or ConfiguredModel(),
         "questions": QuestionFeed(db, bus),
         "statistics": counts,
+        "prices": prices or Prices(),
         "operations": Operations(db, counts, toolbox, is_mirrored=is_mirrored),
+        "eraser": Eraser(inbox),
+        "retain_days": RetainDays(retain_days),
     }
     remembering = _memory_parts(inbox, catalog, memory, model_for)
     app.state = State({**parts, **remembering, "authenticator": authenticator})
@@ -120,6 +145,9 @@ def build(
         openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
         *SESSION_ROUTERS,
         interactions.router,
+        erasing.router,
+        erasing.admin_router,
+        retention.router,
         memory_files.router,
         sgr_routes.router,
         document_routes.uploads,
@@ -130,9 +158,11 @@ def build(
         trying.router,
         statistics.router,
         statistics.admin_router,
+        usage.router,
+        usage.admin_router,
         operations.router,
-        admin_catalog.routes(tools),
-        admin_catalog.routes(CatalogService(catalog, "template", validator)),
+        admin_catalog.TOOLS,
+        admin_catalog.TEMPLATES,
         admin_routes.router,
         models.router,
         OF_ADMINS,
@@ -171,26 +201,28 @@ def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
     async def ready() -> Response:
         """Readiness: Postgres is reachable, and a worker is alive."""
         try:
-            async with asyncio.timeout(READY_WITHIN):
-                workers = await leases.alive(db)
+            workers = await within(READY_WITHIN, leases.alive(db))
         except PASSING as error:
             raise errors.error_for(error) from None
         if not workers:
             raise CallerError("No worker is running.", status=503, kind="server_error")
         return wire.Json({"status": "ready", "workers": workers})
 
-    @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.admin)])
+    @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.watcher)])
     async def show_metrics() -> Response:
         """Prometheus metrics."""
         return Response(await metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
 
-def watching(app: ASGIApp) -> ASGIApp:
+def watching(app: ASGIApp, is_leaving: Callable[[], bool]) -> ASGIApp:
     """The routes that tell how a process is, and no others: for workers, which serve nobody."""
 
     async def watched(scope: Scope, receive: Receive, send: Send) -> None:
-        is_there = scope["type"] != "http" or scope["path"] in WATCHED
-        answer = app if is_there else wire.error_response(wire.not_found("This process works; it serves no API."))
+        answer = app
+        if scope["type"] == "http" and scope["path"] not in WATCHED:
+            answer = wire.error_response(wire.not_found("This process works; it serves no API."))
+        elif scope["type"] == "http" and scope["path"] == "/ready" and is_leaving():
+            answer = wire.error_response(CallerError("The worker is leaving.", status=503, kind="server_error"))
         await answer(scope, receive, send)
 
     return watched
@@ -215,7 +247,7 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     async def server_error(request: Request, error: Exception) -> Response:
         if isinstance(error, PASSING):
-            path = request.url.path[:LOGGED_PATH]
+            path = _logged_path(request.scope)
             log.warning(errors.log_key(error), message="A request was refused.", path=path, error=repr(error))
         return wire.error_response(errors.error_for(error, request.scope[INFLIGHT].session))
 
@@ -236,7 +268,7 @@ class AccessLogMiddleware:
             await self.app(scope, receive, send)
             return
         request_id, began, status = f"req_{uuid.uuid4().hex}", time.perf_counter(), 0
-        method, path = scope["method"], scope["path"][:LOGGED_PATH]
+        method = scope["method"]
         error = await origins.origin_error(scope, self._authenticator.is_open)
         app = wire.error_response(error) if error else self.app
 
@@ -259,7 +291,7 @@ class AccessLogMiddleware:
             await app(scope, receive, send_with_headers)
         except Exception:
             # The handler above has already sent the error response; here the error is logged.
-            log.exception("request_failed", request_id=request_id, path=path)
+            log.exception("request_failed", request_id=request_id, path=_logged_path(scope))
             if not status:
                 raise
         finally:
@@ -268,4 +300,11 @@ class AccessLogMiddleware:
             # A page of the console is forty files: they say nothing of what is done here.
             is_file = getattr(scope.get("route"), "path", None) == pages.STATIC and status < HTTPStatus.BAD_REQUEST
             tell = log.debug if is_file else log.info
-            tell("request", request_id=request_id, method=method, path=path, status=status, key=key, seconds=seconds)
+            about = {"status": status, "key": key, "seconds": seconds}
+            tell("request", request_id=request_id, method=method, path=_logged_path(scope), **about)
+
+
+def _logged_path(scope: Scope) -> str:
+    """The path, or its pattern: what is erased must not stay in a log."""
+    pattern: str = getattr(scope.get("route"), "path", "")
+    return pattern if any(name in pattern for name in NAMED) else str(scope["path"])[:LOGGED_PATH]

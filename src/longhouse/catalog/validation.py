@@ -14,6 +14,7 @@ from longhouse.agents.tool_descriptor import ISOLATED, REMEMBERS_READS, ToolDesc
 from longhouse.catalog import drafts
 from longhouse.catalog.drafts import Problem
 from longhouse.egress import ANYWHERE, Egress
+from longhouse.journal.events import Effect
 from longhouse.secrets import PROXY_READS_KEY, Secrets, is_like_a_key, is_unencrypted, keys_in
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
 from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_change
@@ -118,7 +119,7 @@ class CatalogValidator:
             yield ("runtime_binding", "agent"), f"the tool of this agent is called {AGENT_PREFIX}<template>"
         if tool.remembers and way.python_entrypoint is None and tool.tool.effect != "read":
             yield ("remembers",), REMEMBERS_READS
-        if tool.probe and (problem := _probe_problem(tool)):
+        if tool.probe and (problem := _own_probe_problem(tool)):
             yield ("probe",), problem
         if way.agent is not None and tool.needs_approval:
             yield ("needs_approval",), "an agent is called at once; let the tools that it uses need approval"
@@ -169,7 +170,19 @@ class CatalogValidator:
                 problem = "a tool of this name comes with the program, and cannot be published by others"
                 problems.append(Problem(nth, ("name",), problem, True))
             owners.append(same.owner if same and one.name in kept else one.owner)
-        return problems + await self._of_named_tools(given, owners)
+        return [*problems, *await self._of_named_tools(given, owners), *await self._of_probes(given, owners)]
+
+    async def _of_probes(
+        self, given: Sequence[Template | ToolDescriptor], owners: Sequence[str | None]
+    ) -> list[Problem]:
+        """Warnings about probes that could not be asked; one may come later, or in the same request."""
+        sent = {one.name: one for one in given if isinstance(one, ToolDescriptor)}
+        problems: list[Problem] = []
+        for nth, one in enumerate(given):
+            name = one.probe if isinstance(one, ToolDescriptor) else ""
+            if name and (problem := await probe_problem(self.catalog, name, owners[nth], sent.get(name))):
+                problems.append(Problem(nth, ("probe",), problem, is_warning=True))
+        return problems
 
     async def _of_named_tools(
         self, given: Sequence[Template | ToolDescriptor], owners: Sequence[str | None]
@@ -189,16 +202,32 @@ class CatalogValidator:
         return problems
 
 
-def _probe_problem(tool: ToolDescriptor) -> str | None:
-    """The problem of the tool that says whether calls of this one took effect."""
+def _own_probe_problem(tool: ToolDescriptor) -> str | None:
+    """Why the tool cannot have this probe, whatever it is."""
     if tool.probe == tool.name:
         return "a tool cannot be its own probe; name another one, which only reads"
-    entrypoint = tool.runtime_binding.python_entrypoint
-    cls = python.known(entrypoint) if entrypoint is not None else None
-    effect = tool.effect or (cls.effect if cls else None if entrypoint else tool.tool.effect)
-    if effect in (None, "once"):
+    if _effect_of(tool) in (None, "once"):
         return None
     return "only a tool with the effect once has a probe: a call of any other is simply made again"
+
+
+async def probe_problem(
+    catalog: Catalog, name: str, owner: str | None, sent: ToolDescriptor | None = None
+) -> str | None:
+    """Why this probe cannot be asked about calls of a tool of this owner; `sent`: it is published together with it."""
+    probe = sent or await catalog.tools.find(name, owner=owner or NOBODY)
+    if probe is None:
+        return f"there is no tool {name!r} to ask: a person will be asked instead"
+    if _effect_of(probe) in (None, "read"):
+        return None
+    return f"{name} does not only read, and is not asked: a person will be asked instead"
+
+
+def _effect_of(tool: ToolDescriptor) -> Effect | None:
+    """The effect of a tool; None where only its class says it, which nobody has imported."""
+    entrypoint = tool.runtime_binding.python_entrypoint
+    cls = python.known(entrypoint) if entrypoint is not None else None
+    return tool.effect or (cls.effect if cls else None if entrypoint else tool.tool.effect)
 
 
 def _otherwise_active(sent: Sequence[Any], activate: bool) -> Iterator[Problem]:

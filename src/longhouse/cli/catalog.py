@@ -10,12 +10,13 @@ import msgspec
 import typer
 
 from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import TOOLS, open_store, validator_of
 from longhouse.catalog import security
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
-from longhouse.catalog.validation import CatalogValidator
+from longhouse.catalog.validation import CatalogValidator, probe_problem
 from longhouse.cli.running import add_commands, given
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import CallerError, SetupError
@@ -215,7 +216,9 @@ async def check(settings: Settings) -> None:
                 found = [*await _class_problems(tool, setup, processes), *_problems(tool, setup, served, away)]
                 if (agent := tool.runtime_binding.agent) and await catalog.templates.active(agent) is None:
                     found.append(f"there is no active agent {agent!r}")
-                for problem in found:
+                probe = None if found else await _probe_of(tool, setup, processes)
+                asks = probe and await probe_problem(catalog, probe, tool.owner)
+                for problem in [*found, f"its probe: {asks}"] if asks else found:
                     typer.echo(f"{tool.ref}: {problem}")
                 wrong, tools = wrong + bool(found), tools + 1
             after = page[-1].name
@@ -226,18 +229,28 @@ async def check(settings: Settings) -> None:
 
 async def _class_problems(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> list[str]:
     """The problems of a tool with its class, which is imported where a call would run."""
-    packages = setup.settings.tool_packages
     if tool.runtime_binding.python_entrypoint is None:
         return []
     try:
-        if python.isolation_of(tool) == "process":
-            described = await isolated.described(tool, packages, processes)
-        else:
-            described = python.class_of(tool, packages).described(tool)
+        described = await _described(tool, setup, processes)
     except python.EntrypointError as error:
         return [python.fault_of(tool, error).message]
     says = schema_problem(described.schema)
     return [f"the schema of its class: {says}"] if says else []
+
+
+async def _probe_of(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> str:
+    """The probe that the tool names, or its class."""
+    return (await _described(tool, setup, processes)).probe
+
+
+async def _described(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> Tool:
+    if tool.runtime_binding.python_entrypoint is None:
+        return tool.tool
+    packages = setup.settings.tool_packages
+    if python.isolation_of(tool) == "process":
+        return await isolated.described(tool, packages, processes)
+    return python.class_of(tool, packages).described(tool)
 
 
 def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Away) -> Iterator[str]:

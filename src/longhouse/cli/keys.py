@@ -1,22 +1,32 @@
-"""`longhouse keys …`: create, list and revoke API keys, directly in the database."""
+"""`longhouse keys …`: create, list, change, rotate and revoke API keys, directly in the database."""
 
-from typing import Annotated, Final
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
 
 import pydantic
 import typer
 
-from longhouse.api.admin.keys import MOST, NewKey
+from longhouse.api.admin.keys import LONGEST_OVERLAP, MOST, MOST_OF_BUDGET, ChangedKey, NewKey
 from longhouse.app import open_store
-from longhouse.cli.running import add_commands
+from longhouse.cli.one_line import plain
+from longhouse.cli.running import add_commands, given
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store import keys
+from longhouse.store import budgets, keys
 from longhouse.store.keys import Key, Role
 from longhouse.validation_messages import explain
 
 PAGE: Final = 1_000
 
 Limit = Annotated[int | None, typer.Option(min=1, max=MOST)]
+Budget = Annotated[int | None, typer.Option(min=1, max=MOST_OF_BUDGET, help="A budget, in days and months of UTC.")]
+KeyId = Annotated[str, typer.Argument(help="The id, as `longhouse keys list` shows it.")]
+Expires = Annotated[
+    datetime | None, typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="When it expires, in UTC.")
+]
+ForTemplate = Annotated[
+    list[str] | None, typer.Option("--template", help="An agent that it may use; several may be named. Else all.")
+]
 
 
 async def create_key(
@@ -29,14 +39,22 @@ async def create_key(
     max_concurrent: Limit = None,
     sessions_per_hour: Limit = None,
     max_running: Limit = None,
+    tokens_per_day: Budget = None,
+    tokens_per_month: Budget = None,
+    turns_per_day: Budget = None,
+    turns_per_month: Budget = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="It reads, and changes nothing.")] = False,
+    templates: ForTemplate = None,
+    expires_at: Expires = None,
 ) -> None:
     """Create a key. It is printed once and cannot be shown again."""
-    limits = {"rate_limit": rate_limit, "max_concurrent": max_concurrent, "sessions_per_hour": sessions_per_hour}
+    limits = _limits(rate_limit, max_concurrent, sessions_per_hour, max_running)
+    amounts = _budgets(tokens_per_day, tokens_per_month, turns_per_day, turns_per_month)
+    more = _scope(templates, expires_at)
     try:
-        new = NewKey(name=name, owner=owner, role=role, max_running=max_running, **limits)
+        new = NewKey(name=name, owner=owner, role=role, read_only=read_only, **limits, **amounts, **more)
     except pydantic.ValidationError as error:
-        where, problem = explain(error)[0]
-        raise SetupError(f"--{where[0]}: {problem}.") from None
+        raise _mistake(error) from None
     async with open_store(settings) as (db, _):
         made, secret = await keys.create(db, **new.model_dump())
     typer.echo(f"{made.id}: {_described(made)}. Keep the key, it is not shown again:", err=True)
@@ -53,21 +71,113 @@ async def list_keys(settings: Settings) -> None:
             before = (page[-1].created_at, page[-1].id)
 
 
-async def revoke_key(
-    settings: Settings, key_id: Annotated[str, typer.Argument(help="The id, as `longhouse keys list` shows it.")]
+async def change_key(
+    settings: Settings,
+    key_id: KeyId,
+    *,
+    name: Annotated[str | None, typer.Option(help="What it is for.")] = None,
+    rate_limit: Limit = None,
+    max_concurrent: Limit = None,
+    sessions_per_hour: Limit = None,
+    max_running: Limit = None,
+    tokens_per_day: Budget = None,
+    tokens_per_month: Budget = None,
+    turns_per_day: Budget = None,
+    turns_per_month: Budget = None,
+    read_only: Annotated[bool | None, typer.Option(help="Whether it only reads.")] = None,
+    templates: ForTemplate = None,
+    expires_at: Expires = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="A limit, a budget, templates or expires_at that is taken away.")
+    ] = None,
 ) -> None:
+    """Change a key: sessions that wait for a budget which is raised go on."""
+    limits = _limits(rate_limit, max_concurrent, sessions_per_hour, max_running)
+    amounts = _budgets(tokens_per_day, tokens_per_month, turns_per_day, turns_per_month)
+    more = given(name=name, read_only=read_only, **limits, **amounts, **_scope(templates, expires_at))
+    gone = {one.replace("-", "_"): None for one in without or ()}
+    if not gone and not more:
+        raise SetupError("say what to change; `longhouse keys change --help` shows what can be.")
+    try:
+        changes = ChangedKey(**{**more, **gone}).model_dump(exclude_unset=True)
+    except pydantic.ValidationError as error:
+        raise _mistake(error) from None
+    async with open_store(settings, create=False) as (db, _):
+        changed = await keys.change(db, key_id, changes)
+    if changed is None:
+        raise _missing(key_id)
+    typer.echo(f"{changed.id}: {_described(changed)}")
+
+
+async def rotate_key(
+    settings: Settings,
+    key_id: KeyId,
+    overlap: Annotated[
+        int, typer.Option(min=0, max=LONGEST_OVERLAP, help="Seconds for which the old secret is valid too.")
+    ] = 0,
+) -> None:
+    """Give a key a new secret. It is printed once; the old one is refused, at once or after --overlap."""
+    async with open_store(settings, create=False) as (db, _):
+        rotated = await keys.rotate(db, key_id, overlap=overlap)
+    if rotated is None:
+        raise _missing(key_id)
+    key, secret = rotated
+    typer.echo(f"{key.id}: {_described(key)}. Keep the key, it is not shown again:", err=True)
+    typer.echo(secret)
+
+
+async def revoke_key(settings: Settings, key_id: KeyId) -> None:
     """Revoke a key permanently; its open requests end within two seconds."""
     async with open_store(settings, create=False) as (db, _):
         found = await keys.revoke(db, key_id)
     if not found:
-        raise SetupError(f"there is no key {key_id!r}; `longhouse keys list` shows all.")
+        raise _missing(key_id)
     typer.echo(f"{key_id} is revoked")
 
 
+def _limits(*limits: int | None) -> dict[str, Any]:
+    return dict(zip(("rate_limit", "max_concurrent", "sessions_per_hour", "max_running"), limits, strict=True))
+
+
+def _budgets(*amounts: int | None) -> dict[str, Any]:
+    names = ("tokens_per_day", "tokens_per_month", "turns_per_day", "turns_per_month")
+    return dict(zip(names, amounts, strict=True))
+
+
+def _scope(templates: list[str] | None, expires_at: datetime | None) -> dict[str, Any]:
+    return {"templates": templates or None, "expires_at": expires_at and expires_at.replace(tzinfo=UTC)}
+
+
+def _mistake(error: pydantic.ValidationError) -> SetupError:
+    where, problem = explain(error)[0]
+    return SetupError(f"--{where[0]}: {problem}.")
+
+
+def _missing(key_id: str) -> SetupError:
+    return SetupError(f"there is no key {key_id!r}; `longhouse keys list` shows all.")
+
+
 def _described(key: Key) -> str:
-    ended = f", revoked {key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else ""
-    return f"{key.role} of {key.owner}, {key.name!r}, made {key.created_at:%Y-%m-%d %H:%M}{ended}"
+    told = [f"{key.role} of {plain(key.owner)}, {key.name!r}, made {_at(key.created_at)}"]
+    told += [f"used {_at(key.last_used_at)}"] if key.last_used_at else []
+    told += ["only reads"] if key.read_only else []
+    told += [f"may use {', '.join(key.templates)}"] if key.templates is not None else []
+    told += [
+        f"{limit:,} {name.replace('_per_', ' a ')}"
+        for name in budgets.NAMES
+        if (limit := getattr(key, name)) is not None
+    ]
+    told += [f"expires {_at(key.expires_at)}"] if key.expires_at else []
+    told += [f"its former secret works until {_at(key.former_until)}"] if key.former_until else []
+    told += [f"revoked {_at(key.revoked_at)}"] if key.revoked_at else []
+    return ", ".join(told)
+
+
+def _at(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}"
 
 
 cli = typer.Typer(help="API keys: who may come in, for whom, and how much they may use.", no_args_is_help=True)
-add_commands(cli, {"create": create_key, "list": list_keys, "revoke": revoke_key})
+add_commands(
+    cli, {"create": create_key, "list": list_keys, "change": change_key, "rotate": rotate_key, "revoke": revoke_key}
+)

@@ -34,10 +34,17 @@ COMMANDS: Final = {
     "chat": Listed("chat.command", "Talk to an agent in the terminal."),
     "work": Listed("serving", "Work on sessions without serving the API."),
     "migrate": Listed("setting_up", "Migrate the database schema to the latest version."),
+    "backup": Listed(
+        "backups", "Write the whole house to one file, while it serves. Keep it safe: it holds all conversations."
+    ),
+    "restore": Listed(
+        "backups", "Make the house of a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."
+    ),
     "probe": Listed(
         "setting_up", "Find out what the model's endpoint supports, and what a template should say about it."
     ),
     "keys": Listed("keys", "API keys: who may come in, for whom, and how much they may use.", "cli"),
+    "usage": Listed("usage", "What keys have used: turns, tokens, and what that cost."),
     "sessions": Listed("sessions", "Sessions: which there are, what happened in one, what it waits for.", "cli"),
     "ledger": Listed("ledger", "The ledger: who said what to whom.", "cli"),
     "tools": Listed("catalog", "The tools of the catalog: publish them, compare them, roll them back.", "tools"),
@@ -45,6 +52,7 @@ COMMANDS: Final = {
         "catalog", "The templates of the catalog: publish them, compare them, roll them back.", "templates"
     ),
     "documents": Listed("documents", "Documents that agents read: add files, list, show, remove.", "cli"),
+    "erase": Listed("erase", "Erase a session, a conversation, a user, an owner or one memory, for good.", "cli"),
     "bench": Listed("benchmarks", "Measure parts of Longhouse on data of your own.", "cli"),
 }
 

@@ -5,14 +5,15 @@ import gc
 import ipaddress
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Annotated, Any, Final
 
 import structlog
 import typer
 import uvicorn
+from starlette.types import ASGIApp
 
 from longhouse import background
 from longhouse.api import server
@@ -78,20 +79,28 @@ async def work(settings: Settings, host: Host = None, port: WatchPort = None) ->
     if port is not None:
         await _refuse_missing_key(settings)
     with _listening(settings.host, settings.port) if port is not None else nullcontext() as listener:
-        async with open_app(settings) as app:
+        # Outside of the app: whoever watches is answered until the worker has drained.
+        async with AsyncExitStack() as watching, open_app(settings) as app:
             ended = asyncio.Event()
             _on_end(ended.set)
             freeze_objects()
             typer.echo(f"worker ready: {app.worker.id}")
-            if listener is None:
-                await _until_end(app, ended.wait())
-                return
-            address, chosen = listener.getsockname()[:2]
-            typer.echo(f"its state is served on http://{address}:{chosen}")
-            watched = _Server(config_of(server.watching(app.asgi), timeout_graceful_shutdown=1))
-            async with background.running("watching", partial(watched.serve, sockets=[listener])):
-                await _until_end(app, ended.wait())
-                watched.leave()
+            if listener is not None:
+                address, chosen = listener.getsockname()[:2]
+                typer.echo(f"its state is served on http://{address}:{chosen}")
+                await watching.enter_async_context(_watched(server.watching(app.asgi, ended.is_set), listener))
+            await _until_end(app, ended.wait())
+
+
+@asynccontextmanager
+async def _watched(asgi: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+    served = _Server(config_of(asgi, timeout_graceful_shutdown=1))
+    serving = asyncio.create_task(background.guarded("watching", served.serve(sockets=[listener])))
+    try:
+        yield
+    finally:
+        served.leave()
+        await serving
 
 
 def freeze_objects() -> None:

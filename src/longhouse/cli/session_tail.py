@@ -95,6 +95,8 @@ def _decided(event: events.Decided) -> str:
 
 
 def _spent(event: events.Spent) -> str:
+    if event.waited:
+        return f"goes on: it {plain(event.reason)}"
     if event.title is None:
         return f"tries again: {plain(event.reason)}"
     return f"is titled: {plain(event.title)}" if event.title else ""

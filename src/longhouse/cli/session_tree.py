@@ -114,6 +114,10 @@ def _waiting(call: Open | None) -> str:
         return "open"
     if call.approve_by:
         return f"waits for approval until {call.approve_by:%Y-%m-%d %H:%M}"
+    if call.probed:
+        return "its probe is asked whether it happened"
+    if call.takes_workers:
+        return "took three workers down: is it tried again?"
     if call.uncertain:
         return f"{plain(call.doubt) or 'its worker was lost'}: did it happen?"
     return {"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.call_kind, "running")

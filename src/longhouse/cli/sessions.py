@@ -13,6 +13,7 @@ from longhouse.cli import session_acting as acting
 from longhouse.cli.ledger import open_ledger
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
+from longhouse.cli.session_capsules import SessionId, export_session, found, import_capsule, replay_session
 from longhouse.cli.session_table import table
 from longhouse.cli.session_tail import event_lines
 from longhouse.cli.session_tree import TreeDrawing
@@ -21,16 +22,12 @@ from longhouse.journal.events import Decision
 from longhouse.journal.session import State
 from longhouse.settings import Settings
 from longhouse.store import journals, sessions
-from longhouse.store.database import Database
 from longhouse.store.timelines import timelines_of
 
 WIDEST: Final = 10_000
 SHOWN: Final = 300
 """Characters of one message in a story."""
 
-SessionId = Annotated[
-    str, typer.Argument(help="The id, as `longhouse sessions list` shows it; its beginning is enough where one has it.")
-]
 Call = Annotated[str | None, typer.Argument(help="Which call, where several wait; `sessions show` tells their names.")]
 Outcome = Literal["happened", "did-not-happen", "give-up"]
 DECISIONS: Final[dict[Outcome, Decision]] = {
@@ -145,16 +142,6 @@ async def cancel_turn(settings: Settings, session_id: SessionId) -> None:
     typer.echo(state)
 
 
-async def found(db: Database, start: str) -> str:
-    """The session that an id means, or the beginning of one."""
-    ids = await sessions.beginning_with(db, start) if start else []
-    if not ids:
-        raise SetupError(f"there is no session {start!r}; `longhouse sessions list` shows the newest.")
-    if len(ids) > 1:
-        raise SetupError(f"several sessions begin with {start!r}: {', '.join(map(plain, ids))}; name one of them.")
-    return ids[0]
-
-
 async def tell_story(
     settings: Settings,
     trace: Annotated[str, typer.Argument(help="The trace, as a session shows it as its trace_id.")],
@@ -183,3 +170,4 @@ cli = typer.Typer(help="Sessions: which there are, what happened in one, what it
 add_commands(cli, {"list": list_sessions, "show": show_session, "story": tell_story, "tail": tail_session})
 add_commands(cli, {"approve": approve_call, "deny": deny_call, "settle": settle_call})
 add_commands(cli, {"answer": answer_question, "cancel": cancel_turn})
+add_commands(cli, {"export": export_session, "import": import_capsule, "replay": replay_session})

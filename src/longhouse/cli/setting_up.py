@@ -1,11 +1,12 @@
 """`longhouse migrate`, `seed` and `probe`: what is done once, before or beside serving."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.app import TOOLS, open_store, publish
+from longhouse.cli.house import open_as_it_is
 from longhouse.cli.running import AgentsFile, ConfigFile, add_commands, given, run
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
@@ -15,8 +16,10 @@ from longhouse.models.openai import OpenAIModel
 from longhouse.settings import Settings
 from longhouse.store import migrate as migrations
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.database import open_database
-from longhouse.store.postgres import open_postgres
+
+UP_TO_DATE: Final = "the schema is up to date"
+PENDING: Final = 3
+"""The exit status of `migrate --check` with work to do; 1 is for what could not be looked at."""
 
 cli = typer.Typer()
 
@@ -27,19 +30,29 @@ def seed(config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None
     run(Settings(**given(config_file=config_file, agents_file=agents_file)), publish_configured)
 
 
-async def migrate(settings: Settings) -> None:
+async def migrate(
+    settings: Settings,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; end with 3 if migrations are pending, with 0 if none is.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Change nothing; list what would run, and why.")] = False,
+) -> None:
     """Migrate the database schema to the latest version."""
-    schema = settings.database_schema
-    if settings.database_url:
-        async with open_database(settings.database_url.get_secret_value(), schema=schema) as db:
-            applied = await migrations.migrate(db)
-    else:
-        async with (
-            open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
-            open_database(postgres.dsn, schema=schema) as db,
-        ):
-            applied = await migrations.migrate(db, may_extend=postgres.vectors)
-    typer.echo("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
+    looks = check or plan
+    async with open_as_it_is(settings, create=not looks) as (db, postgres):
+        if looks:
+            pending = await migrations.plan(db)
+        else:
+            applied = await migrations.migrate(db, may_extend=postgres.vectors if postgres else True)
+    if not looks:
+        typer.echo("\n".join(f"applied {name}" for name in applied) or UP_TO_DATE)
+        return
+    if plan:
+        for one in pending:
+            typer.echo(f"{one.name}  {one.about}")
+    typer.echo(f"{len(pending)} pending: run `longhouse migrate`" if pending else UP_TO_DATE)
+    if check and pending:
+        raise typer.Exit(PENDING)
 
 
 async def publish_configured(settings: Settings) -> None:

@@ -116,7 +116,7 @@ class Projector(ABC):
             raise
 
     async def _step(self) -> None:
-        await self._remove_erased()
+        await self.remove_erased()
         if self._hints:
             await self._project(await projections.rows(self._db, self._next_hints(), sides=self.sides))
             self.is_troubled = False
@@ -130,7 +130,7 @@ class Projector(ABC):
             # Erased while it was written: the eraser may have removed the data before this write.
             await self.remove([row for row in rows if row.id in gone])
 
-    async def _remove_erased(self) -> None:
+    async def remove_erased(self) -> None:
         """Removes what was erased since the last step, here or by another process."""
         if self._erased_up_to is None:
             self._erased_up_to = await projections.cursor(self._db, self.name, self.place)

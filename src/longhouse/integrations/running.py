@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from longhouse.integrations.redis.client import open_redis
+from longhouse.integrations.redis.client import TROUBLE, open_redis
 from longhouse.integrations.redis.mirror import Mirror
 from longhouse.integrations.session_log_lines import Language
 from longhouse.integrations.session_log_projection import SessionLog
@@ -31,3 +31,17 @@ async def running(
             log = SessionLog(db, log_dir, language=language, confirmed=mirror.confirmed if mirror else None)
             on_news((await stack.enter_async_context(log.running())).nudge)
         yield mirror
+
+
+async def remove_erased(db: Database, *, redis_url: str | None, log_dir: Path | None) -> str:
+    """Removes what Redis and the session logs have of erased sessions, once; why it could not, or nothing."""
+    if log_dir:
+        await SessionLog(db, log_dir).remove_erased()
+    if not redis_url:
+        return ""
+    try:
+        async with open_redis(redis_url) as client:
+            await Mirror(db, client).remove_erased()
+    except TROUBLE as error:
+        return f"Redis cannot be reached ({str(error) or type(error).__name__}); a server removes its keys once it is."
+    return ""

@@ -115,6 +115,10 @@ class Counters(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self._charge(event.usage)
             case events.Spent():
                 self._charge(event.usage)
+                self.work_seconds, self.waiting_seconds = (
+                    self.work_seconds - event.waited,
+                    self.waiting_seconds + event.waited,
+                )
                 self.title = titles.first_words(event.title) if event.title else self.title
             case events.Returned():
                 self._return(event)

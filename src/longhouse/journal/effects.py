@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from longhouse.journal import open_calls
-from longhouse.journal.events import Called, Fault, Recorded, Returned
+from longhouse.journal.events import Called, Decided, Fault, Recorded, Resumed, Returned
 from longhouse.journal.session import Open
 
 EffectState = Literal["intended", "done", "failed", "unknown", "not_begun"]
@@ -19,6 +19,8 @@ NOT_BEGUN: Final = frozenset(
 """Codes of faults which say that the call was not made."""
 UNKNOWN: Final = frozenset({"given_up", "unknown_outcome"})
 """Codes of faults which say that nobody knows whether it took effect."""
+BROKEN_OFF: Final = frozenset({"abandoned", "cancelled", "forgotten", "worker_lost"})
+"""Codes of faults with which a call was ended from outside, whatever it had done by then."""
 
 
 @dataclass(slots=True)
@@ -38,8 +40,9 @@ class CallEffect:
     by: str = ""
     """Who said how it ended, if not the tool."""
     doubt: str = ""
+    """How its result was lost; it stays when the call is settled."""
     lost: int = 0
-    """How many workers were lost while it ran."""
+    """How many workers were lost while it ran, in all its tries."""
     fault: Fault | None = None
 
 
@@ -61,19 +64,27 @@ def effects_of(records: Iterable[Recorded]) -> list[CallEffect]:
                 deadline=event.deadline,
             )
         if isinstance(event, Returned) and (effect := found.get(event.call)):
-            _settle(effect, event, record.at)
+            _settle(effect, event, calls.get(event.call), record.at)
+        before = {**calls} if isinstance(event, Decided | Resumed) else {}
         open_calls.apply(calls, event, record.seq, record.at)
+        for name, was in before.items():
+            if (effect := found.get(name)) and (call := calls.get(name)):
+                effect.lost += max(0, call.lost - was.lost)
+                effect.doubt = call.doubt or effect.doubt
     for name, call in calls.items():
         if effect := found.get(name):
             effect.state = "unknown" if call.uncertain else "intended"
-            effect.doubt, effect.lost = call.doubt, call.lost
     return list(found.values())
 
 
-def _settle(effect: CallEffect, event: Returned, at: datetime) -> None:
+def _settle(effect: CallEffect, event: Returned, call: Open | None, at: datetime) -> None:
     effect.settled_at, effect.by = at, event.by
     if not isinstance(event.outcome, Fault):
         effect.state = "done"
         return
     effect.fault, code = event.outcome, event.outcome.code
-    effect.state = "not_begun" if code in NOT_BEGUN else "unknown" if code in UNKNOWN else "failed"
+    if code in BROKEN_OFF:
+        # A journal has no mark of when a call begins: one that needed no approval any more may have.
+        effect.state = "not_begun" if call and call.approve_by else "unknown"
+    else:
+        effect.state = "not_begun" if code in NOT_BEGUN else "unknown" if code in UNKNOWN else "failed"

@@ -22,6 +22,8 @@ Collected = Literal["user", "agent", "tool", "llm", "knowledge"]
 Decision = Literal["approve", "deny", "happened", "did_not_happen", "give_up"]
 """The decisions that a person can make on a call."""
 BY_MEMORY: Final = "memory"
+BY_PROBE: Final = "probe:"
+"""Begins the `by` of what a probe has said, before its name."""
 INTERRUPTED: Final = " (interrupted)"
 """Suffix of the name of a worker that interrupted a step itself and recorded it."""
 
@@ -308,10 +310,14 @@ class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
     which has an id of its own: it lost its workers, and a person must say whether it is tried again."""
     by: str
     """Who has made it: the id of the API key (of early releases also the user that a request named), `user` where no
-    keys are set, `cli`, or a worker."""
+    keys are set, `cli`, a worker, or BY_PROBE with the name of a probe."""
     user: str | None = None
     """The user that the request named, if it did: what a client says, not who it is."""
     comment: str = ""
+    ended: bool = False
+    """With `unknown`: the process of the tool has ended, so that the call can take effect no more."""
+    probed: bool = False
+    """With `unknown`: a probe is asked first, and a person only if it cannot tell, which a second `unknown` says."""
     via: Literal["", "chat"] = ""
     """Where the decision was made, if not through the decision route."""
     chain: str = ""
@@ -328,12 +334,15 @@ class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):
 
 
 class Spent(_Fact, frozen=True, kw_only=True, tag="Spent"):
-    """Tokens of a model call that is no step: of a reply that was discarded, whose step is retried, or of a title."""
+    """What a turn used besides its steps: tokens of a reply that was discarded, whose step is retried, or of a title;
+    or the time in which it waited for a budget of its key."""
 
     usage: Usage
     reason: str = ""
     title: str | None = None
     """The title that the model gave the session; empty if it gave none, and is not asked again."""
+    waited: float = 0.0
+    """Seconds in which the turn waited for a budget of its key: nobody worked."""
 
 
 class Noted(_Fact, frozen=True, kw_only=True, tag="Noted"):
@@ -380,6 +389,8 @@ class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):
     """Calls that certainly were not started, so no person has to be asked about their outcome."""
     seen_at: datetime | None = None
     """The last heartbeat of the previous worker, where it is known."""
+    probed: tuple[str, ...] = ()
+    """Calls in doubt whose probes are asked first, and a person only if those cannot tell."""
 
     @property
     def is_loss(self) -> bool:

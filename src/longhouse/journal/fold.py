@@ -21,7 +21,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 17
+FOLD_VERSION: Final = 18
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -108,6 +108,8 @@ class _Builder:
                 self._condense(event)
             case events.Spent():
                 self.turn = self.turn and _charged(self.turn, event.usage)
+                if self.turn and event.waited:
+                    self.turn = replace(self.turn, waited=self.turn.waited + event.waited)
                 if event.title is not None:
                     self.base = replace(self.base, title=event.title)
             case events.Noted():
@@ -238,7 +240,7 @@ class _Builder:
         turn = self._joined(turn, event.user)
         if call.call_kind == "ask" and isinstance(event.outcome, Output):
             turn = replace(turn, clarifications_used=turn.clarifications_used + 1, chain=event.chain, reply_texts=())
-        if (call.uncertain or call.approve_by) and not event.by:
+        if call.awaits_decision and not event.by:
             turn = replace(turn, chain="")  # no client gets this: the old fingerprint stays valid
         if call.approve_by and not event.by and turn.resting_since:
             turn = replace(turn, resumed_outside_chat_at=at)
@@ -294,7 +296,8 @@ class _Builder:
 
     def _decide(self, event: events.Decided, seq: int, at: datetime) -> None:
         asked = self.open.get(event.call)
-        if event.decision == "unknown" or asked is None:
+        if event.decision == "unknown" or asked is None or asked.probed:
+            # Nobody was asked: a client that waits for the turn goes on to wait.
             open_calls.apply(self.open, event, seq, at)
             return
         if self.turn:

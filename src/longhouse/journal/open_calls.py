@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec.structs import asdict, replace
 
-from longhouse.journal.events import Called, Decided, Event, Failed, Finished, Resumed, Returned, Started
+from longhouse.journal.events import BY_PROBE, Called, Decided, Event, Failed, Finished, Resumed, Returned, Started
 from longhouse.journal.session import LOST_STEP, LOST_STEP_PREFIX, Open, calls_to_run
 
 
@@ -28,7 +28,7 @@ def apply(calls: dict[str, Open], event: Event, seq: int, at: datetime) -> None:
 
 def are_waiting(calls: Mapping[str, Open]) -> bool:
     """Whether there are open calls, and none of them can run without a person or an agent."""
-    return bool(calls) and not any(call.is_due for call in calls.values())
+    return bool(calls) and not any(call.is_work_left for call in calls.values())
 
 
 def drop_step(calls: dict[str, Open]) -> None:
@@ -56,16 +56,22 @@ def _decide_step(calls: dict[str, Open], event: Decided, seq: int, at: datetime)
 def _decided(call: Open, event: Decided) -> Open:
     match event.decision:
         case "did_not_happen":
-            return replace(call, uncertain=False, doubt="", deadline=None, lost=0)
+            return replace(call, uncertain=False, doubt="", deadline=None, lost=0, probed=False)
         case "approve":
             return replace(call, approve_by=None)
+        case "unknown" if event.by.startswith(BY_PROBE):
+            return replace(call, probed=False)
         case "unknown":
-            return replace(call, uncertain=True, doubt=event.comment)
+            return replace(call, uncertain=True, doubt=event.comment, probed=event.probed)
     return call
 
 
 def _resume(calls: dict[str, Open], event: Resumed) -> None:
-    """Calls that a lost worker may have started and that must not run twice become uncertain: a person decides."""
+    """Calls that a lost worker may have started and that must not run twice become uncertain: a probe or a person
+    decides."""
     for call in calls_to_run(calls.values()):  # the others were not running
         is_doubtful = call.effect == "once" and call.call not in event.unbegun
         calls[call.call] = replace(call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful)
+    for name, call in calls.items():
+        if call.uncertain:
+            calls[name] = replace(call, probed=name in event.probed)

@@ -22,6 +22,8 @@ class Undecided:
     """Whether the user may decide it in the chat."""
     is_step: bool = False
     """It is no call but a step: its workers were lost, and nothing in it may have taken effect."""
+    takes_workers: bool = False
+    """It took three workers down: it is tried again, or given up."""
     doubt: str = ""
     """How its result was lost; empty if its worker was lost."""
     asked_by: str = ""
@@ -36,6 +38,9 @@ class Undecided:
             asker = f"{name_in_code(self.asked_by)}: " if self.asked_by else ""
             return f"{asker}The worker was lost three times in this step ({self.name}). Try it again?"
         tool, doubt = name_in_code(self.tool), in_code(readable(self.doubt))
+        if self.takes_workers:
+            asker = f"{name_in_code(self.asked_by)}: " if self.asked_by else ""
+            return f"{asker}{took_workers(f'{tool} ({self.name})')} Its arguments: {self._shown}"
         if self.asked_by:
             question = happened(tool, doubt) if self.is_uncertain else f"May {tool} run?"
             return f"{name_in_code(self.asked_by)}: {question} Its arguments: {self._shown} ({self.name})"
@@ -67,6 +72,11 @@ class Undecided:
         return len(self.arguments) <= SHOWN
 
 
+def took_workers(tool: str) -> str:
+    """The question about a call that took three workers down, as plain text that is shown unchanged."""
+    return f"{tool} took three workers down, one after another. Try it again?"
+
+
 def happened(tool: str, doubt: str) -> str:
     """The question about a call that may have taken effect, as plain text that is shown unchanged."""
     return f"Did {tool} happen? It is not known: {doubt}." if doubt else f"Did {tool} happen?"
@@ -86,12 +96,12 @@ def decision_text(waiting: Sequence[Undecided], session_id: str, address: str = 
 def _choices(waiting: Sequence[Undecided]) -> list[str]:
     named = [one for one in waiting if one.may_be_decided_in_chat]
     first = named[0]
-    word = "try again" if first.is_step else "happened" if first.is_uncertain else "yes"
+    word = "try again" if first.is_step or first.takes_workers else "happened" if first.is_uncertain else "yes"
     return [f"Say which one you mean, as in: {word} {first.name}"]
 
 
 def _answers(one: Undecided) -> str:
-    if one.is_step:
+    if one.is_step or one.takes_workers:
         return "try again or give up (повторить, прекратить; 重试, 放弃)"
     if one.is_uncertain:
         return "happened, did not happen or give up (произошло, не произошло, прекратить; 已发生, 未发生, 放弃)"

@@ -10,7 +10,7 @@ UNTIMELY: Final = frozenset({
 UNMADE: Final = UNTIMELY | {"bad_arguments"}
 """Codes of calls that were refused as the model wrote them."""
 REFUSED: Final = UNMADE | {
-    "cycle", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
+    "cycle", "not_allowed", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
 }  # fmt: skip
 """Codes of calls that a model requested and that were not made."""
 ENDED: Final = frozenset({"abandoned", "cancelled", "denied", "forgotten", "given_up"})

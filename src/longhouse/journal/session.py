@@ -28,6 +28,8 @@ MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
 INTERRUPTED: Final = "was interrupted three times by the loss of its worker"
 """Why a person is asked about a call, or a step, that is not retried."""
+TAKES_WORKERS: Final = f"it {INTERRUPTED}"
+"""The doubt about a call that took three workers down."""
 LOST_STEP: Final = "The worker was lost three times in this step. Try it again?"
 """What a person is asked about a step without a call to blame."""
 LOST_STEP_PREFIX: Final = "step-"
@@ -80,6 +82,8 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
     """How its result was lost; empty if its worker was lost."""
     lost: int = 0
     """Workers that were lost while they ran it."""
+    probed: bool = False
+    """It is uncertain, and its probe is asked; until that has said that it cannot tell, no person is."""
 
     @property
     def awaits_person(self) -> bool:
@@ -95,12 +99,17 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
         return self.call_kind == "step"
 
     @property
+    def takes_workers(self) -> bool:
+        """Whether it took three workers down and could be repeated: the question is whether it is tried again."""
+        return self.uncertain and self.effect != "once" and self.doubt == TAKES_WORKERS
+
+    @property
     def question_kind(self) -> QuestionKind | None:
         """What a person is asked about it; None: nothing."""
-        if self.is_step:
+        if self.is_step or self.takes_workers:
             return "worker_lost"
         if self.uncertain:
-            return "unknown_outcome"
+            return None if self.probed else "unknown_outcome"
         if self.approve_by is not None:
             return "approval"
         return "clarification" if self.call_kind == "ask" else None
@@ -108,6 +117,11 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
     @property
     def is_due(self) -> bool:
         return self.call_kind == "tool" and not self.uncertain and self.approve_by is None
+
+    @property
+    def is_work_left(self) -> bool:
+        """Whether a worker has something to do about it: run it, or ask its probe."""
+        return self.is_due or self.probed
 
 
 class Artifact(_SessionValue, frozen=True, kw_only=True):
@@ -197,7 +211,7 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     unreadable: int = 0
     """Consecutive replies that could not be parsed."""
     waited: float = 0.0
-    """Seconds spent waiting for people: they do not count against the time budget."""
+    """Seconds spent waiting for people, or for a budget of the key: they do not count against the time budget."""
     resting_since: datetime | None = None
     delegated_seconds: float = 0.0
     """Seconds that sub-agents have worked for it since `resting_since`: this part was not waiting for people."""
@@ -314,7 +328,8 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     @property
     def undecided_calls(self) -> list[Open]:
         """What waits for a person's decision: approvals, unknown outcomes, or the step that lost its workers."""
-        return [*self.unapproved, *self.uncertain, *(call for call in self.open.values() if call.is_step)]
+        doubtful = (call for call in self.uncertain if not call.probed)
+        return [*self.unapproved, *doubtful, *(call for call in self.open.values() if call.is_step)]
 
     @property
     def wake_at(self) -> datetime | None:
@@ -325,8 +340,18 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     def can_move(self) -> bool:
         """Whether a worker can advance the session now, without waiting for a person or a sub-agent."""
         if self.is_running:
-            return not self.open or bool(self.due_calls)
+            return not self.open or any(call.is_work_left for call in self.open.values())
         return bool(self.queue)
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether nothing is left to do but to ask the probes of calls in doubt."""
+        return self.is_running and not self.due_calls and any(call.probed for call in self.open.values())
+
+    @property
+    def can_step(self) -> bool:
+        """Whether its agent can be advanced now: probes are asked without it."""
+        return self.can_move and not self.is_probing
 
     @property
     def lacks_title(self) -> bool:
@@ -391,6 +416,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
             arguments=call.arguments,
             is_uncertain=call.uncertain,
             is_step=call.is_step,
+            takes_workers=call.takes_workers,
             doubt=call.doubt,
             in_chat=self.turn is not None and self.turn.approve_in_chat,
         )

@@ -8,7 +8,7 @@ from longhouse.agents.template import Template
 from longhouse.journal.events import Called, Event, Fault, Outcome, Prompted, Returned
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session, Turn
-from longhouse.store import journals
+from longhouse.store import journals, keys
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation.delegations import Collect
@@ -67,6 +67,8 @@ class DelegationPlanner:
         version = await self.catalog.templates.active(agent, owner=session.owner) if agent else None
         if tool is None or agent is None or version is None:
             return Fault(code="unknown_agent", message=f"the agent of {call.tool} is not there any more")
+        if (allowed := await keys.templates_of(self.db, session.id)) is not None and agent not in allowed:
+            return Fault(code="not_allowed", message=f"the key of this request may not use the agent {agent}")
         if turn.prompted.depth >= template.execution_policy.max_depth:
             return Fault(code="too_deep", message="too many agents stand one below the other already")
         if full := await self.toolbox.count_call(tool, session.owner):

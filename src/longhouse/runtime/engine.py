@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import structlog
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError, SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Fault
-from longhouse.journal.session import INTERRUPTED, LOST_STEP_PREFIX, MOST_LOST, Open, Session, Turn
+from longhouse.journal.session import INTERRUPTED, LOST_STEP_PREFIX, MOST_LOST, TAKES_WORKERS, Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime import titles
 from longhouse.runtime.bus.items import Fragment
@@ -33,7 +33,7 @@ from longhouse.runtime.prober import Prober
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import ReplyHandler, in_order
 from longhouse.runtime.tool_runner import ToolRunner
-from longhouse.store import journals, leases
+from longhouse.store import budgets, journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
 from longhouse.store.delegation import results
@@ -43,6 +43,10 @@ from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
 
+MOST_FENCES: Final = 10_000
+"""Runs that were broken off and are remembered, for the case that the session comes back to this process."""
+
+WAITED: Final = "waited for a budget of its key"
 
 ExternalNotes = Callable[[Session], Awaitable[Sequence[events.Noted]]]
 """Finds interactions from outside that a session's agent took part in, as notes for its journal."""
@@ -79,6 +83,8 @@ class Engine:
     stopping: bool = False
     last_beats: dict[str, datetime] = field(default_factory=dict)
     """Other worker -> its last heartbeat that was seen."""
+    takeovers: int = 0
+    """Runs that were lost, and whose sessions went on here."""
     _on_trial: Run | None = None
     _known_fences: dict[str, int] = field(default_factory=dict)
     """Session -> fence of our last run that knew the previous lease holder: only for such a run we know every call."""
@@ -86,7 +92,7 @@ class Engine:
     def __post_init__(self) -> None:
         delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
         self.prober = Prober(self.db, self.toolbox)
-        self.recorder = Recorder(self.db, self.bus, delegates, self.worker, self.prober.can_tell)
+        self.recorder = Recorder(self.db, self.bus, delegates, self.worker, self.prober.able)
         self.tool_runner = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder, self.memory)
 
     async def advance(self, lease: Lease) -> Session:
@@ -96,7 +102,7 @@ class Engine:
         with self._tried_alone(run), self._recording_unbegun(run):
             if lease.previous:
                 await self._take_over(run, lease.previous)
-            self._known_fences[session.id] = lease.fence
+            self._remember(lease)
             while not run.rested:
                 if self.stopping:
                     await leases.let_go(self.db, lease)
@@ -105,6 +111,12 @@ class Engine:
         self._known_fences.pop(session.id, None)
         await self._snapshot(run)
         return run.session
+
+    def _remember(self, lease: Lease) -> None:
+        self._known_fences.pop(lease.session_id, None)
+        self._known_fences[lease.session_id] = lease.fence
+        if len(self._known_fences) > MOST_FENCES:
+            del self._known_fences[next(iter(self._known_fences))]
 
     def knows_all_holders(self, lease: Lease) -> bool:
         """Does the journal name every worker that held the lease before this run?"""
@@ -133,6 +145,8 @@ class Engine:
             may_have_unbegun = may_have_written or self.tool_runner.unbegun(run.session)
             if not self.stopping and may_have_unbegun and self.knows_all_holders(run.lease):
                 self.tool_runner.background(self.tool_runner.record_unbegun(run.session.id))
+            if isinstance(error, Deposed):
+                self._known_fences.pop(run.session.id, None)
             raise
 
     async def _take_over(self, run: Run, previous: str) -> None:
@@ -150,6 +164,7 @@ class Engine:
         resumed = events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun, seen_at=seen_at)
         try:
             await self.recorder.record(run, [resumed])
+            self.takeovers += 1
         except AlreadyReturned:
             # The outcome of a call was reported in the meantime.
             run.session = await journals.catch_up(self.db, run.session)
@@ -158,7 +173,7 @@ class Engine:
     async def _move(self, run: Run) -> None:
         """Advances one turn as far as possible, or ends the run."""
         session = run.session
-        if not session.can_move:
+        if not session.can_step:
             if late := _unapproved(session, clock.now()):
                 await self.tool_runner.record_outcomes(run, late)
             elif await self._probe(run):
@@ -177,10 +192,16 @@ class Engine:
             await self.give_up(run, reason, "template_not_found")
             return
         run.template = template
+        if not session.is_running and _is_spent(run) and await self._pause(run):
+            return
         async with self.pool.acquired(template, session.id) as instance:
             if not session.is_running:
                 await self._start(run, instance)
-            while (turn := run.session.running_turn) and run.session.can_move and not run.rested and not self.stopping:
+            elif run.lease.paused_at and session.running_turn:
+                waited = (clock.now() - run.lease.paused_at).total_seconds()
+                spent = events.Spent(usage=events.Usage(), reason=WAITED, waited=round(max(0.0, waited), 3))
+                await self.recorder.record(run, [spent])
+            while (turn := run.session.running_turn) and run.session.can_step and not run.rested and not self.stopping:
                 await self._step(run, turn, instance)
 
     async def _leave_to_person(self, run: Run) -> None:
@@ -194,17 +215,18 @@ class Engine:
         log.warning("step_left_to_person", message=message, session=session.id, agent=session.agent)
         # The head makes the id unique: the same step may be asked about again.
         step = f"{LOST_STEP_PREFIX}{session.head}"
-        asked = events.Decided(call=step, decision="unknown", by=self.worker, comment=f"it {INTERRUPTED}")
+        asked = events.Decided(call=step, decision="unknown", by=self.worker, comment=TAKES_WORKERS)
         await self.recorder.record(run, [asked])
 
     async def _probe(self, run: Run) -> bool:
         """Asks probes about calls in doubt, each once in a run; False if that changed nothing."""
         session, turn = run.session, run.session.turn
         doubtful = [call for call in session.uncertain if call.call not in run.probed]
-        if turn is None or not doubtful:
+        if turn is None or not doubtful or session.lost >= MOST_LOST:
             return False
         run.probed.update(call.call for call in doubtful)
-        settled, run.probe_at = await self.prober.settled(session, turn, doubtful)
+        settled, again = await self.prober.settled(session, turn, doubtful)
+        run.probe_at = min(filter(None, (run.probe_at, again)), default=None)
         run.template = run.template or await self._template(session)
         # Where the agent is told of calls in doubt, the recorder adds that.
         tells = run.template is not None and run.template.execution_policy.unknown == "tell"
@@ -218,7 +240,7 @@ class Engine:
         assert turn is not None
         template = await self.catalog.templates.find(session.agent, turn.version)
         spent = titles.NONE
-        if template is not None:
+        if template is not None and not (run.spent or "").startswith("tokens"):
             with suppress(SetupError):  # a model that is not set up any more gives no title
                 async with self.pool.acquired(template, session.id) as instance:
                     spent = await self._unless_prompted(run, titles.titled(turn, template, instance.model))
@@ -312,7 +334,7 @@ class Engine:
     async def _step(self, run: Run, turn: Turn, instance: Instance) -> None:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
         if fatal := [call for call in run.session.next_calls if call.lost >= MOST_LOST]:
-            await self.tool_runner.ask_about(run, fatal, f"it {INTERRUPTED}")
+            await self.tool_runner.ask_about(run, fatal, TAKES_WORKERS)
         elif due := run.session.next_calls:
             await self.tool_runner.perform(run, turn, due, instance.template)
         elif turn.verdict:
@@ -321,7 +343,7 @@ class Engine:
         elif end := rules.overdue(turn, clock.now()):
             code, reason = end
             await self.recorder.record(run, [events.Failed(reason=reason, code=code)])
-        else:
+        elif not _is_spent(run) or not await self._pause(run):
             await self._think(run, turn, instance)
 
     async def _think(self, run: Run, turn: Turn, instance: Instance) -> None:
@@ -400,6 +422,26 @@ class Engine:
         else:
             await self._catch_up(run)
 
+    async def _pause(self, run: Run) -> bool:
+        """Lets the session wait for a budget of its key, and tells its followers; False if it has one again."""
+        session, is_running = run.session, run.session.is_running
+        lease, begins = run.lease, not is_running and session.side == "root"
+        pause = await budgets.pause(self.db, session.id, fence=lease.fence, head=session.head, begins=begins)
+        if pause is None:
+            run.spent = None
+            return False
+        if not pause.is_paused:
+            await self._catch_up(run)
+            return True
+        run.rested, spent = True, pause.spent
+        message = "the session waits for a budget of its key"
+        log.info("budget_spent", message=message, session=session.id, budget=spent.name, until=spent.until.isoformat())
+        prompted = session.turn.prompted if session.turn and is_running else session.queue[0].prompt
+        for watched in {session.id, prompted.root} - {""}:
+            fragment = Fragment(session.head, lease.fence, "retry", 0, spent.words, until=spent.until)
+            self.bus.publish(watched, fragment)
+        return True
+
     async def _rest(self, run: Run) -> None:
         session = run.session
         run.rested = await leases.rest(
@@ -422,6 +464,15 @@ class Engine:
         every = journals.SNAPSHOT_EVERY
         if run.session.head // every > run.loaded // every:
             await journals.snapshot(self.db, run.session)
+
+
+def _is_spent(run: Run) -> bool:
+    """May the budgets of the session's key keep it from its next model call? A budget of turns only keeps a client's
+    turn from beginning."""
+    session = run.session
+    return run.spent is not None and (
+        run.spent.startswith("tokens") or (not session.is_running and session.side == "root")
+    )
 
 
 def _log_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:

@@ -35,10 +35,11 @@ class FileCleanup:
         if not self.logs and not self.reports:
             yield
             return
-        async with background.running("shredder", self._remove_erased, every=POLL_EVERY):
+        async with background.running("shredder", self.remove_erased, every=POLL_EVERY):
             yield
 
-    async def _remove_erased(self) -> None:
+    async def remove_erased(self) -> None:
+        """Removes what was erased since the last call, here or by another process."""
         while traces := await erasure.since(self.db, self._nth):
             await asyncio.to_thread(self._remove_files, traces)
             self._nth = traces[-1].nth

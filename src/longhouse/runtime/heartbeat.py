@@ -86,13 +86,17 @@ class Heartbeat:
         connection.add_termination_listener(lambda _: lost.set())
         node, pid = socket.gethostname(), os.getpid()
         await self._answered(leases.register_worker(connection, self._worker, node=node, pid=pid, slots=self._slots))
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
         while await self._answered(leases.beat(connection, self._worker)):
-            self._last, self._is_lost = asyncio.get_running_loop().time(), False
+            # From the question on: others count from when Postgres wrote the beat, and the answer may have taken long.
+            self._last, self._is_lost = asked_at, False
             self.begun.set()
             # A lost connection is noticed at once: our lock is free then, and others check it.
             with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_EVERY):
+                async with asyncio.timeout_at(asked_at + BEAT_EVERY):
                     await lost.wait()
+            asked_at = clock()
 
     async def _answered(self, asking: Coroutine[Any, Any, T]) -> T:
         """The answer of Postgres. While Postgres does not answer on other connections either, this waits."""

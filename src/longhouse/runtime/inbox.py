@@ -6,6 +6,7 @@ every session that is due.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from longhouse import clock
 from longhouse.agents.rules import WORKER_LOST
@@ -17,6 +18,7 @@ from longhouse.store import erasure, journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import cancel as cancels
 from longhouse.store.delegation import tree
+from longhouse.store.erasure import Forgotten
 from longhouse.store.journals import Placed
 from longhouse.store.requests import Accepted
 
@@ -93,16 +95,17 @@ class Inbox:
             self.bus.noted(session.id, placed.seq)
         return placed is not None
 
-    async def forget(self, session_id: str, owner: str) -> bool:
-        """Deletes a session of this owner and its sub-agent sessions; False if there is none."""
-        forgotten = await erasure.forget(self.db, session_id, owner)
-        if forgotten is None:
-            return False
-        for gone in forgotten.ids:
-            self.bus.gone(gone)
-        for reached, head in forgotten.appended:
-            self.bus.appended(reached, head)
-        return True
+    async def forget(
+        self, session_id: str, owner: str, *, lasting: bool = False, at_rest_since: datetime | None = None
+    ) -> Forgotten | None:
+        """Deletes a session of this owner and its sub-agent sessions; None if there is none. See `erasure.forget`."""
+        forgotten = await erasure.forget(self.db, session_id, owner, lasting=lasting, at_rest_since=at_rest_since)
+        if forgotten is not None:
+            for gone in forgotten.ids:
+                self.bus.gone(gone)
+            for reached, head in forgotten.appended:
+                self.bus.appended(reached, head)
+        return forgotten
 
     async def report(self, session_id: str, new: Sequence[Event], *, trace: str, head: int | None = None) -> None:
         """Records the outcomes of calls, for a worker that no longer holds the lease."""

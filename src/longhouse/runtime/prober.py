@@ -14,11 +14,12 @@ from longhouse import clock
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
-from longhouse.journal.session import Open, Session, Turn
+from longhouse.journal.session import MOST_LOST, Open, Session, Turn
 from longhouse.runtime.takeovers import lost_in
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.tools.context import key_of
+from longhouse.tools.outcomes import text_of
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -44,34 +45,45 @@ class Prober:
     ) -> tuple[list[Settlement], datetime | None]:
         """What probes say of the open calls that nobody knows the outcome of; and when to ask those again that found
         nothing while the call may still be on its way."""
-        asked = [(call, probe) for call in doubtful if (probe := await self._probe_of(session, call))]
+        asked = [(call, await self._probe_of(session, call)) for call in doubtful]
         answers = await asyncio.gather(*(self._ask(call, probe, session, turn) for call, probe in asked))
         found: list[Settlement] = []
         again: list[datetime] = []
         for (call, probe), answer in zip(asked, answers, strict=True):
-            if answer is None:
-                continue
-            by = f"probe:{probe.name}"
-            if answer.happened:
-                found.append(events.Returned(call=call.call, outcome=Output(content=_text(answer.result)), by=by))
-            elif await self._is_over(session, call):
+            by = f"{events.BY_PROBE}{probe.name if probe else ''}"
+            if answer and answer.happened:
+                found.append(events.Returned(call=call.call, outcome=Output(content=text_of(answer.result)), by=by))
+            elif answer and await self._is_over(session, call):
                 found.append(events.Decided(call=call.call, decision="did_not_happen", by=by, comment=FOUND_NOTHING))
-            elif call.deadline:
+            elif answer and call.deadline:
                 again.append(call.deadline)
+            elif call.probed:  # from now on a person is asked
+                found.append(events.Decided(call=call.call, decision="unknown", by=by, comment=call.doubt))
         return found, min(again, default=None)
 
-    async def can_tell(self, session: Session, probed: Collection[str]) -> bool:
-        """Is there a probe of a call whose outcome is unknown, other than these?"""
+    async def able(self, session: Session, probed: Collection[str]) -> list[str]:
+        """The calls whose outcome is unknown and that have a probe, other than these. One that may itself be what takes
+        workers down is not asked."""
+        if session.lost >= MOST_LOST:
+            return []
         doubtful = [call for call in session.uncertain if call.call not in probed]
-        return any([await self._probe_of(session, call) for call in doubtful])
+        return [call.call for call in doubtful if await self._probe_of(session, call)]
 
     async def _probe_of(self, session: Session, call: Open) -> Tool | None:
         """The probe of a call whose outcome is unknown; one that would change anything itself is none."""
         tool = await self.toolbox.resolve(call.tool, call.version)
-        probe = await self.toolbox.active(tool.probe, session.owner) if tool and tool.probe else None
-        return probe if probe and probe.effect == "read" else None
+        if tool is None or not tool.probe:
+            return None
+        probe = await self.toolbox.active(tool.probe, session.owner)
+        if probe and probe.effect == "read":
+            return probe
+        message = "a tool names a probe that is not there or does not only read; a person is asked"
+        log.warning("probe_unusable", message=message, session=session.id, tool=tool.name, probe=tool.probe)
+        return None
 
-    async def _ask(self, call: Open, probe: Tool, session: Session, turn: Turn) -> ProbeAnswer | None:
+    async def _ask(self, call: Open, probe: Tool | None, session: Session, turn: Turn) -> ProbeAnswer | None:
+        if probe is None:
+            return None
         given = {"key": key_of(session, call), "tool": call.tool, "arguments": msgspec.Raw(call.arguments.encode())}
         taken = probe.schema.get("properties", {})
         arguments = msgspec.json.encode({name: value for name, value in given.items() if name in taken}).decode()
@@ -84,6 +96,7 @@ class Prober:
             effect="read",
             deadline=None,
             uncertain=False,
+            probed=False,
         )
         result = await self.toolbox.perform(asking, session, turn)
         outcome = result.outcome
@@ -103,9 +116,8 @@ class Prober:
         if call.deadline and call.deadline < clock.now():
             return True
         records: Sequence[events.Recorded] = await journals.read(self.db, session.id, after=call.seq)
+        told = (one.event for one in records if isinstance(one.event, events.Decided) and one.event.call == call.call)
+        if any([event.ended for event in told if not event.by.startswith(events.BY_PROBE)][-1:]):
+            return True
         lost = lost_in(records, call)
         return bool(lost) and call.at is not None and await leases.is_gone(self.db, lost, since=call.at)
-
-
-def _text(result: Any) -> str:
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from longhouse import clock
 from longhouse.agents import rules
 from longhouse.agents.template import Template
@@ -44,10 +46,12 @@ class Run:
     def __post_init__(self) -> None:
         self.loaded = self.session.head
         self.attempts, self.troubled_at = self.lease.attempts, self.lease.troubled_at
+        self.spent = self.lease.spent
+        """The budget that the session's key had used up when the session was claimed or last appended to."""
 
 
-async def _has_none(_: Session, probed: Collection[str]) -> bool:
-    return False
+async def _none_able(_: Session, probed: Collection[str]) -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,8 @@ class Recorder:
     bus: Bus
     delegates: DelegationPlanner
     worker: str
-    has_probe: Callable[[Session, Collection[str]], Awaitable[bool]] = _has_none
-    """Can a probe tell of a call in doubt, other than these? Then it is asked before a person is."""
+    able: Callable[[Session, Collection[str]], Awaitable[Sequence[str]]] = _none_able
+    """Calls in doubt, other than these, of which probes can tell: those are asked before a person is."""
     refused: Counter[str] = field(default_factory=Counter)
     """Refused calls, counted by fault code."""
 
@@ -71,7 +75,7 @@ class Recorder:
             return
         run.is_recording = False
         run.attempts, run.troubled_at = 0, None
-        run.rested = appended.rested
+        run.rested, run.spent = appended.rested, appended.spent
         for session_id, seq in reached:
             self.bus.appended(session_id, seq)
         if appended.recorded[0].seq == before.head + 1:
@@ -88,11 +92,13 @@ class Recorder:
     ) -> tuple[Session, journals.Appended, list[tuple[str, int]]]:
         """The session after the append, what was appended, and other sessions that were appended to, with heads."""
         after, settled = _settled(before, new, at)
-        is_in_doubt = bool(after.uncertain)
-        asks_probes = is_in_doubt and await self.has_probe(after, run.probed)
-        if is_in_doubt and not asks_probes and run.template and run.template.execution_policy.unknown == "tell":
+        asked = await self.able(after, run.probed) if after.uncertain else ()
+        if asked:
+            new = [_probed(one, before, asked) for one in new]
+            after, settled = _settled(before, new, at)
+        elif after.uncertain and run.template and run.template.execution_policy.unknown == "tell":
             after, settled = _settled(before, new, at, reported_by=self.worker)
-        recording = Recording(run.lease.fence, self.worker, at, keeps=asks_probes)
+        recording = Recording(run.lease.fence, self.worker, at, keeps=bool(asked))
         plan = await self.delegates.plan(after, run.template, settled) if run.template else None
         run.is_recording = True
         if plan:
@@ -109,6 +115,17 @@ class Recorder:
         if turn := delegations.ending_turn(before, after):
             return after, *await delegations.end(self.db, before, after, turn, settled, recording=recording)
         return after, await delegations.append(self.db, before, after, settled, recording=recording), []
+
+
+def _probed(event: Event, before: Session, asked: Sequence[str]) -> Event:
+    """The event, if it puts calls in doubt of which a probe can tell: with the note that it is asked first. What a
+    person was asked about already stays a question."""
+    match event:
+        case events.Resumed():
+            return replace(event, probed=tuple(call for call in asked if not before.open[call].awaits_person))
+        case events.Decided(decision="unknown") if event.call in asked:
+            return replace(event, probed=True)
+    return event
 
 
 def _settled(

@@ -12,7 +12,8 @@ def lost_in(records: Sequence[events.Recorded], call: Open) -> str:
     for record in records:
         event = record.event
         if isinstance(event, events.Decided) and event.call == call.call:
-            lost = ""
+            # A probe that cannot tell changes nothing.
+            lost = lost if event.decision == "unknown" and event.by.startswith(events.BY_PROBE) else ""
         elif isinstance(event, events.Resumed) and call.call not in event.unbegun:
             lost = lost or event.previous
     return lost

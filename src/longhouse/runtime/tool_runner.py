@@ -166,7 +166,7 @@ class ToolRunner:
     async def _events_of(self, call: Open, result: Result, template: Template) -> list[OutcomeEvent]:
         """The outcome as events; its files are stored first."""
         if result.doubt:
-            return [self._unknown_outcome(call, result.doubt)]
+            return [replace(self._unknown_outcome(call, result.doubt), ended=result.has_ended)]
         stored: list[OutcomeEvent] = []
         for made in result.made:
             digest = await files.put(self.db, made.content, made.media_type)

@@ -21,7 +21,7 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
-from longhouse.store import erasure, journals, leases, places, sessions
+from longhouse.store import erasure, journals, leases, places, sessions, usage
 from longhouse.store.database import PASSING, UNREACHABLE, Database
 from longhouse.store.leases import Lease, Suspect
 
@@ -30,6 +30,8 @@ log = structlog.get_logger()
 SWEEP_EVERY: Final = 0.5
 FORGET_EVERY: Final = 600.0
 """Seconds between two deletions of idempotency records that are too old for a retry."""
+ROLL_UP_EVERY: Final = 5.0
+"""Seconds between two additions of what was used to the days."""
 POLL_EVERY: Final = 0.25
 """Seconds between two checks of other workers' locks. Free at both and no heartbeat in between: the worker is dead."""
 BACK_WITHIN: Final = 2.0
@@ -122,7 +124,7 @@ class Worker:
         if session_id in self._running:
             self._again.add(session_id)
             return True
-        if self._backoff.rests(session_id):
+        if not self._may_begin or self._backoff.rests(session_id):
             return False
         if self._is_behind or not self._free:
             self._is_behind = self._is_missed = True
@@ -130,6 +132,11 @@ class Worker:
             return False
         self._begin(session_id)
         return True
+
+    @property
+    def _may_begin(self) -> bool:
+        """A worker that leaves, or may be taken for dead, claims nothing: nobody would wait for that run."""
+        return not self._engine.stopping and self.is_alive()
 
     @property
     def _free(self) -> int:
@@ -152,6 +159,7 @@ class Worker:
                     background.running("worker_sweep", self._sweep, every=SWEEP_EVERY),
                     background.running("worker_watch", self._watch),
                     background.running("worker_forget", self._forget, every=FORGET_EVERY),
+                    background.running("usage_roll_up", self._roll_up, every=ROLL_UP_EVERY),
                 ):
                     try:
                         yield
@@ -242,6 +250,9 @@ class Worker:
         await self._engine.catalog.forget_uses()
         await self._engine.tool_runner.forget_settled()
 
+    async def _roll_up(self) -> None:
+        await usage.roll_up(self._db)
+
     async def _find_runnable(self) -> None:
         """Asks Postgres who is next, in fair order between owners, unless all slots are taken."""
         async with self._finding:
@@ -264,6 +275,8 @@ class Worker:
 
     def _fill(self) -> None:
         """Gives free slots to those who are next."""
+        if self._engine.stopping:
+            self._line.clear()
         while self._free and self._line:
             session_id, owner = self._line.popleft()
             if session_id not in self._running:
@@ -309,15 +322,18 @@ class Worker:
 
     async def _serve(self, session_id: str) -> None:
         try:
-            if not self.is_alive():
+            if not self._may_begin:
                 return  # the sweep finds it again, here or elsewhere
-            claim = await leases.claim_place(self._db, session_id, self.id, per_key=self._options.per_key)
+            claim = await leases.claim(self._db, session_id, self.id, per_key=self._options.per_key)
             self._wake(claim.woken)
             if claim.lease is not None:
                 await self._run(claim.lease)
         except UNREACHABLE as error:
             log.warning(
-                "database_unreachable", message="Postgres cannot be reached", session=session_id, error=str(error)
+                "database_unreachable",
+                message="Postgres cannot be reached",
+                session=session_id,
+                error=str(error) or type(error).__name__,
             )
         except asyncpg.PostgresError as error:
             self._put_off(session_id, error)
@@ -336,7 +352,7 @@ class Worker:
             if session and self._keep_log:
                 await self._keep_log(session)
         finally:
-            self._wake(await self._let_in(lease.places))
+            self._wake(await self._let_in(lease.limits))
 
     async def _advance(self, lease: Lease) -> Session | None:
         """The session after the run; None if the lease was lost or the run failed."""
@@ -395,8 +411,8 @@ class Worker:
 
     def _put_off(self, session_id: str, error: Exception) -> None:
         pause = self._backoff.put_off(session_id)
-        message = "the session is retried after a back-off"
-        log.warning("session_retry", message=message, session=session_id, seconds=pause, error=str(error))
+        message, what = "the session is retried after a back-off", str(error) or type(error).__name__
+        log.warning("session_retry", message=message, session=session_id, seconds=pause, error=what)
 
     async def _fail(self, lease: Lease, error: Exception) -> Session | None:
         """Records the end of the turn in the journal; if even that fails, the session is put off with a back-off."""

@@ -1,5 +1,6 @@
 """Routes `model="auto"`: chooses the agent that fits a request, and gives the reason."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from longhouse.search.small_talk import is_small_talk
 
 AUTO: Final = "auto"
 CANDIDATES: Final = 5
+MORE_CANDIDATES: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,19 @@ class Router:
     default: str
     """The template used when no agent fits: a wrong choice would be more likely than a right one."""
 
-    async def choose(self, text: str, owner: str) -> Routed:
+    async def choose(self, text: str, owner: str, *, allowed: Collection[str] | None = None) -> Routed:
+        """`allowed`: the templates that the caller may use; None: all."""
+        default, who = self.default, "the default"
+        if allowed and default not in allowed:
+            default, who = min(allowed), "the first that this key may use"
         if is_small_talk(text):
-            return Routed(self.default, "nothing is asked for yet, so the default answers")
-        found = [hit for hit in await self.directory.search(text, CANDIDATES, owner=owner) if hit.is_sure]
+            return Routed(default, f"nothing is asked for yet, so {who} answers")
+        # Among few agents of many, the fitting ones may come far behind.
+        candidates = CANDIDATES if allowed is None else MORE_CANDIDATES
+        hits = await self.directory.search(text, candidates, owner=owner)
+        found = [hit for hit in hits if hit.is_sure and (allowed is None or hit.name in allowed)]
         if not found:
-            return Routed(self.default, "no agent fits well enough, so the default answers")
+            return Routed(default, f"no agent fits well enough, so {who} answers")
         return Routed(found[0].name, _why(found[0]), found[0].confidence)
 
 

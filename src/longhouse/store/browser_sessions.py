@@ -42,7 +42,10 @@ ENDED: Final = """
         SELECT FROM browser_sessions AS browser
         WHERE browser.digest = asked.digest AND browser.expires_at > now() AND (
             browser.key_id = :settings_key
-            OR EXISTS (SELECT FROM api_keys WHERE digest = browser.key_digest AND revoked_at IS NULL)
+            OR EXISTS (
+                SELECT FROM api_keys k WHERE (k.digest = browser.key_digest OR k.former_digest = browser.key_digest)
+                    AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
+            )
         )
     )
 """

@@ -4,7 +4,7 @@ import asyncio
 import re
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from types import SimpleNamespace
@@ -12,12 +12,15 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from longhouse.errors import SetupError
+from longhouse.errors import ReadOnlySession, SetupError
 
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
 """Seconds for which a statement is retried while Postgres cannot be reached."""
 CONNECT_WITHIN: Final = 10.0
+
+READ_ONLY: Final = "sessions_read_only"
+"""The constraint that keeps sessions from capsules as they are."""
 
 T = TypeVar("T")
 
@@ -58,6 +61,15 @@ FIND_SCHEMA: Final = """
       AND (n.nspname = :wanted OR :is_default AND n.nspname = ANY(current_schemas(false)))
     ORDER BY n.nspname <> :wanted, array_position(current_schemas(false), n.nspname) LIMIT 1
 """
+
+SESSION: Final = "SELECT pg_backend_pid()"
+NO_ADDRESS: Final = (
+    "LONGHOUSE_DATABASE_URL is not an address such as postgresql://user:password@127.0.0.1:5432/longhouse; "
+    "in a password, / # ? @ and % are written as %2F %23 %3F %40 and %25."
+)
+SHARED_SESSIONS: Final = (
+    "The pooler at LONGHOUSE_DATABASE_URL gives out transactions; Longhouse needs sessions: set pool_mode = session."
+)
 
 FIXED_TYPES: Final = 10_000
 """Types with a smaller OID are built in, and have the same OID in every Postgres."""
@@ -153,11 +165,17 @@ class Database(Executor):
         self.pool = pool
         self.dsn = dsn
         self.schema = schema
+        self.retries = 0
+        """How often a statement was tried again because Postgres could not be reached."""
         self._pool_size = pool_size
         self._renewing = asyncio.Lock()
 
     def _execute(self, method: str, statement: tuple[Any, ...]) -> Awaitable[Any]:
         return self._with_retries(lambda pool: getattr(pool, method)(*statement))
+
+    async def once(self, sql: str, /, **values: object) -> None:
+        """Runs a statement that must not be sent twice; if the connection is lost, it may have been executed or not."""
+        await self.pool.execute(*bound(sql, values))
 
     async def alone(self, lock: tuple[int, int], sql: str, /, **values: object) -> asyncpg.Record | None:
         """Runs one statement under an advisory lock: what it reads does not change before its writes are committed."""
@@ -201,6 +219,10 @@ class Database(Executor):
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # This server may never accept writes again: another one may be the primary by now.
                     await pool.expire_connections()
+            except asyncpg.CheckViolationError as error:
+                if error.constraint_name == READ_ONLY:
+                    raise ReadOnlySession from error
+                raise
             except asyncpg.PostgresError:
                 raise
             except Exception as error:
@@ -209,6 +231,7 @@ class Database(Executor):
                 # The pool was terminated during the statement, so asyncpg fails with an arbitrary exception.
                 if self._is_over(give_up_at - pause):
                     raise ConnectionAbortedError("the connection to Postgres was dropped") from error
+            self.retries += 1
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
@@ -234,6 +257,29 @@ class Database(Executor):
             yield connection
         finally:
             connection.terminate()
+
+    @asynccontextmanager
+    async def sole(self, lock: tuple[int, int]) -> AsyncIterator[bool]:
+        """Whether this process may do what one process does at a time, by an advisory lock that ends with it."""
+        async with self.connection() as connection:
+            may_do = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *lock))
+            yield may_do
+            if may_do:
+                # Postgres notices a closed connection a moment later: until then the next one would be refused.
+                await connection.execute("SELECT pg_advisory_unlock($1, $2)", *lock)
+
+
+async def within(seconds: float, asked: Coroutine[Any, Any, T]) -> T:
+    """The result, or a TimeoutError: a statement that is cancelled ends only when Postgres has said something."""
+    task = asyncio.create_task(asked)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
@@ -297,8 +343,12 @@ async def open_database(
     dsn: str, *, schema: str = DEFAULT_SCHEMA, pool_size: int = POOL_SIZE
 ) -> AsyncIterator[Database]:
     try:
-        schema = await _schema(dsn, schema)
-        pool = await _open_pool(dsn, schema, first=1, most=pool_size)
+        schema, pool = await _opened(dsn, schema, pool_size)
+    except ValueError:
+        # The parts of an address that cannot be read may be those of its password.
+        raise SetupError(NO_ADDRESS) from None
+    except (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError):
+        raise SetupError(SHARED_SESSIONS) from None
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
         raise SetupError(f"Postgres cannot be reached: {error}; check LONGHOUSE_DATABASE_URL.") from error
     db = Database(pool, dsn, schema, pool_size)
@@ -308,13 +358,31 @@ async def open_database(
         db.pool.terminate()
 
 
-async def _schema(dsn: str, wanted: str) -> str:
-    """The wanted schema; or that of an installation older than the setting, usually `public`."""
+async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, asyncpg.Pool]:
+    """The schema and the pool."""
     connection = await connect(dsn)
     try:
-        found = await connection.fetchval(
-            *bound(FIND_SCHEMA, {"wanted": wanted, "is_default": wanted == DEFAULT_SCHEMA})
-        )
-        return str(found or wanted)
+        schema = await _schema(connection, wanted)
+        pool = await _open_pool(dsn, schema, first=1, most=pool_size)
+        try:
+            await _refuse_shared_sessions(connection, pool)
+        except BaseException:
+            pool.terminate()
+            raise
     finally:
         connection.terminate()
+    return schema, pool
+
+
+async def _schema(connection: asyncpg.Connection, wanted: str) -> str:
+    """The wanted schema; or that of an installation older than the setting, usually `public`."""
+    found = await connection.fetchval(*bound(FIND_SCHEMA, {"wanted": wanted, "is_default": wanted == DEFAULT_SCHEMA}))
+    return str(found or wanted)
+
+
+async def _refuse_shared_sessions(connection: asyncpg.Connection, pool: asyncpg.Pool) -> None:
+    """Raises where a pooler gives out transactions: a second one gets the session of the first, or takes its place."""
+    session = await connection.fetchval(SESSION)
+    async with pool.acquire() as another, another.transaction():
+        if session == await another.fetchval(SESSION) or session != await connection.fetchval(SESSION):
+            raise SetupError(SHARED_SESSIONS)

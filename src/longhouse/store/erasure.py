@@ -6,8 +6,10 @@ gets the same answer as for a session that never existed. Postgres itself keeps 
 
 import hashlib
 import uuid
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from longhouse.journal.events import Fault
@@ -65,8 +67,8 @@ NOTE: Final = f"""
         AND (j.body ->> 'role' = 'reports' OR j.body ->> 'tool' IN ({REPORTS}))
     ), :request FROM sessions s WHERE s.id = ANY(:ids) ORDER BY s.id
 """
-GONE: Final = tuple(
-    f"DELETE FROM {table} WHERE {column} = ANY(:ids)"
+GONE: Final = {
+    table: f"DELETE FROM {table} WHERE {column} = ANY(:ids)"
     for table, column in (
         ("delegations", "parent"),  # with who awaits them
         ("journal", "session_id"),
@@ -74,19 +76,38 @@ GONE: Final = tuple(
         ("rests", "session_id"),
         ("requests", "session_id"),
         ("projection_cursors", "session_id"),
-        ("sessions", "id"),
+        ("sessions", "id"),  # with counters, places and open questions
     )
-)
+}
 TOLD: Final = "DELETE FROM ledger WHERE session_id = ANY(:ids)"
+# What was cut from the ledger of a conversation, once none of its sessions could bring it back.
+CUTS: Final = """
+    DELETE FROM interaction_cuts c WHERE c.owner = :owner AND c.conversation_id = :conversation AND NOT EXISTS (
+        SELECT FROM sessions s WHERE s.owner = c.owner AND s.conversation_id = c.conversation_id
+    )
+"""
+# Whoever has something to do, or did something since.
+LIVELY: Final = """
+    SELECT EXISTS (
+        SELECT FROM sessions WHERE id = ANY(:ids) AND (
+            due OR holder IS NOT NULL OR wake_at IS NOT NULL OR waits_for IS NOT NULL OR updated_at >= :since
+            OR state NOT IN ('INITED', 'COMPLETED', 'FAILED', 'CANCELLED')
+        )
+    )
+"""
 SHARING: Final = """
     SELECT DISTINCT owner, "user", agent, conversation_id FROM sessions
     WHERE owner = :owner AND conversation_id = :conversation AND (id = ANY(:ids)) = :are_gone
 """
+CONVERSATIONS: Final = "SELECT DISTINCT conversation_id FROM sessions WHERE owner = :owner AND id = ANY(:ids)"
 # A directory stays as long as it contains something that stays.
 WRITTEN: Final = """
     WITH known AS (
-        SELECT scope, path, content IS NULL AS is_directory,
-               split_part(written_by, ':', 1) = ANY(:ids) OR former_writers && :ids AS is_theirs
+        SELECT scope, path, content IS NULL AS is_directory, CASE
+            -- Of what all users of an owner share, only what nobody else has written.
+            WHEN scope = :lasting THEN split_part(written_by, ':', 1) = ANY(:ids) AND former_writers = '{}'
+            ELSE split_part(written_by, ':', 1) = ANY(:ids) OR former_writers && :ids
+        END AS is_theirs
         FROM memories WHERE owner = :owner AND scope = ANY(:scopes)
     )
     DELETE FROM memories m USING known k
@@ -95,11 +116,10 @@ WRITTEN: Final = """
             SELECT FROM known b WHERE b.scope = k.scope AND starts_with(b.path, k.path || '/') AND NOT b.is_theirs
         )
     )
-    RETURNING m.scope, m.path
+    RETURNING m.scope, m.path, m.content IS NOT NULL AS is_file
 """
-DESERTED: Final = tuple(
-    f"DELETE FROM {table} WHERE owner = :owner AND scope = ANY(:scopes)" for table in ("memories", "memory_calls")
-)
+DESERTED: Final = "DELETE FROM memories WHERE owner = :owner AND scope = ANY(:scopes) RETURNING content IS NOT NULL"
+DESERTED_CALLS: Final = "DELETE FROM memory_calls WHERE owner = :owner AND scope = ANY(:scopes)"
 MEMORY_CALLS: Final = "DELETE FROM memory_calls WHERE owner = :owner AND split_part(key, ':', 1) = ANY(:ids)"
 IN_ORDER: Final = "SELECT pg_advisory_xact_lock(hashtextextended('longhouse forgetting', 0))"
 
@@ -119,6 +139,8 @@ class Forgotten:
     """The sessions that were erased."""
     appended: list[tuple[str, int]]
     """The sessions that waited for one of them and got a fault, with their new heads."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How much of each kind went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +165,14 @@ class ErasedSession:
         return self.mark == hashlib.sha256(f"{self.session_id}:{label}".encode()).hexdigest()
 
 
-async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
+async def forget(
+    db: Database, session_id: str, owner: str, *, lasting: bool = False, at_rest_since: datetime | None = None
+) -> Forgotten | None:
     """Deletes a session of this owner and all sessions that it has called; None if there is none.
 
-    A worker that holds one of them finds no row to append to, and stops.
+    A worker that holds one of them finds no row to append to, and stops. With `lasting`, what they alone wrote to the
+    memory that all users of the owner share goes too. With `at_rest_since`, nothing goes if one of them has something
+    to do, or did something since: who erases by age is too late then.
     """
     request, fault = uuid.uuid4(), DelegationResult(outcome=FORGOTTEN).encoded
 
@@ -159,57 +185,112 @@ async def forget(db: Database, session_id: str, owner: str) -> Forgotten | None:
         await tx.run(LOCK, owner=owner, conversation=conversation)  # from here on no session can join the tree
         # In any trace: the journal of a sub-agent contains the tasks of all traces.
         ids = sorted(await tree.ever_called(tx, session_id))
+        if at_rest_since and await tx.value(LIVELY, ids=ids, since=at_rest_since):
+            return None  # before any row of those who wait for them is locked
         await tx.run(LOCK_TASKS, ids=ids)  # before the sessions: the order in which all code locks both
         waiting = [row for row in await tx.rows(OUTCOMES, ids=ids, outcome=fault) if row["is_open"]]
         there = {row["id"] for row in await tx.rows(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)}))}
         if session_id not in there:
             return None  # another request was first
+        if at_rest_since and await tx.value(LIVELY, ids=ids, since=at_rest_since):
+            raise _NotAtRest
         appended = await return_outcome(tx, waiting, DelegationResult(outcome=FORGOTTEN))
-        digests = [row["digest"] for row in await tx.rows(FILES, ids=ids)]
-        await _forget_memories(tx, owner, conversation, ids)
-        # The numbers grow in the order of commits, so that a reader that follows them misses none.
-        await tx.run(IN_ORDER)
-        await tx.run(NOTE, ids=ids, request=request)
-        await forget_derived(tx, ids)
-        for sql in GONE:
-            await tx.run(sql, ids=ids)
-        await files.drop_unused(tx, digests)
-        return Forgotten(ids, appended)
+        return Forgotten(ids, appended, await _delete(tx, owner, conversation, ids, request, lasting=lasting))
 
-    return await db.together(write)
+    try:
+        return await db.together(write)
+    except _NotAtRest:
+        return None
 
 
-async def forget_derived(tx: Transaction, ids: Sequence[str]) -> None:
-    """Deletes what the ledger tells of these sessions, and the passages by which they are found."""
-    await tx.run(TOLD, ids=ids)
+class _NotAtRest(Exception):  # noqa: N818 - it is no error
+    """Takes back what was done before: a prompt came at the last moment."""
+
+
+async def _delete(
+    tx: Transaction, owner: str, conversation: str, ids: Sequence[str], request: uuid.UUID, *, lasting: bool
+) -> Counter[str]:
+    digests = [row["digest"] for row in await tx.rows(FILES, ids=ids)]
+    memories = await _forget_memories(tx, owner, conversation, ids, lasting=lasting)
+    # The numbers grow in the order of commits, so that a reader that follows them misses none.
+    await tx.run(IN_ORDER)
+    await tx.run(NOTE, ids=ids, request=request)
+    gone = {table: _count(await tx.run(sql, ids=ids)) for table, sql in GONE.items()}
+    await tx.run(CUTS, owner=owner, conversation=conversation)
+    unused = await files.drop_unused(tx, digests)
+    # Last: turns that write passages wait for whoever deletes some.
+    found = 0
+    for scope, paths in memories.passages.items():
+        found += await passages.remove(tx, memory_files.PASSAGES, scope=scope, groups=paths)
+    told, derived = await forget_derived(tx, ids)
+    return Counter(
+        sessions=gone["sessions"], events=gone["journal"], files=unused, interactions=told, passages=found + derived,
+        memory_files=memories.files,
+    )  # fmt: skip
+
+
+async def forget_derived(tx: Transaction, ids: Sequence[str]) -> tuple[int, int]:
+    """Deletes what the ledger tells of these sessions, and the passages by which they are found; how many of each."""
+    told, found = _count(await tx.run(TOLD, ids=ids)), 0
     for kind in passages.OF_SESSIONS:
-        await passages.remove(tx, kind, groups=ids)
+        found += await passages.remove(tx, kind, groups=ids)
+    return told, found
 
 
-async def _forget_memories(tx: Transaction, owner: str, conversation: str, ids: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class _ForgottenMemories:
+    files: int
+    passages: dict[str, list[str] | None]
+    """Scope of passages -> the files whose passages go; None: those of all."""
+
+
+async def _forget_memories(
+    tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, lasting: bool
+) -> _ForgottenMemories:
     """Deletes files that these sessions wrote in scopes of this conversation, and scopes that no session can read now.
 
-    Long-term memory outlives conversations on purpose.
+    Long-term memory outlives conversations on purpose; with `lasting`, what these sessions alone wrote for all goes.
     """
-    theirs = await _shared(tx, owner, conversation, ids, are_gone=True)
+    passing = await _shared(tx, owner, conversation, ids, are_gone=True)
+    of_all = memory_files.of_owner(owner)
+    theirs = passing | {of_all} if lasting else passing
     # A concurrent write has either finished before this, or finds that the session has been erased.
     for lock in sorted({scope.lock for scope in theirs}):
         await tx.lock(memory_files.LOCKS, lock)
-    written = await tx.rows(WRITTEN, owner=owner, scopes=[scope.key for scope in theirs], ids=ids)
+    keys = [scope.key for scope in theirs]
+    written = await tx.rows(WRITTEN, owner=owner, scopes=keys, lasting=of_all.key if lasting else "", ids=ids)
     # Read under the locks: a session that was opened meanwhile may have written there before.
-    deserted = theirs - await _shared(tx, owner, conversation, ids, are_gone=False)
-    for sql in DESERTED:
-        await tx.run(sql, owner=owner, scopes=[scope.key for scope in deserted])
-    for scope in theirs:
-        paths = None if scope in deserted else [row["path"] for row in written if row["scope"] == scope.key]
-        await passages.remove(tx, memory_files.PASSAGES, scope=scope.passages, groups=paths)
+    deserted = passing - await _shared(tx, owner, conversation, ids, are_gone=False)
+    gone = [scope.key for scope in deserted]
+    rest = await tx.rows(DESERTED, owner=owner, scopes=gone)
+    await tx.run(DESERTED_CALLS, owner=owner, scopes=gone)
     await tx.run(MEMORY_CALLS, owner=owner, ids=ids)
+    found: dict[str, list[str] | None] = {scope.passages: None for scope in deserted}
+    for scope in theirs - deserted:
+        if paths := [row["path"] for row in written if row["scope"] == scope.key]:
+            found[scope.passages] = paths
+    return _ForgottenMemories(sum(row["is_file"] for row in written) + sum(row[0] for row in rest), found)
+
+
+def _count(tag: str) -> int:
+    """How many rows a statement deleted."""
+    return int(tag.rpartition(" ")[2])
 
 
 async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
     """The scopes that belong to this conversation alone: of these sessions, or of all its other sessions."""
     rows = await tx.rows(SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone)
     return {scope for row in rows for scope in memory_files.passing(*row)}
+
+
+async def scopes_of(tx: Transaction, owner: str, ids: Sequence[str]) -> tuple[set[Scope], set[Scope]]:
+    """The scopes of conversations that these sessions can write to, and those of them that nobody else can read."""
+    rows = await tx.rows(CONVERSATIONS, owner=owner, ids=ids)
+    theirs, others = set[Scope](), set[Scope]()
+    for conversation in [row["conversation_id"] for row in rows]:
+        theirs |= await _shared(tx, owner, conversation, ids, are_gone=True)
+        others |= await _shared(tx, owner, conversation, ids, are_gone=False)
+    return theirs & others, theirs - others
 
 
 async def since(db: Database, nth: int) -> list[ErasedSession]:

@@ -22,21 +22,27 @@ SHOWN: Final = """
     )
 """
 
-# With `session`, deletes only if that session has been erased.
-UNUSED: Final = """
-    DELETE FROM files f WHERE f.digest = ANY(:digests)
-      AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest)
-      AND NOT EXISTS (SELECT FROM journal j WHERE j.kind = 'Stored' AND j.body ->> 'digest' = f.digest)
+_UNUSED: Final = """
+    f.digest = ANY(:digests)
+      AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest {besides})
+      AND NOT EXISTS (SELECT FROM journal j WHERE j.kind = 'Stored' AND j.body ->> 'digest' = f.digest {besides})
       AND NOT EXISTS (
           SELECT FROM journal j WHERE j.kind = 'Prompted' AND j.body::text LIKE '%longhouse-file:%'
-          AND position('longhouse-file:' || f.digest IN j.body::text) > 0
+          AND position('longhouse-file:' || f.digest IN j.body::text) > 0 {besides}
       )
       AND NOT EXISTS (
           SELECT FROM journal j JOIN files long ON long.digest = j.body_digest
           WHERE j.kind = 'Prompted' AND j.body_digest IS NOT NULL
-            AND position(convert_to('longhouse-file:' || f.digest, 'UTF8') IN long.content) > 0
+            AND position(convert_to('longhouse-file:' || f.digest, 'UTF8') IN long.content) > 0 {besides}
       )
+"""
+# With `session`, deletes only if that session has been erased.
+UNUSED: Final = f"""
+    DELETE FROM files f WHERE {_UNUSED.format(besides="")}
       AND (:session::text IS NULL OR NOT EXISTS (SELECT FROM sessions s WHERE s.id = :session))
+"""
+USED_BY_THESE: Final = f"""
+    SELECT count(*) FROM files f WHERE {_UNUSED.format(besides="AND j.session_id <> ALL(:ids)")}
 """
 
 
@@ -61,13 +67,19 @@ async def shown(db: Database, session: str, digest: str) -> tuple[str, bytes] | 
     return (row["media_type"], row["content"]) if row else None
 
 
-async def drop_unused(db: Executor, digests: Sequence[str], *, session: str | None = None) -> None:
+async def drop_unused(db: Executor, digests: Sequence[str], *, session: str | None = None) -> int:
     """Deletes those of these files that no journal refers to; with `session`, only if that session no longer exists.
+    Returns how many.
 
     A file that another process stores again at the same moment, and does not refer to yet, would be deleted too.
     """
-    if digests:
-        await db.run(UNUSED, digests=list(digests), session=session)
+    tag = await db.run(UNUSED, digests=list(digests), session=session) if digests else "DELETE 0"
+    return int(tag.rpartition(" ")[2])
+
+
+async def count_used_by(db: Executor, digests: Sequence[str], ids: Sequence[str]) -> int:
+    """How many of these files no other session than these refers to."""
+    return int(await db.value(USED_BY_THESE, digests=list(digests), ids=list(ids))) if digests else 0
 
 
 async def data_urls(db: Database, digests: Iterable[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import LOCAL_OWNER, Session
-from longhouse.store import files, sessions
+from longhouse.store import budgets, files, sessions, usage
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.requests import ACCEPT, UNDER_WAY, Accepted, Repeated, accept
 
@@ -56,6 +56,8 @@ class Rest:
 class Appended:
     recorded: tuple[Recorded, ...]
     rested: bool
+    spent: str | None = None
+    """The budget that the session's key has used up with this append."""
 
     @property
     def head(self) -> int:
@@ -76,27 +78,37 @@ MARK_REST: Final = """
     SELECT :fingerprint, moved.id, moved.head FROM moved WHERE :fingerprint::text IS NOT NULL
 """
 
+# What this statement itself writes is not visible to it.
+SPENT: Final = budgets.spent_of(
+    "moved.key_id",
+    tokens="(SELECT COALESCE(sum(n), 0) FROM unnest(:used_total::bigint[]) n)",
+    turns="(SELECT COALESCE(sum(n), 0) FROM unnest(:used_turns::bigint[]) n)",
+)
 APPEND: Final = f"""
 WITH moved AS (
     UPDATE sessions SET
         head = head + :count, state = :state, trace_id = :trace, version = :version, task = :task, updated_at = :at,
         due = NOT (:rests AND head = :folded),
         holder = CASE WHEN :rests AND head = :folded THEN NULL ELSE holder END,
-        wake_at = CASE WHEN :rests AND head = :folded THEN :wake_at::timestamptz END, attempts = 0, troubled_at = NULL
+        wake_at = CASE WHEN :rests AND head = :folded THEN :wake_at::timestamptz END, attempts = 0, troubled_at = NULL,
+        paused = NULL, paused_at = NULL
     WHERE id = :session AND fence = :fence
-    RETURNING id, head, due, fence, conversation_id
+    RETURNING id, head, due, fence, conversation_id, owner, key_id
 ), written AS (
     {WRITE.format(nth="new.nth", author=":worker, moved.fence")}
 ), rested AS (
     {MARK_REST}
+), counted AS (
+    {usage.WRITE}
 )
-SELECT head, due FROM moved
+SELECT head, due, CASE WHEN due THEN {SPENT} END AS spent FROM moved
 """
 
 ADD: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + :count, due = true, state = COALESCE(:state, state), updated_at = :at,
-                        queued_at = CASE WHEN due THEN queued_at ELSE :at END, key_id = COALESCE(:api_key, key_id)
+                        queued_at = CASE WHEN due OR waits_for IS NOT NULL THEN queued_at ELSE :at END,
+                        key_id = COALESCE(:api_key, key_id)
     WHERE id = :session AND head = COALESCE(:head::bigint, head) AND {UNDER_WAY}
     RETURNING id, head, conversation_id
 ), written AS (
@@ -120,7 +132,8 @@ WITH moved AS (
            COALESCE(:api_key, (SELECT key_id FROM sessions WHERE id = :parent)) WHERE {UNDER_WAY}
     ON CONFLICT (owner, conversation_id, side, agent, label)
     DO UPDATE SET head = sessions.head + 1, due = true, updated_at = :at,
-                  queued_at = CASE WHEN sessions.due THEN sessions.queued_at ELSE :at END,
+                  queued_at = CASE WHEN sessions.due OR sessions.waits_for IS NOT NULL
+                                   THEN sessions.queued_at ELSE :at END,
                   key_id = COALESCE(EXCLUDED.key_id, sessions.key_id)
     RETURNING id, head, conversation_id
 ), written AS (
@@ -136,7 +149,8 @@ SELECT id, head FROM moved
 CANCEL: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + :count, fence = fence + 1, holder = NULL, due = :due, state = :state,
-                        updated_at = :at, wake_at = NULL, attempts = 0, troubled_at = NULL, waits_for = NULL
+                        updated_at = :at, wake_at = NULL, attempts = 0, troubled_at = NULL, waits_for = NULL,
+                        paused = NULL, paused_at = NULL
     WHERE id = :session AND head = :head
     RETURNING id, head, fence, conversation_id
 ), written AS (
@@ -150,9 +164,11 @@ NOTE: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + :count
     WHERE id = :session AND (:head::bigint IS NULL OR head = :head AND holder IS NULL)
-    RETURNING id, head, conversation_id
+    RETURNING id, head, conversation_id, owner, key_id
 ), written AS (
     {WRITE_OUTSIDE}
+), counted AS (
+    {usage.WRITE}
 )
 SELECT id, head FROM moved
 """
@@ -184,7 +200,7 @@ EFFECTS: Final = """
     ORDER BY seq DESC LIMIT :limit
 """
 WRITTEN: Final = "SELECT max(seq) FROM journal WHERE session_id = :session AND append_id = :append_id"
-DUE: Final = "SELECT due FROM sessions WHERE id = :session"
+NOW: Final = f"SELECT s.due, {budgets.spent_of('s.key_id')} AS spent FROM sessions s WHERE s.id = :session"
 
 LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = :session AND fold_version = :fold_version"
 SNAPSHOT: Final = """
@@ -233,6 +249,7 @@ async def append(
     is matched with this session.
     """
     append_id, columns, turn = append_id or uuid.uuid4(), await _columns(db, new), session.turn
+    used = usage.used_by(new, is_root=session.side == "root")
     try:
         row = await db.row(
             APPEND,
@@ -251,6 +268,7 @@ async def append(
             append_id=append_id,
             fingerprint=fingerprint,
             **columns,
+            **usage.columns(used),
         )
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session.id, append_id, error)
@@ -264,7 +282,7 @@ async def append(
         Recorded(seq=first + index, at=at, event=event, trace=trace, worker=worker, fence=fence)
         for index, event in enumerate(new)
     )
-    return Appended(recorded=recorded, rested=not row["due"])
+    return Appended(recorded=recorded, rested=not row["due"], spent=row["spent"])
 
 
 async def add(
@@ -386,7 +404,15 @@ async def note(
     """
     columns, at, append_id = await _columns(db, new), clock.now(), append_id or uuid.uuid4()
     row = await db.row(
-        NOTE, session=session_id, count=len(new), head=head, trace=trace or None, at=at, append_id=append_id, **columns
+        NOTE,
+        session=session_id,
+        count=len(new),
+        head=head,
+        trace=trace or None,
+        at=at,
+        append_id=append_id,
+        **columns,
+        **usage.columns(usage.used_by(new, is_root=False)),
     )
     if row is None and head is not None and (written := await last_written(db, session_id, append_id)):
         return Placed(session_id=session_id, seq=written, at=at)  # a retry after a lost answer
@@ -425,7 +451,8 @@ async def _already_there(
     if isinstance(db, Transaction):
         raise error  # the transaction has failed: no more statements can run in it
     if head := await last_written(db, session_id, append_id):
-        return {"id": session_id, "head": head, "due": await db.value(DUE, session=session_id)}
+        row = await db.row(NOW, session=session_id)
+        return {"id": session_id, "head": head, **(row or {"due": None, "spent": None})}
     match error.constraint_name:
         case "journal_returned":
             raise AlreadyReturned(f"a call of session {session_id!r} has its outcome already") from error

@@ -1,14 +1,16 @@
-"""API keys: stored and looked up by digest, shown once when created, revoked for ever."""
+"""API keys: stored and looked up by digest, shown once when created, changed, rotated, revoked for ever."""
 
 import hashlib
 import secrets
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from longhouse.store.database import Database
+from longhouse.store import budgets
+from longhouse.store.budgets import SpentBudget
+from longhouse.store.database import Database, Transaction
 from longhouse.store.pages import Position, page
 
 Role = Literal["user", "admin"]
@@ -17,25 +19,44 @@ PREFIX: Final = "lh_"
 """Makes a key recognisable wherever it appears, for example to secret scanners."""
 RANDOM_BYTES: Final = 32
 
+CHANGEABLE: Final = (
+    "name", "rate_limit", "max_concurrent", "sessions_per_hour", "max_running", "tokens_per_day", "tokens_per_month",
+    "turns_per_day", "turns_per_month", "read_only", "templates", "expires_at",
+)  # fmt: skip
+"""What may be changed of a key: whose it is and its role stay, for others may have been told of them."""
 COLUMNS: Final = """
-    id, name, owner, role, rate_limit, max_concurrent, sessions_per_hour, max_running, created_at, revoked_at,
-    last_used_at
+    id, name, owner, role, rate_limit, max_concurrent, sessions_per_hour, max_running, tokens_per_day, tokens_per_month,
+    turns_per_day, turns_per_month, read_only, templates, expires_at, created_at, revoked_at, last_used_at,
+    CASE WHEN former_until > now() THEN former_until END AS former_until
 """
 
 # A retry with the same id finds its own row.
 CREATE: Final = f"""
-    INSERT INTO api_keys (id, name, owner, role, digest, rate_limit, max_concurrent, sessions_per_hour, max_running)
-    VALUES (:id, :name, :owner, :role, :digest, :rate_limit, :max_concurrent, :sessions_per_hour, :max_running)
+    INSERT INTO api_keys (id, owner, role, digest, {", ".join(CHANGEABLE)})
+    VALUES (:id, :owner, :role, :digest, {", ".join(f":{name}" for name in CHANGEABLE)})
     ON CONFLICT (id) DO UPDATE SET name = EXCLUDED.name
     RETURNING {COLUMNS}
 """
 
-FIND: Final = f"SELECT {COLUMNS} FROM api_keys WHERE digest = :digest AND revoked_at IS NULL"
+FIND: Final = f"""
+    SELECT {COLUMNS}, COALESCE(expires_at <= now(), false) AS is_expired, {budgets.spent_of("api_keys.id")} AS spent
+    FROM api_keys
+    WHERE (digest = :digest OR former_digest = :digest AND former_until > now()) AND revoked_at IS NULL
+"""
+
+CHANGE: Final = f"UPDATE api_keys SET {{set}} WHERE id = :id AND revoked_at IS NULL RETURNING {COLUMNS}"
 
 REVOKE: Final = "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, now()) WHERE id = :id RETURNING id"
 
-# The digest changes: what was bound to the old secret, browsers too, is not valid any more.
-ROTATE: Final = f"UPDATE api_keys SET digest = :digest WHERE id = :id AND revoked_at IS NULL RETURNING {COLUMNS}"
+# The digest changes: what was bound to the old secret, browsers too, is not valid any more once the overlap is over. A
+# retry finds its own digest.
+ROTATE: Final = f"""
+    UPDATE api_keys SET digest = :digest,
+        former_digest = CASE WHEN :overlap::float8 > 0
+            THEN CASE WHEN digest = :digest THEN former_digest ELSE digest END END,
+        former_until = CASE WHEN :overlap::float8 > 0 THEN now() + make_interval(secs => :overlap) END
+    WHERE id = :id AND revoked_at IS NULL RETURNING {COLUMNS}
+"""
 
 USED: Final = """
     UPDATE api_keys k SET last_used_at = used.at
@@ -45,9 +66,17 @@ USED: Final = """
 
 IS_ANY_VALID: Final = "SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)"
 
+TEMPLATES_OF: Final = """
+    SELECT k.templates FROM sessions s JOIN api_keys k ON k.id = s.key_id WHERE s.id = :session
+"""
+
+# What was begun with a former secret goes on to its end, also behind the overlap.
 INVALID: Final = """
     SELECT asked.digest FROM unnest(:digests::text[]) AS asked (digest)
-    WHERE NOT EXISTS (SELECT FROM api_keys WHERE digest = asked.digest AND revoked_at IS NULL)
+    WHERE NOT EXISTS (
+        SELECT FROM api_keys WHERE (digest = asked.digest OR former_digest = asked.digest)
+            AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+    )
 """
 
 
@@ -65,10 +94,31 @@ class Key:
     sessions_per_hour: int | None
     max_running: int | None
     """None here, and in the settings too: any number."""
+    tokens_per_day: int | None
+    """A budget, in days and months of UTC; None: no limit."""
+    tokens_per_month: int | None
+    turns_per_day: int | None
+    turns_per_month: int | None
+    read_only: bool
+    templates: Sequence[str] | None
+    """Those that it may use; None: all."""
+    expires_at: datetime | None
     created_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None
     """To about a minute; None: never, or not since this is recorded."""
+    former_until: datetime | None
+    """Until then its former secret is valid too."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKey:
+    """A key that was looked up by a secret."""
+
+    key: Key
+    is_expired: bool
+    spent: SpentBudget | None
+    """The budget that it has used up."""
 
 
 def digest_of(secret: str) -> str:
@@ -86,38 +136,30 @@ async def create(
     name: str,
     owner: str,
     role: Role,
-    rate_limit: int | None = None,
-    max_concurrent: int | None = None,
-    sessions_per_hour: int | None = None,
-    max_running: int | None = None,
+    **more: Any,
 ) -> tuple[Key, str]:
-    """Creates a key; returns it with its secret, which cannot be shown again."""
+    """Creates a key; returns it with its secret, which cannot be shown again. `more`: names of `CHANGEABLE`."""
     secret = _new_secret()
-    row = await db.row(
-        CREATE,
-        id=f"key_{uuid.uuid4().hex}",
-        name=name,
-        owner=owner,
-        role=role,
-        digest=digest_of(secret),
-        rate_limit=rate_limit,
-        max_concurrent=max_concurrent,
-        sessions_per_hour=sessions_per_hour,
-        max_running=max_running,
-    )
+    values = {**dict.fromkeys(CHANGEABLE), "read_only": False, "name": name, **more}
+    row = await db.row(CREATE, id=f"key_{uuid.uuid4().hex}", owner=owner, role=role, digest=digest_of(secret), **values)
     assert row is not None
     return Key(*row), secret
 
 
 async def find(db: Database, secret: str) -> Key | None:
-    """The key with this secret, unless it was revoked."""
-    return await with_digest(db, digest_of(secret))
+    """The key with this secret, unless it was revoked or has expired."""
+    found = await with_digest(db, digest_of(secret))
+    return found.key if found and not found.is_expired else None
 
 
-async def with_digest(db: Database, digest: str) -> Key | None:
-    """The key with this digest, unless it was revoked."""
+async def with_digest(db: Database, digest: str) -> FoundKey | None:
+    """The key with this digest, or with this former one while that is valid, unless it was revoked."""
     row = await db.row(FIND, digest=digest)
-    return Key(*row) if row else None
+    if row is None:
+        return None
+    *columns, is_expired, spent = row
+    key = Key(*columns)
+    return FoundKey(key, is_expired, budgets.spent_budget(spent, getattr(key, spent)) if spent else None)
 
 
 async def listed(db: Database, *, before: Position | None = None, limit: int) -> list[Key]:
@@ -133,13 +175,38 @@ async def revoke(db: Database, key_id: str) -> bool:
     return await db.value(REVOKE, id=key_id) is not None
 
 
-async def rotate(db: Database, key_id: str) -> tuple[Key, str] | None:
-    """Gives a key a new secret, which cannot be shown again; None if there is no such key, or it was revoked."""
+async def change(db: Database, key_id: str, changes: Mapping[str, Any]) -> Key | None:
+    """Changes fields of a key; None if there is no such key, or it was revoked. Sessions that wait for one of its
+    budgets look at it again."""
+    if "\x00" in key_id:
+        return None
+    set_ = ", ".join(f"{name} = :{name}" for name in CHANGEABLE if name in changes) or "name = name"
+
+    async def write(tx: Transaction) -> Key | None:
+        row = await tx.row(CHANGE.format(set=set_), id=key_id, **changes)
+        if row and any(name in changes for name in budgets.NAMES):
+            await budgets.resume(tx, key_id)
+        return Key(*row) if row else None
+
+    return await db.together(write)
+
+
+async def rotate(db: Database, key_id: str, *, overlap: float = 0.0) -> tuple[Key, str] | None:
+    """Gives a key a new secret, which cannot be shown again; None if there is no such key, or it was revoked.
+
+    `overlap`: seconds for which the former secret is valid too.
+    """
     if "\x00" in key_id:
         return None
     secret = _new_secret()
-    row = await db.row(ROTATE, id=key_id, digest=digest_of(secret))
+    row = await db.row(ROTATE, id=key_id, digest=digest_of(secret), overlap=float(overlap))
     return (Key(*row), secret) if row else None
+
+
+async def templates_of(db: Database, session_id: str) -> Sequence[str] | None:
+    """The templates that the key of a session may use; None: all."""
+    found: Sequence[str] | None = await db.value(TEMPLATES_OF, session=session_id)
+    return found
 
 
 async def record_use(db: Database, used: Mapping[str, datetime]) -> None:
@@ -153,5 +220,5 @@ async def is_any_valid(db: Database) -> bool:
 
 
 async def invalid(db: Database, digests: Iterable[str]) -> list[str]:
-    """The digests among these that no key has any more: it was revoked, or got another secret."""
+    """The digests among these that no key has any more: it was revoked, has expired, or got another secret."""
     return [row["digest"] for row in await db.rows(INVALID, digests=list(digests))]

@@ -10,7 +10,7 @@ import asyncpg
 
 import longhouse
 from longhouse.journal.events import INTERRUPTED
-from longhouse.store import places
+from longhouse.store import budgets, places
 from longhouse.store.database import Database, bound
 from longhouse.store.pages import Position, page
 
@@ -27,8 +27,12 @@ class Lease:
     attempts: int
     troubled_at: datetime | None
     owner: str = ""
-    places: tuple[str, ...] = ()
-    """The limits under which it runs."""
+    spent: str | None = None
+    """The budget that the session's key has used up."""
+    paused_at: datetime | None = None
+    """Since when it has waited for a budget."""
+    limits: tuple[str, ...] = ()
+    """Those under which it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +44,14 @@ class Claim:
     """Other sessions that got the place which they had waited for."""
 
 
-CLAIM_ANYWAY: Final = """
+CLAIM_ANYWAY: Final = f"""
     UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL, waits_for = NULL,
                           queued_at = CASE WHEN s.due THEN s.queued_at ELSE now() END
     FROM (SELECT id, holder FROM sessions WHERE id = :session FOR UPDATE) old
     WHERE s.id = old.id AND (s.due OR s.wake_at <= now())
       AND (old.holder IS NULL OR old.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
-    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner
+    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
+              {budgets.spent_of("s.key_id")} AS spent, s.paused_at
 """
 # A session under a limit is only found: it is claimed under the lock of the limit.
 CLAIM: Final = f"""
@@ -60,7 +65,8 @@ WITH old AS (
     FROM old
     WHERE s.id = old.id AND NOT old.is_limited AND (s.due OR s.wake_at <= now())
       AND (old.holder IS NULL OR old.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
-    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner
+    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
+              {budgets.spent_of("s.key_id")} AS spent, s.paused_at
 )
 SELECT m.*, o.is_limited FROM old o LEFT JOIN moved m ON true
 """
@@ -157,7 +163,8 @@ GONE: Final = f"""
 """
 DELETE_DEAD_WORKER: Final = "DELETE FROM workers WHERE id = :worker AND beat_at = :beat_at"
 
-# A session with a holder is always marked as due, and the index covers due sessions.
+# A session that somebody advances is due, and the index covers due sessions. One that waits for a place is not due, and
+# may still name a holder that was lost.
 WORKERS: Final = """
     SELECT w.id, w.node, w.pid, w.slots, w.started_at, w.beat_at, w.beat_at > now() - interval '10 seconds',
            (SELECT count(*)::int FROM sessions s WHERE s.due AND s.holder = w.id), w.version
@@ -206,17 +213,13 @@ def is_lost_by(worker: str, previous: str) -> bool:
     return previous.removesuffix(INTERRUPTED) == worker
 
 
-async def claim(db: Database, session_id: str, worker: str, *, per_key: int | None = None) -> Lease | None:
-    return (await claim_place(db, session_id, worker, per_key=per_key)).lease
-
-
-async def claim_place(db: Database, session_id: str, worker: str, *, per_key: int | None = None) -> Claim:
+async def claim(db: Database, session_id: str, worker: str, *, per_key: int | None = None) -> Claim:
     """Claims a session, if its limits have a place for it; `per_key`: the limit of keys that have none of their own."""
     row = await db.row(CLAIM, session=session_id, worker=worker, per_key=per_key)
     if row is None or not row["is_limited"]:
-        return Claim(Lease(*row[:7]) if row and row["id"] else None)
+        return Claim(Lease(*row[:9]) if row and row["id"] else None)
     limited = await places.claim(db, session_id, CLAIM_ANYWAY, per_key=per_key, worker=worker)
-    lease = replace(Lease(*limited.row), places=limited.held) if limited.row else None
+    lease = replace(Lease(*limited.row), limits=limited.limits) if limited.row else None
     return Claim(lease, limited.let_in)
 
 

@@ -120,8 +120,11 @@ NOTED: Final = """
 # Of a file that is replaced, the former writer is kept as with a change: the new text may repeat the old one.
 FORMER: Final = """
     CASE
-        -- Each session once, and only in scopes that erasure reads it for: lasting files have too many writers.
-        WHEN :passing AND split_part(m.written_by, ':', 1) <> ALL(m.former_writers)
+        WHEN split_part(m.written_by, ':', 1) = ANY(m.former_writers) THEN m.former_writers
+        -- Lasting files have too many writers: they name those of other users alone, and a few of them.
+        WHEN :passing OR cardinality(m.former_writers) < 20 AND (
+            SELECT s."user" FROM sessions s WHERE s.id = split_part(m.written_by, ':', 1)
+        ) IS DISTINCT FROM (SELECT s."user" FROM sessions s WHERE s.id = split_part(:key, ':', 1))
         THEN m.former_writers || split_part(m.written_by, ':', 1) ELSE m.former_writers
     END
 """
@@ -425,6 +428,25 @@ def reachable(
     if has_user or conversation:
         named = None if user == owner == LOCAL_OWNER else user
         yield "conversation", _pattern("conversation", named, conversation or _ANY)
+
+
+def of_user(owner: str, user: str, agents: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Patterns for the keys of all scopes of a user, and the keys with these agents that are kept as digests.
+
+    Scopes of a conversation that name no user are those of its sessions, whoever the user is.
+    """
+    is_named = not user == owner == LOCAL_OWNER
+    patterns = [_pattern("agent", user, _ANY), *([_pattern("conversation", user, _ANY)] if is_named else [])]
+    return patterns, [key for agent in agents if not (key := _key("agent", user, agent)).startswith("[")]
+
+
+def of_whole_conversation(conversation: str) -> list[str]:
+    """Patterns for the keys of all scopes that belong to a conversation, whichever users and agents they name."""
+    return [
+        _pattern("agent", None, _ANY, conversation),
+        _pattern("conversation", None, conversation),
+        _pattern("conversation", _ANY, conversation),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

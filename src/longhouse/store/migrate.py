@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,6 +73,7 @@ OCCUPIED: Final = """
     WHERE relnamespace = to_regnamespace(:schema) AND relname = ANY(:names::text[]) ORDER BY relname
 """
 MADE: Final = re.compile(r"^CREATE (?:TABLE|VIEW) (\w+)", re.MULTILINE)
+FUNCTIONS: Final = re.compile(r"^CREATE (?:OR REPLACE )?FUNCTION (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,12 @@ class Migration:
     @property
     def digest(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    @property
+    def about(self) -> str:
+        """What the file says of itself: the comment that it begins with, on one line."""
+        lines = itertools.takewhile(lambda line: line.startswith("--"), self.sql.splitlines())
+        return " ".join(line.removeprefix("--").strip() for line in lines)
 
 
 def known() -> list[Migration]:
@@ -99,25 +107,48 @@ async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
     """
     async with db.connection() as connection:
         await connection.execute("SELECT pg_advisory_lock($1)", LOCK)
-        done = await _applied(connection, db.schema)
-        _refuse_foreign(done)
-        pending = [migration for migration in known() if migration.number not in done]
+        pending = await pending_on(connection, db.schema)
         if pending:
-            statements = [migration.sql for migration in known()]
-            await check_server(connection, db.schema, statements, begun=bool(done))
-            await _begin(connection, db.schema)
-        for migration in pending:
-            await _apply(connection, migration)
+            await bring(connection, db.schema, pending)
         if may_extend is not None:
             await columns.bind(connection, may_extend=may_extend)
         return [migration.name for migration in pending]
 
 
+async def pending_on(connection: asyncpg.Connection, schema: str) -> list[Migration]:
+    """The migrations that this database lacks; refuses one that this version does not know."""
+    done = await applied_on(connection, schema)
+    refuse_foreign(done)
+    return [migration for migration in known() if migration.number not in done]
+
+
+async def plan(db: Database) -> list[Migration]:
+    """The migrations that would run, in order; refuses a Postgres on which they cannot."""
+    async with db.connection() as connection:
+        pending = await pending_on(connection, db.schema)
+        if pending:
+            await _check_server(connection, db.schema)
+        return pending
+
+
+async def bring(connection: asyncpg.Connection, schema: str, pending: Sequence[Migration]) -> None:
+    """Applies these migrations, each in a transaction of its own; a transaction around them all makes them one."""
+    await _check_server(connection, schema)
+    await _begin(connection, schema)
+    for migration in pending:
+        await _apply(connection, migration)
+
+
+async def _check_server(connection: asyncpg.Connection, schema: str) -> None:
+    begun = bool(await applied_on(connection, schema))
+    await check_server(connection, schema, [migration.sql for migration in known()], begun=begun)
+
+
 async def check(db: Database) -> None:
     """Refuses a schema that does not match this version, in one sentence."""
     async with db.connection() as connection:
-        done = await _applied(connection, db.schema)
-    _refuse_foreign(done)
+        done = await applied_on(connection, db.schema)
+    refuse_foreign(done)
     missing = [migration.name for migration in known() if migration.number not in done]
     if missing:
         raise SetupError(f"The database lacks {', '.join(missing)}: run `longhouse migrate` once, then start again.")
@@ -129,7 +160,7 @@ async def _begin(connection: asyncpg.Connection, schema: str) -> None:
     await connection.execute(TABLE)
 
 
-async def _applied(connection: asyncpg.Connection, schema: str) -> dict[int, str]:
+async def applied_on(connection: asyncpg.Connection, schema: str) -> dict[int, str]:
     if not await connection.fetchval(THERE, schema):
         return {}
     try:
@@ -139,7 +170,7 @@ async def _applied(connection: asyncpg.Connection, schema: str) -> dict[int, str
     return {row["number"]: row["digest"] for row in rows}
 
 
-def _refuse_foreign(done: dict[int, str]) -> None:
+def refuse_foreign(done: dict[int, str]) -> None:
     ours = {migration.number: migration for migration in known()}
     for number, digest in sorted(done.items()):
         if number not in ours:

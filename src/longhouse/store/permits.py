@@ -79,7 +79,8 @@ async def take(db: Database, key_id: str, kind: str, *, size: int, seconds: floa
 
 
 async def give_back(db: Database, key_id: str, kind: str, number: int) -> None:
-    await db.run(GIVE_BACK, key=key_id, kind=kind, number=float(number))
+    """Gives permits back, unless Postgres is away: sent twice, it would give more than were taken."""
+    await db.once(GIVE_BACK, key=key_id, kind=kind, number=float(number))
 
 
 async def tell_open(db: Database, gateway: str, opened: Mapping[str, int]) -> dict[str, int]:

@@ -1,6 +1,9 @@
 """Limits on how many sessions run at once in the whole fleet, of a template and of a key; the others wait for a place.
 
-Only sessions under a limit pay for it: they are claimed in a transaction that holds the limit's lock.
+A limit is named `template:<name>` or `key:<id>`, and says how many sessions may run under it at `most`. A session that
+runs under a limit has a place of it: a row of the table `places`, whose column `held` names the limit, as the parameter
+`:held` does. `:limit` is a number of rows, as in SQL. Only sessions under a limit pay for it: they are claimed in a
+transaction that holds the limit's lock.
 """
 
 import hashlib
@@ -58,7 +61,7 @@ QUEUE_UP: Final = """
       AND (s.holder IS NULL OR s.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
     RETURNING true
 """
-LET_IN: Final = "UPDATE sessions SET due = true, waits_for = NULL WHERE id = ANY(:sessions)"
+LET_IN: Final = "UPDATE sessions SET due = true, waits_for = NULL WHERE id = ANY(:sessions) RETURNING id"
 LAST_OWNER: Final = "SELECT last_owner FROM place_turns WHERE held = :held"
 TURN: Final = """
     INSERT INTO place_turns (held, last_owner) VALUES (:held, :owner)
@@ -92,12 +95,12 @@ WITH RECURSIVE counted AS (
     ORDER BY COALESCE(c.running, 0), t.nth LIMIT :limit
 )
 SELECT found.id, o.owner FROM owners o CROSS JOIN LATERAL (
-    SELECT s.id, row_number() OVER () AS place FROM (
+    SELECT s.id, row_number() OVER () AS nth FROM (
         SELECT s.id FROM sessions s WHERE {which} AND s.owner = o.owner
         ORDER BY s.queued_at NULLS FIRST LIMIT :limit
     ) s
 ) found
-ORDER BY o.running + found.place, o.nth LIMIT :limit
+ORDER BY o.running + found.nth, o.nth LIMIT :limit
 """
 NEXT: Final = IN_TURN.format(which="s.waits_for = :held")
 RUNNING_OWNERS: Final = "SELECT s.owner FROM places p JOIN sessions s ON s.id = p.session_id WHERE p.held = :held"
@@ -130,8 +133,8 @@ class LimitedClaim:
     """The outcome of a claim under limits."""
 
     row: asyncpg.Record | None
-    held: tuple[str, ...]
-    """The limits of which the session has a place."""
+    limits: tuple[str, ...]
+    """Those of which the session has a place."""
     let_in: tuple[str, ...] = ()
     """Sessions that got a place meanwhile."""
 
@@ -198,13 +201,15 @@ async def _let_in(tx: Transaction, held: str, most: int | None) -> list[str]:
         return []
     last = await tx.value(LAST_OWNER, held=held) or ""
     rows = await tx.rows(NEXT, held=held, last=last, limit=free, running_owners=running)
-    chosen = [row["id"] for row in rows]
+    # One that was erased since is not there any more.
+    there = {row["id"] for row in await tx.rows(LET_IN, sessions=[row["id"] for row in rows])} if rows else set()
+    chosen = [row for row in rows if row["id"] in there]
+    ids = [row["id"] for row in chosen]
     if chosen:
-        await tx.run(LET_IN, sessions=chosen)
-        await tx.run(TURN, held=held, owner=rows[-1]["owner"])
+        await tx.run(TURN, held=held, owner=chosen[-1]["owner"])
         if most is not None:
-            await tx.run(TAKE, held=held, sessions=chosen)
-    return chosen
+            await tx.run(TAKE, held=held, sessions=ids)
+    return ids
 
 
 async def _lock(tx: Transaction, limits: Mapping[str, int | None]) -> None:

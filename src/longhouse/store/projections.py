@@ -32,11 +32,15 @@ class ProjectionRow:
 
 COLUMNS: Final = 's.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.head, s."user"'
 
+STAYS_HERE: Final = "ledger"
+"""The projection that is no copy elsewhere: sessions from capsules are in it too."""
+
 # Ordered by id, so that a large rebuild continues where its last page ended.
 BEHIND: Final = f"""
     SELECT {COLUMNS}
     FROM sessions s LEFT JOIN projection_cursors c ON c.projection = :projection AND c.session_id = s.id
     WHERE s.id > :after AND s.side = ANY(:sides) AND (c.head IS NULL OR s.head > c.head OR c.epoch <> :epoch)
+      AND (s.capsule IS NULL OR :projection = '{STAYS_HERE}')
     ORDER BY s.id LIMIT :limit
 """
 ROWS: Final = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ANY(:ids) AND s.side = ANY(:sides)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from longhouse.journal.session import LOST_STEP, LOST_STEP_PREFIX, QuestionKind
+from longhouse.journal.session import LOST_STEP, LOST_STEP_PREFIX, TAKES_WORKERS, QuestionKind
 from longhouse.store.database import Database
 
 SHOWN: Final = 20_000
@@ -35,8 +35,9 @@ RESTING: Final = """
 """
 RUNNING: Final = "SELECT s.* FROM sessions s WHERE s.due AND s.state = 'RESEARCHING' {also}"
 # The open calls of a session follow its last reply: a model is asked again only when all calls have returned. A call
-# that waits in a session that cannot move, and that needs no approval any more, has lost its worker. A step that lost
-# its workers is no call: a decision with an id of its own asks about it, and the next one with this id answers.
+# that waits in a session that cannot move, and that needs no approval any more, has lost its worker. While a probe is
+# asked about a call, its session is at work. A step that lost its workers is no call: a decision with an id of its own
+# asks about it, and the next one with this id answers.
 OPEN: Final = f"""
     WITH asking AS ({RESTING} UNION ALL {{running}}), open_calls AS (
         SELECT s.id AS session_id, s.owner, s.conversation_id, s.agent, s.label, s.trace_id, c.seq, c.call_id,
@@ -45,7 +46,9 @@ OPEN: Final = f"""
                CASE WHEN c.call_kind = 'step' THEN
                         CASE WHEN d.decision IS NULL AND s.state <> 'RESEARCHING' THEN 'worker_lost' END
                     WHEN c.call_kind = 'ask' THEN 'clarification'
-                    WHEN d.decision = 'unknown' THEN 'unknown_outcome'
+                    WHEN d.decision = 'unknown' AND c.effect <> 'once' AND d.comment = '{TAKES_WORKERS}'
+                        THEN 'worker_lost'
+                    WHEN d.decision = 'unknown' AND NOT d.probed THEN 'unknown_outcome'
                     WHEN c.approve_by IS NOT NULL AND d.decision IS NULL THEN 'approval'
                     WHEN s.state <> 'RESEARCHING' THEN 'unknown_outcome' END AS kind,
                CASE WHEN d.decision IS NULL THEN c.approve_by END AS deadline
@@ -61,6 +64,7 @@ OPEN: Final = f"""
                    length(COALESCE(e.body ->> 'arguments', '')) AS arguments_size,
                    CASE e.kind WHEN 'Decided' THEN 'step'
                                ELSE COALESCE(e.body ->> 'call_kind', 'tool') END AS call_kind,
+                   COALESCE(e.body ->> 'effect', 'read') AS effect,
                    (e.body ->> 'approve_by')::timestamptz AS approve_by
             FROM journal_events e
             WHERE e.session_id = s.id AND e.seq > COALESCE(last_reply.seq, 0) AND (
@@ -69,7 +73,8 @@ OPEN: Final = f"""
             ) OFFSET 0
         ) c
         LEFT JOIN LATERAL (
-            SELECT e.body ->> 'decision' AS decision, COALESCE(e.body ->> 'comment', '') AS comment
+            SELECT e.body ->> 'decision' AS decision, COALESCE(e.body ->> 'comment', '') AS comment,
+                   COALESCE(e.body ->> 'probed', 'false') = 'true' AS probed
             FROM journal_events e
             WHERE e.session_id = s.id AND e.seq > c.seq AND e.kind = 'Decided' AND e.call_id = c.call_id
             ORDER BY e.seq DESC LIMIT 1

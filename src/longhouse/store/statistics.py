@@ -81,7 +81,8 @@ REPLIES: Final = f"""
            (count(*) FILTER (WHERE e.kind = 'Replied'))::int,
            sum(COALESCE((e.body -> 'usage' ->> 'total_tokens')::bigint, 0))::bigint,
            (sum(COALESCE((e.body ->> 'attempts')::int, 0))
-            + count(*) FILTER (WHERE e.kind = 'Spent' AND e.body ->> 'title' IS NULL))::int
+            + count(*) FILTER (
+                WHERE e.kind = 'Spent' AND e.body ->> 'title' IS NULL AND e.body ->> 'waited' IS NULL))::int
     FROM {_EVENTS.format("'Replied', 'Spent', 'Condensed'")} e {_SESSION}
     LEFT JOIN LATERAL (
         SELECT at FROM journal WHERE session_id = e.session_id AND seq = e.seq - 1 LIMIT 1
@@ -119,7 +120,7 @@ STATEMENTS: Final[dict[Kind, str]] = {
     "error": ERRORS,
 }
 
-STATES: Final = "SELECT state, count(*)::int FROM sessions WHERE side <> 'external' GROUP BY state"
+STATES: Final = "SELECT state, count(*)::int FROM sessions WHERE side <> 'external' AND capsule IS NULL GROUP BY state"
 WAITING: Final = """
     SELECT extract(epoch FROM now() - min(s.updated_at))::float8 AS oldest, count(*)::int AS number FROM sessions s
     WHERE s.waits_for IS NOT NULL
@@ -129,11 +130,11 @@ TROUBLED: Final = """
     SELECT count(*)::int AS number, extract(epoch FROM now() - min(troubled_at))::float8 AS seconds FROM sessions
     WHERE wake_at IS NOT NULL AND troubled_at IS NOT NULL
 """
-# Sessions of either side are mirrored; what was added from outside is not.
+# Sessions of either side are mirrored; what was added from outside is not, and what came in a capsule.
 MIRROR_LAG: Final = """
     SELECT extract(epoch FROM now() - min(s.updated_at))::float8
     FROM sessions s LEFT JOIN projection_cursors c ON c.projection = 'redis' AND c.session_id = s.id
-    WHERE s.side <> 'external' AND (c.head IS NULL OR s.head > c.head)
+    WHERE s.side <> 'external' AND s.capsule IS NULL AND (c.head IS NULL OR s.head > c.head)
 """
 SIZE: Final = """
     SELECT pg_database_size(current_database()) AS bytes,

@@ -1,6 +1,8 @@
 """Outcomes of calls: output of bounded length, and calls without an answer, which may have taken effect or not."""
 
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
@@ -12,17 +14,21 @@ LOST: Final = "the worker that ran it was lost"
 class CallError(LonghouseError):
     """A call got no answer; the agent reads the message."""
 
-    def __init__(self, message: str, *, in_doubt: bool = False) -> None:
+    def __init__(self, message: str, *, in_doubt: bool = False, has_ended: bool = False) -> None:
         super().__init__(message)
         self.in_doubt = in_doubt
         """The call was sent or begun, and may have taken effect."""
+        self.has_ended = has_ended
+        """What ran it has ended: if it has not taken effect yet, it does not any more."""
 
 
 class Told(CallError):  # noqa: N818 - it says what the agent is
     """The agent reads this message as it is."""
 
-    def __init__(self, message: str, *, code: str = "tool_failed", in_doubt: bool = False) -> None:
-        super().__init__(message, in_doubt=in_doubt)
+    def __init__(
+        self, message: str, *, code: str = "tool_failed", in_doubt: bool = False, has_ended: bool = False
+    ) -> None:
+        super().__init__(message, in_doubt=in_doubt, has_ended=has_ended)
         self.code = code
 
 
@@ -34,6 +40,16 @@ def unknown(tool: str, why: str) -> Fault:
     """The fault for an effect whose outcome is unknown."""
     message = f"it is not known whether {tool} took effect: {why}; do not repeat it without checking"
     return Fault(code="unknown_outcome", message=message)
+
+
+def text_of(output: Any) -> str:
+    """What a tool has returned, as text: JSON of plain values, as remote tools give it."""
+    if output is not None and not isinstance(output, dict | list | tuple | bool):
+        return str(output)
+    try:
+        return msgspec.json.encode(output).decode()
+    except (TypeError, ValueError, RecursionError):  # it holds something that JSON has no form for
+        return str(output)
 
 
 def bounded(text: str, limit: int) -> str:

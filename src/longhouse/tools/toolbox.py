@@ -24,7 +24,7 @@ from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, cl
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 from longhouse.tools.execution import CallExecutor, Late
-from longhouse.tools.outcomes import CallError, NotBegun, Told, bounded, unknown
+from longhouse.tools.outcomes import CallError, NotBegun, Told, bounded, text_of, unknown
 
 log = structlog.get_logger()
 
@@ -56,6 +56,8 @@ class Result:
     made: tuple[MadeFile, ...] = ()
     doubt: str = ""
     """Why it is unknown whether the call took effect; empty if it is known."""
+    has_ended: bool = False
+    """With a doubt: what ran the call has ended, so that it can take effect no more."""
     reading: ReadingCall | None = None
     """Set if the result is to be remembered."""
     by_memory: bool = False
@@ -225,7 +227,7 @@ class Toolbox:
                 lambda: self._done(tool.name, work, context, config), tool.timeout, **about
             )
             if not isinstance(output, Performed):
-                text = bounded(clean(str(output)), tool.max_output)
+                text = bounded(clean(text_of(output)), tool.max_output)
                 output = Performed(text, *changes(before, written(context)), tuple(context.made))
             return Result(Output(content=output.text), output.writes, output.adds, output.made)
         except BaseException as error:
@@ -356,14 +358,14 @@ def _late(tool: Tool, late: Late) -> Result:
 
 def _failed(tool: Tool, error: BaseException) -> Result:
     if isinstance(error, CallError) and error.in_doubt and tool.effect == "once":
-        return _in_doubt(tool, clean(str(error))[:2000])
+        return _in_doubt(tool, clean(str(error))[:2000], has_ended=error.has_ended)
     if isinstance(error, Told):
         return Result(Fault(code=error.code, message=clean(str(error))[:2000]))
     return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
 
 
-def _in_doubt(tool: Tool, why: str) -> Result:
-    return Result(unknown(tool.name, why), doubt=why)
+def _in_doubt(tool: Tool, why: str, *, has_ended: bool = False) -> Result:
+    return Result(unknown(tool.name, why), doubt=why, has_ended=has_ended)
 
 
 def _unknown(name: str) -> Fault:

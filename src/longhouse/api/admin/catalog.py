@@ -1,13 +1,13 @@
 """Catalog routes: publish, show, compare, activate, roll back and retire tools and templates."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Path, Query, Response
 from pydantic import BeforeValidator, Field
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
-from longhouse.api.json_route import strict_router
+from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable, YesOrNo
 from longhouse.catalog.diff import differences
 from longhouse.catalog.service import CatalogService
@@ -39,44 +39,49 @@ class Compared(wire.StrictModel):
     newer: Omittable[Number] = Field(None, alias="to", description="The newer one; by default the latest")
 
 
-def routes(service: CatalogService) -> APIRouter:
+def _routes(kind: str) -> APIRouter:
     """The routes of tools, or of templates."""
-    router = strict_router("Admin", auth.admin, prefix=f"/admin/{service.kind}s")
-    _add_publishing(router, service)
-    _add_reading(router, service)
-    _add_activating(router, service)
+    router = strict_router("Admin", auth.admin, prefix=f"/admin/{kind}s")
+    _add_publishing(router, kind)
+    _add_reading(router, kind)
+    _add_activating(router, kind)
     return router
 
 
-def _add_publishing(router: APIRouter, service: CatalogService) -> None:
-    kind = service.kind
+def _add_publishing(router: APIRouter, kind: str) -> None:
+    Service = Annotated[CatalogService, of_app(f"{kind}s")]  # noqa: N806
     one, many = wire.Documented(docs.ONE[kind]), wire.Documented(docs.ONE_OR_MANY[kind])
     patch_example = {**docs.publishing(kind), "openapi_extra": wire.example(**docs.PATCHES[kind])}
 
     @router.post("", summary=f"Publish {kind}s", **docs.publishing(kind))
-    async def publish(caller: auth.Admin, sent: Annotated[Any, Body(), many], activate: Activate = "true") -> Response:
+    async def publish(
+        service: Service, caller: auth.Admin, sent: Annotated[Any, Body(), many], activate: Activate = "true"
+    ) -> Response:
         """Publishes the first or the next version of one descriptor, or of a list of them: all or none."""
         published = await service.publish(sent, by=caller.publisher, activate=activate == "true")
         return _published(*published, is_list=isinstance(sent, list))
 
     @router.put("/{name}", summary=f"Publish the next version of a {kind}", **docs.publishing(kind))
     async def put(
-        caller: auth.Admin, name: Name, sent: Annotated[Any, Body(), one], activate: Activate = "true"
+        service: Service, caller: auth.Admin, name: Name, sent: Annotated[Any, Body(), one], activate: Activate = "true"
     ) -> Response:
         """Publishes the next version of an existing name."""
         return _published(await service.next(name, sent, by=caller.publisher, activate=activate == "true"))
 
     @router.patch("/{name}", summary=f"Change some fields of a {kind}", **patch_example)
-    async def patch(caller: auth.Admin, name: Name, sent: Fields, activate: Activate = "true") -> Response:
+    async def patch(
+        service: Service, caller: auth.Admin, name: Name, sent: Fields, activate: Activate = "true"
+    ) -> Response:
         """Publishes the active (or latest) version with these fields changed: a JSON merge patch (RFC 7396)."""
         return _published(await service.change(name, sent, by=caller.publisher, activate=activate == "true"))
 
 
-def _add_reading(router: APIRouter, service: CatalogService) -> None:
-    kind, shown = service.kind, docs.shown(service.kind)
+def _add_reading(router: APIRouter, kind: str) -> None:
+    Service = Annotated[CatalogService, of_app(f"{kind}s")]  # noqa: N806
+    shown = docs.shown(kind)
 
     @router.get("", summary=f"List {kind}s", responses={200: docs.listed("One page, by name.", shown)})
-    async def list_names(asked: Annotated[NamesQuery, Query()]) -> Response:
+    async def list_names(service: Service, asked: Annotated[NamesQuery, Query()]) -> Response:
         """All names in alphabetical order, each with its active version, or its latest if none is active."""
         found = await service.repository.page(
             after=asked.before, limit=asked.fetched, inactive=asked.inactive == "true"
@@ -89,7 +94,7 @@ def _add_reading(router: APIRouter, service: CatalogService) -> None:
     @router.get(
         "/{name}/versions", **docs.named(kind, "List the versions of a {}", "One page.", pagination.page([shown]))
     )
-    async def list_versions(name: Name, asked: Annotated[Versions, Query()]) -> Response:
+    async def list_versions(service: Service, name: Name, asked: Annotated[Versions, Query()]) -> Response:
         """All versions, newest first."""
         await service.version(name, 1)
         found = await service.repository.versions(name, before=asked.before, limit=asked.fetched)
@@ -97,12 +102,12 @@ def _add_reading(router: APIRouter, service: CatalogService) -> None:
         return wire.Json(pagination.page([_shown(kind, one) for one in versions], following))
 
     @router.get("/{name}@{version}", **docs.named(kind, "Read one version of a {}", "The version.", shown))
-    async def get_version(name: Name, version: Number) -> Response:
+    async def get_version(service: Service, name: Name, version: Number) -> Response:
         """One version, whether it is active or not."""
         return wire.Json(_shown(kind, await service.version(name, version)))
 
     @router.get("/{name}", **docs.named(kind, "Read a {}", "Its active version.", shown))
-    async def get_name(name: Name) -> Response:
+    async def get_name(service: Service, name: Name) -> Response:
         """The active version, or the latest if none is active."""
         found = await service.named(name)
         version = await service.version(name, found.active or found.latest)
@@ -112,7 +117,7 @@ def _add_reading(router: APIRouter, service: CatalogService) -> None:
     @router.get(
         "/{name}/diff", **docs.named(kind, "Compare two versions of a {}", "What changed.", docs.compared(kind))
     )
-    async def compare(name: Name, asked: Annotated[Compared, Query()]) -> Response:
+    async def compare(service: Service, name: Name, asked: Annotated[Compared, Query()]) -> Response:
         """All differences between two versions."""
         to = asked.newer or (await service.named(name)).latest
         since = asked.older or max(1, to - 1)
@@ -122,8 +127,9 @@ def _add_reading(router: APIRouter, service: CatalogService) -> None:
         return wire.Json({"name": name, "from": since, "to": to, "differences": found})
 
 
-def _add_activating(router: APIRouter, service: CatalogService) -> None:
-    kind, active = service.kind, docs.placed(service.kind)
+def _add_activating(router: APIRouter, kind: str) -> None:
+    Service = Annotated[CatalogService, of_app(f"{kind}s")]  # noqa: N806
+    active = docs.placed(kind)
     again, inactive = {**active, "version": 1}, {**active, "is_active": False}
 
     @router.post(
@@ -131,22 +137,22 @@ def _add_activating(router: APIRouter, service: CatalogService) -> None:
         openapi_extra=wire.example(version=2),
         **docs.named(kind, "Activate a version of a {}", "It is active.", active),
     )
-    async def activate(name: Name, asked: Activation) -> Response:
+    async def activate(service: Service, name: Name, asked: Activation) -> Response:
         """Makes a version active, also of a retired name; running turns keep the version they began with."""
         return wire.Json(await service.activate(name, asked.version))
 
     @router.post("/{name}/rollback", **docs.named(kind, "Roll a {} back", "It is active again.", again))
-    async def roll_back(name: Name) -> Response:
+    async def roll_back(service: Service, name: Name) -> Response:
         """Makes the previously active version active again; 409 if there is none."""
         return wire.Json(await service.roll_back(name))
 
     @router.post("/{name}/deactivate", **docs.named(kind, "Deactivate a {}", "None is.", inactive))
-    async def deactivate(name: Name) -> Response:
+    async def deactivate(service: Service, name: Name) -> Response:
         """Makes no version active; a rollback restores the last one."""
         return wire.Json(await service.deactivate(name))
 
     @router.delete("/{name}", **docs.named(kind, "Retire a {}", "It is retired."))
-    async def retire(name: Name) -> Response:
+    async def retire(service: Service, name: Name) -> Response:
         """Removes a name from lists and from use; its versions are kept for turns that began with them."""
         await service.deactivate(name, retire=True)
         return Response(status_code=204)
@@ -172,3 +178,8 @@ def _shown(kind: str, one: Version) -> dict[str, Any]:
 def _listed(kind: str, one: CatalogEntry) -> dict[str, Any]:
     added = {"version": one.active or one.latest, "is_active": one.active is not None, "latest": one.latest}
     return {f"{kind}_id": one.name, **one.descriptor, **added, "changed_at": one.changed_at}
+
+
+TOOLS: Final = _routes("tool")
+TEMPLATES: Final = _routes("template")
+"""Built once: they look up the service of the application that serves them."""

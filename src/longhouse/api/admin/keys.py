@@ -1,25 +1,32 @@
-"""API key routes: create, list without secrets, rotate, revoke."""
+"""API key routes: create, list without secrets, change, rotate, revoke."""
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import structlog
 from fastapi import Query, Response
-from pydantic import AfterValidator, Field, StrictStr
+from pydantic import AfterValidator, AwareDatetime, Field, StrictBool, StrictStr
 from pydantic_core import PydanticCustomError
 
+from longhouse import clock
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.auth import Authenticator
 from longhouse.api.json_route import of_app, strict_router
-from longhouse.store import keys
+from longhouse.errors import CallerError
+from longhouse.store import budgets, keys
 from longhouse.store.keys import Key, Role
 
 log = structlog.get_logger()
 
 MOST: Final = 1_000_000
+MOST_OF_BUDGET: Final = 10**15
+LONGEST_OVERLAP: Final = 30 * 24 * 3600
+MOST_TEMPLATES: Final = 100
 
 Limit = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+Budget = Annotated[int, Field(strict=True, ge=1, le=MOST_OF_BUDGET)]
 
 
 def _is_printable(name: str) -> str:
@@ -28,14 +35,49 @@ def _is_printable(name: str) -> str:
     return name
 
 
-class NewKey(wire.StrictModel):
-    name: Annotated[StrictStr, Field(min_length=1, max_length=200), AfterValidator(_is_printable)]
-    owner: wire.Id
-    role: Role = "user"
+def _is_ahead(at: datetime) -> datetime:
+    if at <= clock.now():
+        raise PydanticCustomError("expiry", "It should be in the future; a key that is not wanted any more is revoked")
+    return at.astimezone(UTC)
+
+
+Name = Annotated[StrictStr, Field(min_length=1, max_length=200), AfterValidator(_is_printable)]
+Expiry = Annotated[AwareDatetime, AfterValidator(_is_ahead)]
+Templates = Annotated[wire.Many[wire.Id], Field(min_length=1, max_length=MOST_TEMPLATES)]
+
+
+class _Scope(wire.StrictModel):
+    """What a key may do, and how much of it."""
+
     rate_limit: Limit | None = None
     max_concurrent: Limit | None = None
     sessions_per_hour: Limit | None = None
     max_running: Limit | None = None
+    tokens_per_day: Budget | None = None
+    tokens_per_month: Budget | None = None
+    turns_per_day: Budget | None = None
+    turns_per_month: Budget | None = None
+    read_only: StrictBool = False
+    templates: Templates | None = None
+    expires_at: Expiry | None = None
+
+
+class NewKey(_Scope):
+    name: Name
+    owner: wire.Id
+    role: Role = "user"
+
+
+class ChangedKey(_Scope):
+    """What is not named stays; null takes a limit away."""
+
+    name: Name = "a key"
+
+
+class Rotation(wire.StrictModel):
+    overlap_seconds: int = Field(
+        0, ge=0, le=LONGEST_OVERLAP, description="Seconds for which the old secret is valid too"
+    )
 
 
 LISTED: Final[dict[str, Any]] = {
@@ -47,14 +89,40 @@ LISTED: Final[dict[str, Any]] = {
     "max_concurrent": None,
     "sessions_per_hour": None,
     "max_running": None,
+    "tokens_per_day": 200_000,
+    "tokens_per_month": None,
+    "turns_per_day": None,
+    "turns_per_month": None,
+    "read_only": False,
+    "templates": ["support"],
+    "expires_at": "2026-12-31T00:00:00Z",
     "created_at": "2026-01-31T12:00:00Z",
     "revoked_at": None,
     "last_used_at": "2026-01-31T13:20:00Z",
+    "former_until": None,
 }
 COUNTED: Final[dict[str, Any]] = {
     **LISTED,
-    "limits": {"rate_limit": 120, "max_concurrent": 100, "sessions_per_hour": 1000, "max_running": None},
-    "used": {"rate_limit": 4, "max_concurrent": 1, "sessions_per_hour": 12, "max_running": 0},
+    "limits": {
+        "rate_limit": 120,
+        "max_concurrent": 100,
+        "sessions_per_hour": 1000,
+        "max_running": None,
+        "tokens_per_month": None,
+        "tokens_per_day": 200_000,
+        "turns_per_month": None,
+        "turns_per_day": None,
+    },
+    "used": {
+        "rate_limit": 4,
+        "max_concurrent": 1,
+        "sessions_per_hour": 12,
+        "max_running": 0,
+        "tokens_per_month": 431_006,
+        "tokens_per_day": 12_400,
+        "turns_per_month": 210,
+        "turns_per_day": 6,
+    },
 }
 
 router = strict_router("Admin", auth.admin)
@@ -88,17 +156,38 @@ async def list_keys(authenticator: TheAuthenticator, asked: Annotated[pagination
     return wire.Json(pagination.page(counted, following))
 
 
+@router.patch(
+    "/admin/keys/{key_id}",
+    openapi_extra=wire.example(tokens_per_day=400_000),
+    responses={200: wire.answer("The key as it is now.", LISTED)},
+)
+async def change_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: ChangedKey) -> Response:
+    """Changes name, limits, budgets, templates, `read_only` or expiry of a key; null takes a limit away. Sessions that
+    wait for a budget which was raised go on."""
+    changes = asked.model_dump(exclude_unset=True)
+    if not changes:
+        raise CallerError("Say what to change.")
+    key = await authenticator.change(key_id, changes)
+    if key is None:
+        raise wire.not_found("There is no such key, or it was revoked.", code="key_not_found")
+    log.info("api_key_changed", key=key.id, owner=key.owner, by=caller.key, changed=sorted(changes))
+    return wire.Json(asdict(key))
+
+
 @router.post(
     "/admin/keys/{key_id}/rotate",
     responses={200: wire.answer("The new secret, which is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
 )
-async def rotate_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id: str) -> Response:
-    """Gives a key a new secret; the old one stops to work at once, and browsers that it signed in are signed out."""
-    rotated = await authenticator.rotate(key_id)
+async def rotate_key(
+    caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: Annotated[Rotation, Query()]
+) -> Response:
+    """Gives a key a new secret. The old one stops to work at once, and browsers that it signed in are signed out; or it
+    works for `overlap_seconds` more, and what was begun with it goes on to its end."""
+    rotated = await authenticator.rotate(key_id, overlap=asked.overlap_seconds)
     if rotated is None:
         raise wire.not_found("There is no such key, or it was revoked.", code="key_not_found")
     key, secret = rotated
-    log.info("api_key_rotated", key=key.id, owner=key.owner, by=caller.key)
+    log.info("api_key_rotated", key=key.id, owner=key.owner, by=caller.key, overlap=asked.overlap_seconds)
     return wire.Json({**asdict(key), "key": secret}, headers={"cache-control": "no-store"})
 
 
@@ -115,6 +204,6 @@ def _counted(authenticator: Authenticator, key: Key, used: dict[str, int]) -> di
     return {
         **asdict(key),
         "last_used_at": authenticator.last_use_of(key),
-        "limits": asdict(authenticator.limits_of(key)),
+        "limits": {**asdict(authenticator.limits_of(key)), **{name: getattr(key, name) for name in budgets.NAMES}},
         "used": used,
     }

@@ -15,7 +15,7 @@ from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.admin import docs
 from longhouse.api.admin.catalog import Name, Number
-from longhouse.api.auth import Caller
+from longhouse.api.caller import Caller
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.catalog.service import CatalogService
 from longhouse.errors import CallerError

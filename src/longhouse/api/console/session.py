@@ -9,7 +9,8 @@ from pydantic import Field, StrictStr, ValidationError
 import longhouse
 from longhouse.api import addresses, auth, origins, wire
 from longhouse.api.admin.models import ConfiguredModel
-from longhouse.api.auth import LOCAL, Authenticator, Caller
+from longhouse.api.auth import LOCAL, Authenticator
+from longhouse.api.caller import Caller
 from longhouse.api.console import cookies
 from longhouse.api.json_route import of_app
 from longhouse.errors import CallerError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from longhouse.api import wire
-from longhouse.api.auth import Caller
+from longhouse.api.caller import Caller
 from longhouse.api.wire import ChatMessage, ChatRequest
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint, messages

@@ -42,7 +42,8 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
     async def list_models(caller: auth.User) -> Response:
         """The active templates and what they can, and `auto`, which selects one of them."""
         templates = await catalog.templates.active_ones(owner=caller.owner)
-        return wire.Json({"object": "list", "data": [_model(AUTO), *map(_described, templates)]})
+        usable = (template for template in templates if caller.may_use(template.name))
+        return wire.Json({"object": "list", "data": [_model(AUTO), *map(_described, usable)]})
 
     @router.get("/v1/models/{model:path}")
     async def get_model(caller: auth.User, model: str) -> Response:
@@ -54,7 +55,8 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
             if row:
                 return wire.Json(_model(row.id, created=int(row.created_at.timestamp())))
         try:
-            await resolver.template(model, caller.owner)
+            template, _ = await resolver.template(model, caller.owner)
+            caller.uses(template.name)
         except CallerError:
             raise unknown_model(model) from None
         return wire.Json(_model(model))

@@ -13,7 +13,7 @@ from msgspec import structs
 from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.api import wire
-from longhouse.api.auth import Caller
+from longhouse.api.caller import Caller
 from longhouse.api.openai import chat_decisions
 from longhouse.api.openai.idempotency import RequestsInProgress
 from longhouse.api.openai.request import ChatInput, ClientHistory, parse, prior_of, text_of
@@ -21,7 +21,7 @@ from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_head
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, find_questions, settled, waiting_status
 from longhouse.api.wire import ChatRequest
-from longhouse.errors import AlreadyReturned, CallerError
+from longhouse.errors import AlreadyReturned, CallerError, ReadOnlySession
 from longhouse.journal import events, fingerprint, imported
 from longhouse.journal.events import Opened, Prompted, Recorded
 from longhouse.journal.fold import blank, fold
@@ -31,6 +31,7 @@ from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
 from longhouse.search.router import AUTO, Routed, Router
 from longhouse.store import journals, sessions
+from longhouse.store.capsules import imported as capsules
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
@@ -117,6 +118,7 @@ class SessionResolver:
     # A new request
 
     async def _place(self, chat: ChatInput) -> TurnHandle:
+        chat.caller.spends()
         if chat.request.model != AUTO:
             return await self._find_or_open(chat)
         routed = await self._routed(chat)
@@ -128,9 +130,14 @@ class SessionResolver:
         if SESSION_ID.fullmatch(request.model):
             row = await sessions.session(self.db, request.model, owner)
             if row is None:
+                # Sessions from capsules belong to nobody; those who see all of them are told why they stay as they are.
+                if chat.caller.role == "admin" and await capsules.capsule_of(self.db, request.model):
+                    raise ReadOnlySession
                 raise unknown_model(request.model)
+            chat.caller.uses(row.agent)
             return await self._continue(chat, row.id, await chat.prompt(self.db), resent=False)
         template, version = await self.template(request.model, owner)
+        chat.caller.uses(template.name)
         prompt = await chat.prompt(self.db, version=version)
         if request.brings_memory:
             return await self._open_once(chat, template, prompt)
@@ -159,7 +166,7 @@ class SessionResolver:
         first = next((message.text for message in history.all if message.role == "user"), "")
         if self.router is None:
             raise unknown_model(AUTO)
-        return await self.router.choose(first, owner)
+        return await self.router.choose(first, owner, allowed=chat.caller.templates)
 
     async def _open_once(self, chat: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
         """Opens a session for one request with the history that the caller sends; later requests never find it."""
@@ -197,6 +204,7 @@ class SessionResolver:
             conversation=conversation or str(uuid.uuid4()),
             label=label,
         )
+        chat.caller.spends(begins_turn=True)
         await chat.caller.opens_session()
         proposed = f"{template.name}_{uuid.uuid4()}"
         task = text_of(prompt.content)
@@ -249,6 +257,7 @@ class SessionResolver:
 
     async def _queue(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """The message is the next prompt."""
+        chat.caller.spends(begins_turn=True)
         delivered = await self.inbox.prompt(session, prompt, accepted=chat.accepted)
         is_own_user = decisions.is_own_user(session, chat.user)
         return TurnHandle(delivered.session, prompt.trace, is_behind=delivered.is_behind, is_own_user=is_own_user)

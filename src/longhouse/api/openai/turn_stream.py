@@ -9,6 +9,7 @@ from starlette.types import Scope
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.api import streaming
 from longhouse.api.addresses import session_address
+from longhouse.api.caller import over_budget
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
@@ -23,6 +24,7 @@ from longhouse.journal.session import Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
+from longhouse.store import budgets
 from longhouse.store.database import Database
 
 WITH_IT: Final = "Still waiting for a decision. Your message is kept, and reaches the agent once this is decided:"
@@ -85,6 +87,8 @@ class TurnStream:
     _draft_of: tuple[int, int] = (0, 0)
     _reasoning: list[str] = field(default_factory=list)
     """Reasoning of the running step that was streamed."""
+    _is_told_of_pause: bool = False
+    """The turn may wait for a budget of its key."""
     _tree: TreeReader | None = None
     _handles: list[str] = field(default_factory=list)
     """Handles that the turn collects, and that the tree reader does not read yet."""
@@ -103,6 +107,9 @@ class TurnStream:
             self.subscription.put(JournalGrew())
         # An answer to one of several questions: the next one is open already. An aside: the response lists open ones.
         pieces = await (self._list_waiting() if self.handle.is_aside else self._check_rest())
+        self._is_told_of_pause = self.handle.is_behind
+        if not self.is_over:
+            await self._check_pause()
         if self.is_over:
             yield pieces
             return
@@ -110,6 +117,9 @@ class TurnStream:
             pieces = await self._convert(batch) if batch else []
             if not self.is_over and batch:
                 pieces += await self._check_rest()
+            if not self.is_over:
+                self._is_told_of_pause |= not batch and not self._draft  # a hint may have been lost
+                await self._check_pause()
             if not self.is_over and self.handle.is_behind and not self._draft:
                 pieces += self._join_draft()
             if pieces or not batch:
@@ -172,6 +182,9 @@ class TurnStream:
             return []
         if isinstance(item, Written):
             return self._join_draft()
+        if isinstance(item, Fragment) and item.until:
+            self._is_told_of_pause = True  # before the turn has begun, too
+            return []
         if isinstance(item, Fragment):
             return self._convert_fragment(item) if self._is_ours else []
         self.session = fold([item], self.session)
@@ -226,6 +239,13 @@ class TurnStream:
             message = "a step was restarted and its text changed; read the answer from"
             self._fail(f"{message} /v1/sessions/{self.session.id}", "step_restarted")
         return []
+
+    async def _check_pause(self) -> None:
+        """Ends the response if the turn waits for a budget of its key: that may take a month."""
+        is_told, self._is_told_of_pause = self._is_told_of_pause, False
+        if is_told and (spent := await budgets.paused(self.db, self.session.id)):
+            goes_on = f"; the turn goes on by itself then, or once the budget is raised: /v1/sessions/{self.session.id}"
+            self.is_over, self.error = True, over_budget(spent, goes_on)
 
     async def _check_rest(self) -> list[Piece]:
         """The end of the response; if the turn waits for a person, its content is what it waits for."""

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Final
 
 from longhouse import clock
-from longhouse.api.sessions.waiting import Question, WaitingStatus, is_late, named, waiting_status
+from longhouse.api.sessions.waiting import (
+    Question,
+    WaitingStatus,
+    find_questions,
+    is_late,
+    named,
+    shortened,
+    waiting_status,
+)
 from longhouse.errors import CallerError
 from longhouse.journal.decision_words import decision_of
 from longhouse.journal.events import Decision
@@ -33,7 +41,8 @@ def read(
         return None
     [one] = calls
     is_named = reply_to is not None or rest != text
-    decision = decision_of(rest, is_uncertain=one.call.uncertain, is_step=one.call.is_step, message=text)
+    asks_retry = one.call.question_kind == "worker_lost"
+    decision = decision_of(rest, is_uncertain=one.call.uncertain, is_step=asks_retry, message=text)
     if decision is None or not _undecided(one, top).may_be_decided_in_chat:
         return None
     return (one, decision) if is_named or _was_shown(one, top) else None
@@ -85,12 +94,32 @@ def words_on(waiting: Sequence[Question], top: Session, *, is_own_user: bool = T
 def is_possible(decision: Decision, question: Question) -> bool:
     """Is this decision on the call possible now?"""
     session, call = question.session, question.call
-    if call.is_step:
+    if call.question_kind == "worker_lost":
         return decision in ("did_not_happen", "give_up")
     if decision not in ("approve", "deny"):
         return call in session.uncertain
     # Past its deadline a call counts as denied, even if no worker has recorded that yet.
     return call in session.unapproved and not (decision == "approve" and is_late(call, clock.now()))
+
+
+async def why_not(db: Database, session: Session, name: str, decision: Decision) -> str:
+    """Why this decision on the call of this name is not possible, and what is."""
+    found = await find_questions(db, session, name, in_background=True)
+    if not found or is_possible(decision, found[0]):
+        labels = [one.label(session) for one in all_waiting(await waiting_status(db, session))]
+        return f"No call {shortened(name)} waits here{'; open: ' if labels else ''}{', '.join(labels)}."
+    call = found[0].call
+    match call.question_kind:
+        case "worker_lost":
+            return "The worker was lost three times in this step: say did_not_happen (try it again) or give_up."
+        case "unknown_outcome":
+            return f"Nobody knows whether {call.tool} happened: say happened, did_not_happen or give_up."
+        case "approval" if is_late(call, clock.now()):
+            return f"The time to approve {call.tool} is over: it counts as denied."
+        case "approval":
+            return f"{call.tool} has not begun: say approve or deny."
+        case _:
+            return f"{shortened(name)} is a question: answer it as a clarification."
 
 
 def too_many_races() -> CallerError:

@@ -1,6 +1,6 @@
 """Replay: rebuilds the model request of any step from the journal."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import takewhile
@@ -26,6 +26,7 @@ from longhouse.journal.session import Session, Turn
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.instances import strategy_of
 from longhouse.store import journals
+from longhouse.store.capsules import imported as capsules
 from longhouse.store.database import Database
 from longhouse.tools.toolbox import Toolbox
 
@@ -43,6 +44,8 @@ class Asked:
     turn: Turn
     replied: Replied
     offered: Sequence[str]
+    seq: int
+    """Of the reply."""
     late: int
     """Interactions that were told from outside since the worker's last append: maybe after the request was sent."""
 
@@ -70,7 +73,7 @@ async def get_request(
     """
     row = await sessions.find(caller, session_id)
     asked = await asked_at(sessions.db, row.id, step)
-    request = await request_at(sessions, toolbox, row.agent, asked)
+    request = await request_at(sessions, toolbox.resolve, row.agent, asked)
     if request is None:
         name = f"{row.agent}@{asked.turn.version}"
         message = f"This step cannot be composed again: {name} is not known here any more."
@@ -86,26 +89,56 @@ async def get_request(
     )
 
 
-async def request_at(sessions: Sessions, toolbox: Toolbox, agent: str, asked: Asked) -> Request | None:
+Resolve = Callable[[str, int], Awaitable[Tool | None]]
+"""Finds a version of a tool."""
+
+
+async def request_at(sessions: Sessions, resolve: Resolve, agent: str, asked: Asked) -> Request | None:
     """The model request of a step; None if its agent is not known here any more."""
+    capsule = await capsules.capsule_of(sessions.db, asked.session.id)
+    if capsule:
+        return await _imported(sessions, capsule, agent, asked)
     template = await sessions.catalog.templates.find(agent, asked.turn.version)
     if template is None or AgentRegistry.get(template.base_agent_class) is None:
         return None
+    return (await composed(sessions.memory, asked, template, await _offered(resolve, asked)))[0]
+
+
+async def _offered(resolve: Resolve, asked: Asked) -> list[Tool]:
     versions = [ref.rpartition("@") for ref in asked.offered]
-    tools = [await toolbox.resolve(name, int(version)) for name, _, version in versions]
-    return await composed(sessions.memory, asked, template, [tool for tool in tools if tool])
+    tools = [await resolve(name, int(version)) for name, _, version in versions]
+    return [tool for tool in tools if tool]
 
 
-async def composed(memory: SessionMemory, asked: Asked, template: Template, offered: Sequence[Tool]) -> Request:
-    """The request as it was sent; if none matches, as it would be sent now."""
-    turn, replied, requests = asked.turn, asked.replied, []
+async def _imported(sessions: Sessions, capsule: str, agent: str, asked: Asked) -> Request | None:
+    """The request of a session from another house, with the versions and the memory that came along."""
+    db, catalog, version = sessions.db, sessions.catalog, asked.turn.version
+    described = await capsules.descriptor(db, capsule, "template", agent, version)
+    template = catalog.templates.decoded(described, version) if described else None
+    if template is None or AgentRegistry.get(template.base_agent_class) is None:
+        return None
+
+    async def resolve(name: str, version: int) -> Tool | None:
+        described = await capsules.descriptor(db, capsule, "tool", name, version)
+        return catalog.tools.decoded(described, version).tool if described else None
+
+    text = await capsules.remembered(db, asked.session.id, asked.seq)
+    shown = replace(asked.session, recall=text)
+    return strategy_of(template.base_agent_class).propose(shown, template, await _offered(resolve, asked))
+
+
+async def composed(
+    memory: SessionMemory, asked: Asked, template: Template, offered: Sequence[Tool]
+) -> tuple[Request, str]:
+    """The request as it was sent, and what it shows from memory; if none matches, as it would be sent now."""
+    turn, replied, requests = asked.turn, asked.replied, list[tuple[Request, str]]()
     # What was recalled then is shown, and nothing is searched: the turn counts as one that has begun.
     begun = replace(turn, recalled=replied.recalled or turn.recalled, iteration=turn.iteration + 1)
     for session in asked.sessions:
         text, _ = await memory.text_for(session, begun, template)
         shown = replace(session, recall=text)
-        requests.append(strategy_of(template.base_agent_class).propose(shown, template, offered))
-        if requests[-1].digest == replied.digest:
+        requests.append((strategy_of(template.base_agent_class).propose(shown, template, offered), text))
+        if requests[-1][0].digest == replied.digest:
             return requests[-1]
     return requests[0]
 
@@ -160,7 +193,8 @@ async def steps_from(db: Database, session_id: str, first: int) -> AsyncGenerato
                 session, done = fold(page[done:nth], session), nth
                 if session.turn:
                     offered, late = fold([record], session).offered, _late_notes(page[:nth])
-                    yield StepRecord(number, turn, record, Asked(session, session.turn, record.event, offered, late))
+                    asked = Asked(session, session.turn, record.event, offered, record.seq, late)
+                    yield StepRecord(number, turn, record, asked)
         session = fold(page[done:], session)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, StrictStr
 from longhouse.agents import window
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
-from longhouse.api.auth import Caller
+from longhouse.api.caller import Caller
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.openai.session_resolver import no_such_question
 from longhouse.api.pagination import Omittable
@@ -23,8 +23,9 @@ from longhouse.journal.session import Session, State, Turn
 from longhouse.journal.visible_text import readable_json
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import journals, session_counters, session_lists
+from longhouse.store import budgets, journals, session_counters, session_lists
 from longhouse.store import sessions as session_store
+from longhouse.store.budgets import SpentBudget
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
@@ -91,8 +92,11 @@ class Sessions:
             raise _missing()
         return row
 
-    async def load(self, caller: Caller, session_id: str) -> Session:
+    async def load(self, caller: Caller, session_id: str, *, acts: bool = False) -> Session:
+        """`acts`: the caller makes it go on, for which its key must be allowed to use the template."""
         row = await self.find(caller, session_id)
+        if acts:
+            caller.uses(row.agent)
         return await journals.load(self.db, session_id, row.head)
 
 
@@ -148,7 +152,8 @@ async def get_messages(sessions: Held, session: Loaded) -> Response:
 @router.post(f"{SESSION_PATH}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
 async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
     """Answers the oldest open question, or the one that `call_id` names."""
-    session, call_id, user = await sessions.load(caller, session_id), answer.call_id, caller.user(answer.user) or ""
+    session, call_id = await sessions.load(caller, session_id, acts=True), answer.call_id
+    user = caller.user(answer.user) or ""
     questions = await find_questions(
         sessions.db, session, call_id, lambda one: one.call.call_kind == "ask", in_background=True
     )
@@ -180,11 +185,11 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
     is tried again, and give_up ends its turn."""
     decision, first = approval.decision, None
     for _ in range(decisions.RACES):
-        session = await sessions.load(caller, session_id)
+        session = await sessions.load(caller, session_id, acts=True)
         fits = partial(decisions.is_possible, decision)
         found = await find_questions(sessions.db, session, approval.call_id, fits, in_background=True)
         if not found or (first and not found[0].is_same(first)):
-            raise settled("There is no such open decision on this call: it was settled already, or never asked.")
+            raise settled(await decisions.why_not(sessions.db, session, approval.call_id, decision))
         first = found[0]
         decided = events.Decided(call=first.call.call, decision=decision, by=caller.decider, comment=approval.comment)
         try:
@@ -198,13 +203,14 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
 @router.post(f"{SESSION_PATH}/cancel", status_code=202)
 async def cancel(caller: auth.User, sessions: Held, session: Loaded) -> Response:
     """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
+    caller.uses(session.agent)
     return _accepted(await sessions.inbox.cancel(session, by=caller.decider))
 
 
 @router.delete(SESSION_PATH)
 async def forget(caller: auth.User, sessions: Held, session_id: str) -> Response:
     """Deletes the session and the sub-agents that it called: none of their content is left."""
-    await sessions.find(caller, session_id)
+    caller.uses((await sessions.find(caller, session_id)).agent)
     if not await sessions.inbox.forget(session_id, caller.owner):
         raise _missing()
     return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
@@ -232,7 +238,15 @@ def cursor_of(row: session_store.SessionRow) -> str:
 async def detailed(db: Database, session: Session) -> dict[str, Any]:
     """A session with all details, and its title."""
     counters = await session_counters.counted(db, {session.id: session.head}, may_lag=OFTEN)
-    return {**described(session, await waiting_status(db, session)), "title": counters[session.id].shown_title}
+    return {
+        **described(session, await waiting_status(db, session)),
+        "paused": _paused(await budgets.paused(db, session.id)) if session.is_running or session.queue else None,
+        "title": counters[session.id].shown_title,
+    }
+
+
+def _paused(spent: SpentBudget | None) -> dict[str, Any] | None:
+    return {"budget": spent.name, "until": spent.until, "reason": f"{spent.words}."} if spent else None
 
 
 def described(session: Session, status: WaitingStatus) -> dict[str, Any]:
@@ -288,7 +302,7 @@ def _question(question: Question, top: Session) -> dict[str, Any]:
         "session_id": session.id,
         "kind": call.question_kind,
         "text": question.text,
-        "deadline": call.approve_by or call.deadline,
+        "deadline": call.approve_by,
         **({} if call.question else {"tool": call.tool, "arguments": readable_json(call.arguments)}),
     }
 

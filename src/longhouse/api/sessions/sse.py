@@ -4,9 +4,11 @@ Facts have ids and fragments have none; causes come before effects.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Header, Query, Response
+from msgspec.structs import replace
 from pydantic import Field
 
 from longhouse.api import auth, streaming, wire
@@ -85,7 +87,7 @@ async def events_of(
     if tells_start:
         yield f"id: {cursor.id}\n\n".encode()
     top, watch, silent = cursor.root, _Watch(db, until_rest_of, has_subagents=reader is not None), 0
-    beat = POLL_EVERY if reader else streaming.HEARTBEAT_EVERY
+    beat, sent = POLL_EVERY if reader else streaming.HEARTBEAT_EVERY, _SentDraft()
     with bus.subscribed(top) as subscription:
         # A draft is sent after the events that its step is based on, even if they were appended during this read.
         while (items := await _so_far(db, cursor, reader)) or ((draft := bus.draft(top)) and draft.after > cursor.seq):
@@ -93,7 +95,7 @@ async def events_of(
             if pieces := b"".join(_pieces(cursor, items, deltas=deltas)):
                 yield pieces
         is_over = await watch.is_over()
-        if deltas and not is_over and (draft := bus.draft(top)):
+        if deltas and not is_over and (draft := bus.draft(top)) and sent.is_news(draft):
             yield streaming.named("delta.snapshot", draft)
         if is_over:
             subscription.put(SubagentsChanged())
@@ -102,6 +104,7 @@ async def events_of(
             if hints and not batch:
                 continue
             watch.add(batch)
+            batch = [*sent.without_known(batch)]
             pieces = b"".join(_pieces(cursor, await reader.since(batch) if reader else batch, deltas=deltas))
             silent = silent if hints else silent + 1
             if pieces or silent * beat >= streaming.HEARTBEAT_EVERY:
@@ -118,6 +121,40 @@ async def events_of(
 
 async def _so_far(db: Database, cursor: SessionCursor, reader: TreeReader | None) -> list[Seen | SubagentEvent]:
     return await reader.so_far() if reader else [*await journals.read(db, cursor.root, cursor.seq)]
+
+
+class _SentDraft:
+    """How much of the reply that is being written the client has: none of it is sent twice, or before its beginning."""
+
+    def __init__(self) -> None:
+        self._step = (-1, -1)
+        self._lengths = {"content": 0, "reasoning": 0}
+
+    def is_news(self, whole: Draft | Written) -> bool:
+        """Whether the client lacks some of what is written so far, which it is sent then."""
+        step, lengths = (whole.after, whole.fence), {name: len(getattr(whole, name)) for name in self._lengths}
+        if step < self._step or (step == self._step and all(lengths[one] <= self._lengths[one] for one in lengths)):
+            return False
+        self._step, self._lengths = step, lengths
+        return True
+
+    def without_known(self, items: Iterable[Seen]) -> Iterator[Seen]:
+        for item in items:
+            if isinstance(item, Fragment) and item.kind != "retry":
+                yield from self._new_part(item)
+            elif not isinstance(item, Written) or self.is_news(item):
+                yield item
+
+    def _new_part(self, fragment: Fragment) -> Iterator[Fragment]:
+        step, kind = (fragment.after, fragment.fence), fragment.kind
+        if step > self._step:
+            self._step, self._lengths = step, dict.fromkeys(self._lengths, 0)
+        known = self._lengths[kind]
+        text = fragment.text[known - fragment.offset :]
+        # Where something is missing before it, the bus asks for the whole.
+        if step == self._step and fragment.offset <= known and text:
+            self._lengths[kind] += len(text)
+            yield replace(fragment, offset=known, text=text)
 
 
 class _Watch:
@@ -149,6 +186,8 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent], *, del
     """The encoded events, each journal event with the id to resume from."""
     for item in items:
         match item:
+            case Fragment(kind="retry", until=datetime()):
+                yield streaming.named("paused", {"reason": f"{item.text}.", "until": item.until})
             case Fragment(kind="retry"):
                 yield streaming.named("retrying", {"reason": item.text})
             case Fragment():

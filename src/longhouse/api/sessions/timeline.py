@@ -88,7 +88,7 @@ async def list_steps(
             if step.number >= end:
                 break
             is_weighed = step.number >= end - WEIGHED
-            request = await request_at(sessions, toolbox, row.agent, step.asked) if is_weighed else None
+            request = await request_at(sessions, toolbox.resolve, row.agent, step.asked) if is_weighed else None
             data.append(_step_row(step, request))
             await asyncio.sleep(0)  # composing the request of a long session takes milliseconds
     has_more = first > (asked.after or 0) + 1 and bool(data)

@@ -11,8 +11,8 @@ from typing import Final
 from longhouse import clock
 from longhouse.errors import CallerError
 from longhouse.journal.json_text import value_of
-from longhouse.journal.pending_decisions import happened
-from longhouse.journal.session import Open, Session, State, own_label
+from longhouse.journal.pending_decisions import happened, took_workers
+from longhouse.journal.session import Open, QuestionKind, Session, State, own_label
 from longhouse.journal.visible_text import readable
 from longhouse.store import journals, sessions
 from longhouse.store.database import Database
@@ -33,7 +33,7 @@ class Question:
     @property
     def text(self) -> str:
         call = self.call
-        return text_of(call.tool, call.question, needs_approval=call.approve_by is not None, doubt=call.doubt)
+        return text_of(call.question_kind, call.tool, call.question, doubt=call.doubt)
 
     @property
     def text_with_agent(self) -> str:
@@ -77,11 +77,13 @@ class WaitingStatus:
         return State.WAITING_FOR_APPROVAL if kinds else None
 
 
-def text_of(tool: str, question: str, *, needs_approval: bool, doubt: str) -> str:
+def text_of(kind: QuestionKind | None, tool: str, question: str, *, doubt: str) -> str:
     """What a person is asked about a call."""
     if question:
         return question
-    return f"May {tool} run?" if needs_approval else happened(tool, readable(doubt))
+    if kind == "worker_lost":
+        return took_workers(tool)
+    return f"May {tool} run?" if kind == "approval" else happened(tool, readable(doubt))
 
 
 def subagent_label(agent: str, label: str, call: str) -> str:
@@ -134,6 +136,8 @@ async def find_questions(
     is_exact = bool(waiting) and waiting[0].label(session) == name
     is_late_one = len(waiting) > 1 and any(is_late(one.call, clock.now()) for one in waiting)
     if not is_exact and (is_late_one or over.difference(one.session.id for one in waiting)):
+        if not waiting:
+            raise settled(f"{shortened(name)} was answered or decided already.")
         raise settled(f"A call of this name was answered or decided already: {HOW}")
     if len(found) > 1:
         raise settled(f"Several agents wait with a call of this name: {HOW}")
@@ -152,6 +156,11 @@ async def _over(db: Database, session: Session, name: str) -> set[str]:
 def is_late(call: Open, now: datetime) -> bool:
     """Is it past the deadline of its approval?"""
     return call.approve_by is not None and call.approve_by <= now
+
+
+def shortened(name: str) -> str:
+    """A name of a call as the caller gave it, which may be anything."""
+    return readable(name[:100])
 
 
 def settled(message: str) -> CallerError:

@@ -73,7 +73,7 @@ async def provide_clarification(
     """Answers the oldest open question, also one of a sub-agent, and streams the rest of the turn."""
     if not given.text:
         raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
-    session = await sessions.load(caller, agent_id)
+    session = await sessions.load(caller, agent_id, acts=True)
     status = await waiting_status(sessions.db, session)
     questions = [one for one in status.questions if one.call.call_kind == "ask"]
     if session.turn is None or not questions:

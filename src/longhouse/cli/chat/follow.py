@@ -25,7 +25,7 @@ class EventReader:
                 yield from self._draft_of(event.name, data)
             case "step.restarted":
                 self._draft = ""
-            case "retrying":
+            case "retrying" | "paused":
                 yield _activity("retrying", self._agent, reason=data["reason"])
             case name if name.startswith("subagent_"):
                 yield {"choices": [], "x_agent": data}

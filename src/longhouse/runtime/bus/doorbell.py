@@ -4,7 +4,7 @@ A process that is alone rings nobody.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from longhouse import background
-from longhouse.runtime.bus.hints import Ask, Hint
+from longhouse.runtime.bus.hints import Ask, Hint, batches
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.bus.outbox import Outbox
 from longhouse.store.database import UNREACHABLE, Database
@@ -25,6 +25,8 @@ HELLO_EVERY: Final = 15.0
 AWAY_AFTER: Final = 40.0
 """Seconds after which a process that said nothing is not rung any more."""
 RECONNECT_AFTER: Final = 0.5
+ROOM: Final = LARGEST - 200
+"""Bytes of a notification for its hints."""
 
 
 class _Ring(msgspec.Struct, frozen=True):
@@ -60,6 +62,10 @@ class Doorbell:
         now = asyncio.get_running_loop().time()
         return all(now - heard > AWAY_AFTER for heard in self._peers.values())
 
+    def _forget_away(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._peers = {peer: heard for peer, heard in self._peers.items() if now - heard <= AWAY_AFTER}
+
     def send(self, hint: Hint) -> None:
         if self._connection is not None and not self.is_alone:
             self._outbox.put(hint)
@@ -94,13 +100,14 @@ class Doorbell:
                 await self._say(asks=True)
                 while not lost.is_set():
                     await self._wait(lost)
+                    self._asked.clear()  # before it is answered: who asks meanwhile is answered again
+                    self._forget_away()
                     await self._say()
             finally:
                 self._connection = None
 
     async def _wait(self, lost: asyncio.Event) -> None:
         """Until somebody asks who is there, or it is time to say it again."""
-        self._asked.clear()
         waits = [asyncio.create_task(event.wait()) for event in (lost, self._asked)]
         try:
             await asyncio.wait(waits, timeout=HELLO_EVERY, return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +126,7 @@ class Doorbell:
             self._bus.receive(hint)
 
     async def _ring(self, hints: Sequence[Hint]) -> None:
-        for some in _batches(hints):
+        for some in batches(hints, ROOM, msgspec.json.encode):
             await self._say(some)
 
     async def _say(self, hints: Sequence[Hint] = (), *, asks: bool = False) -> None:
@@ -131,19 +138,3 @@ class Doorbell:
                 await notify(self._connection, self._channel, payload)
             except UNREACHABLE:
                 self._lost.set()  # another connection is opened, also where this one only fell silent
-
-
-def _batches(hints: Sequence[Hint]) -> Iterator[list[Hint]]:
-    """The hints in as few notifications as hold them; one that fits in none is left out, and found in Postgres."""
-    batch: list[Hint] = []
-    left = room = LARGEST - 200
-    for hint in hints:
-        size = len(msgspec.json.encode(hint)) + 1
-        if size > left and batch:
-            yield batch
-            batch, left = [], room
-        if size <= left:
-            batch.append(hint)
-            left -= size
-    if batch:
-        yield batch

@@ -1,6 +1,6 @@
 """What processes of a fleet tell each other: hints that may be lost or repeated, since Postgres holds the truth."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -69,3 +69,46 @@ def coalesced(hints: Sequence[Hint]) -> list[Hint]:
             last[hint.session_id] = len(found)
             found.append(hint)
     return found
+
+
+def batches(hints: Sequence[Hint], room: int, encode: Callable[[Hint], bytes]) -> Iterator[list[Hint]]:
+    """The hints in as few messages as hold them; one that fits in none and has no text is found in Postgres."""
+    batch: list[Hint] = []
+    left = room
+    for hint in hints:
+        for piece in _pieces(hint, room, encode):
+            size = len(encode(piece)) + 1
+            if size > left and batch:
+                yield batch
+                batch, left = [], room
+            if size <= left:
+                batch.append(piece)
+                left -= size
+    if batch:
+        yield batch
+
+
+def _pieces(hint: Hint, room: int, encode: Callable[[Hint], bytes]) -> Iterator[Hint]:
+    """Halves a text until its pieces fit; of what was written so far, all but the beginning are fragments."""
+    halves = _halves(hint) if len(encode(hint)) >= room else ()
+    if not halves:
+        yield hint
+    for half in halves:
+        yield from _pieces(half, room, encode)
+
+
+def _halves(hint: Hint) -> Sequence[Hint]:
+    match hint:
+        case News(session_id, Fragment(after, fence, kind, offset, text)) if len(text) > 1:
+            half = len(text) // 2
+            parts = ((offset, text[:half]), (offset + half, text[half:]))
+            return [News(session_id, Fragment(after, fence, kind, at, part)) for at, part in parts]
+        case News(session_id, Written(after, fence, content, reasoning)) if content or reasoning:
+            half, half_reasoning = len(content) // 2, len(reasoning) // 2
+            rest = (
+                Fragment(after, fence, "reasoning", half_reasoning, reasoning[half_reasoning:]),
+                Fragment(after, fence, "content", half, content[half:]),
+            )
+            begun = Written(after, fence, content[:half], reasoning[:half_reasoning])
+            return [News(session_id, begun), *(News(session_id, one) for one in rest if one.text)]
+    return ()

@@ -1,6 +1,7 @@
 """What followers of a session are told: events, and the reply that is being written."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -24,6 +25,8 @@ class Fragment(msgspec.Struct, frozen=True, tag=True):
     kind: Literal["content", "reasoning", "retry"]
     offset: int
     text: str
+    until: datetime | None = None
+    """Of a retry: the session waits for a budget of its key, which is full again then."""
 
 
 class JournalGrew(msgspec.Struct, frozen=True, tag=True):

@@ -72,6 +72,8 @@ class Bus:
     _drafts: dict[str, Draft] = field(default_factory=dict)
     _distant: dict[str, Draft] = field(default_factory=dict)
     """What other processes are writing in sessions that are followed here."""
+    _asked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Session -> the step (after, fence) of which the whole was asked for, and has not come."""
     _attended: dict[str, float] = field(default_factory=dict)
     """Session -> when another process said that somebody follows it there."""
     on_wake: list[Callable[[str], bool | None]] = field(default_factory=list)
@@ -132,8 +134,8 @@ class Bus:
                 if written := self.written(session_id):
                     self._send(News(session_id, written))
             case News(session_id, item) if session_id in self._followers:
-                self._mirror(session_id, item)
-                self.tell(session_id, item)
+                if self._mirror(session_id, item):
+                    self.tell(session_id, item)
                 if self.relay and isinstance(item, Fragment) and item.kind == "retry":
                     self.relay.attend(session_id)
         return True
@@ -157,6 +159,7 @@ class Bus:
             if not followers:
                 del self._followers[session_id]
                 self._distant.pop(session_id, None)
+                self._asked.pop(session_id, None)
                 if self.relay:
                     self.relay.unfollow(session_id)
 
@@ -191,25 +194,32 @@ class Bus:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _mirror(self, session_id: str, item: Item) -> None:
-        """Keeps along what another process writes."""
+    def _mirror(self, session_id: str, item: Item) -> bool:
+        """Keeps along what another process writes; False if the followers here know it already."""
         known = self._distant.get(session_id)
         match item:
-            case Written():
-                self._distant[session_id] = Draft(item.after, item.fence, item.content, item.reasoning)
-            case Fragment(kind="content" | "reasoning" as kind):
-                if known is None or (known.after, known.fence) != (item.after, item.fence):
-                    known = self._distant[session_id] = Draft(item.after, item.fence)
+            case Written(after, fence, content, reasoning):
+                self._asked.pop(session_id, None)
+                is_same = known is not None and (known.after, known.fence) == (after, fence)
+                if known and is_same and known.content.startswith(content) and known.reasoning.startswith(reasoning):
+                    return False  # somebody elsewhere had asked
+                self._distant[session_id] = Draft(after, fence, content, reasoning)
+            case Fragment(after, fence, "content" | "reasoning" as kind, offset, text):
+                if known is None or (known.after, known.fence) != (after, fence):
+                    known = self._distant[session_id] = Draft(after, fence)
                 before: str = getattr(known, kind)
-                if item.offset == len(before):
-                    setattr(known, kind, before + item.text)
-                elif item.offset > len(before):  # a fragment was lost: the whole is asked for
+                if text and before.startswith(text, offset):
+                    return False
+                if offset <= len(before) < offset + len(text):
+                    setattr(known, kind, before[:offset] + text)
+                elif offset > len(before):  # a fragment was lost: the whole is asked for, once
                     del self._distant[session_id]
-                    self._send(Ask(session_id))
+                    if self._asked.get(session_id) != (after, fence):
+                        self._asked[session_id] = (after, fence)
+                        self._send(Ask(session_id))
             case JournalGrew(head=head) if known and (head is None or head > known.after):
                 del self._distant[session_id]
-            case _:
-                pass
+        return True
 
     def _wakes(self, session_id: str) -> bool:
         """Tells the workers of this process; has one of them room?"""

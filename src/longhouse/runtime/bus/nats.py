@@ -8,18 +8,19 @@ import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
-import nats
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.errors import Error
+from nats.errors import Error, SecureConnWantedError
 
 from longhouse import background
-from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
+from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake, batches
 from longhouse.runtime.bus.items import Written
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.bus.outbox import Outbox
@@ -38,10 +39,23 @@ RECONNECT_EVERY: Final = 0.25
 PING_EVERY: Final = 5
 """Seconds after which a silent connection is tried; it is given up after two without an answer."""
 LARGEST: Final = 512 * 1024
-"""Bytes of a message; NATS refuses more than a megabyte. What is larger is found in Postgres."""
+"""Bytes of a message; NATS refuses more than a megabyte. A longer text travels in pieces."""
+AWAY: Final = "NATS is away: sessions go on, hints between processes come later"
+REFUSED: Final = "NATS refuses the user, password or token of LONGHOUSE_NATS_URL"
+DENIED: Final = "NATS does not let its user publish and subscribe to all that Longhouse needs: longhouse.> and _INBOX.>"
+NOT_SECURE: Final = "NATS offers no TLS, and LONGHOUSE_NATS_URL asks for it by tls://: nothing is sent there"
 
 _HINTS: Final = msgspec.msgpack.Decoder(list[Hint])
 _DRAFT: Final = msgspec.msgpack.Decoder(Written | None)
+
+
+class _Client(Client):
+    def _connect_command(self) -> bytes:
+        """What is sent once the server has introduced itself: it holds the password, and nothing was sent before."""
+        server = self._current_server
+        if server and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
+            raise SecureConnWantedError
+        return super()._connect_command()
 
 
 class NatsRelay:
@@ -53,16 +67,19 @@ class NatsRelay:
         self._worker = worker
         self._works = works
         self._prefix = f"longhouse.{house}"
-        self._client = Client()
+        self._client: Client | None = None
+        """None until NATS was reached for the first time."""
         self._outbox = Outbox("bus_send", self._publish)
         self._followed: dict[str, Subscription | None] = {}
         self._changed: set[asyncio.Task[None]] = set()
+        self._told: set[str] = set()
+        """The kinds of errors that were logged since the connection was there last."""
         self._is_leaving = False
         self.reconnects = 0
 
     @property
     def is_connected(self) -> bool:
-        return bool(self._client.is_connected)
+        return self._client is not None and bool(self._client.is_connected)
 
     def send(self, hint: Hint) -> None:
         if isinstance(hint, Ask):
@@ -86,51 +103,71 @@ class NatsRelay:
     @asynccontextmanager
     async def connected(self, servers: Sequence[str]) -> AsyncIterator[None]:
         """Stays connected while the block runs."""
-        connecting = asyncio.create_task(background.repeat("bus_connect", lambda: self._connect(servers)))
-        try:
-            yield
-        finally:
-            self._is_leaving = True
-            connecting.cancel()
-            await asyncio.gather(connecting, *self._changed, return_exceptions=True)
-            await self._outbox.close()
-            with suppress(Error, OSError, TimeoutError):
-                await self._client.drain() if self.is_connected else await self._client.close()
+        connect = partial(self._connect, servers)
+        async with background.running("bus_connect", connect, every=RECONNECT_EVERY, away=(Error, OSError)):
+            try:
+                yield
+            finally:
+                self._is_leaving = True
+                await asyncio.gather(*self._changed, return_exceptions=True)
+                await self._outbox.close()
 
     async def _connect(self, servers: Sequence[str]) -> None:
-        """Connects, subscribes, and waits for ever: from then on the client reconnects by itself."""
-        self._client = await nats.connect(
+        """Connects, subscribes, and waits until the client gives up: up to then it reconnects by itself."""
+        client, is_closed = _Client(), asyncio.Event()
+
+        async def closed() -> None:
+            is_closed.set()
+
+        connecting = client.connect(
             list(servers),
             name=self._worker,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=RECONNECT_EVERY,
+            reconnect_time_wait=RECONNECT_EVERY,  # type: ignore[arg-type]  # it only sleeps so long
             ping_interval=PING_EVERY,
             max_outstanding_pings=2,
             no_echo=True,
-            error_cb=_failed,
+            error_cb=self._failed,
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
+            closed_cb=closed,
+            **_credentials(servers),
         )
-        log.info("bus_connected", message="hints go to the other processes through NATS")
-        if self._works:
-            await self._client.subscribe(f"{self._prefix}.wake", queue=WORKERS, cb=self._heard)
-        await self._client.subscribe(f"{self._prefix}.stop", cb=self._heard)
-        await self._client.subscribe(f"{self._prefix}.draft.{_token(self._worker)}", cb=self._tell_draft)
-        for session_id in list(self._followed):
-            await self._follow(session_id)
-        await asyncio.Event().wait()
+        try:
+            await connecting
+        except asyncio.CancelledError:
+            await _close(client)
+            raise
+        try:
+            self._client, self._followed = client, dict.fromkeys(self._followed)
+            self._told.clear()
+            log.info("bus_connected", message="hints go to the other processes through NATS")
+            if self._works:
+                await client.subscribe(f"{self._prefix}.wake", queue=WORKERS, cb=self._heard)
+            await client.subscribe(f"{self._prefix}.stop", cb=self._heard)
+            await client.subscribe(f"{self._prefix}.draft.{_token(self._worker)}", cb=self._tell_draft)
+            for session_id in self._followed:
+                self._soon(self._follow(session_id))
+            # The client ends itself when it is refused while it is connected, as after a password was changed.
+            await is_closed.wait()
+            if client.last_error:
+                await self._failed(client.last_error)
+        finally:
+            await _close(client)
 
     async def _publish(self, hints: Sequence[Hint]) -> None:
+        client = self._client
+        if client is None:
+            return
         by_subject: dict[str, list[Hint]] = defaultdict(list)
         for hint in hints:
             if isinstance(hint, Wake):  # each is for one worker: they do not travel together
-                await self._client.publish(f"{self._prefix}.wake", msgspec.msgpack.encode([hint]))
+                await client.publish(f"{self._prefix}.wake", msgspec.msgpack.encode([hint]))
             else:
                 by_subject[self._subject(hint)].append(hint)
         for subject, some in by_subject.items():
-            payload = msgspec.msgpack.encode(some)
-            if len(payload) <= LARGEST:
-                await self._client.publish(subject, payload)
+            for batch in batches(some, LARGEST, msgspec.msgpack.encode):
+                await client.publish(subject, msgspec.msgpack.encode(batch))
 
     def _subject(self, hint: Hint) -> str:
         is_for_all = isinstance(hint, Stop | Ask)  # whoever works on the session next should have heard it
@@ -145,9 +182,12 @@ class NatsRelay:
                 self._outbox.put(Wake(hint.session_id, hint.passed_on + 1))
 
     async def _follow(self, session_id: str) -> None:
-        if not self.is_connected or session_id not in self._followed or self._followed[session_id]:
+        client = self._client
+        if client is None or not client.is_connected or session_id not in self._followed:
             return
-        subscription = await self._client.subscribe(self._of_session(session_id), cb=self._heard)
+        if self._followed[session_id]:
+            return
+        subscription = await client.subscribe(self._of_session(session_id), cb=self._heard)
         if session_id in self._followed:
             self._followed[session_id] = subscription
             await self._ask(session_id)
@@ -157,17 +197,23 @@ class NatsRelay:
     async def _ask(self, session_id: str) -> None:
         """Asks the worker of a session what it has written of its reply."""
         holder = await leases.holder(self._db, session_id)
-        if not self.is_connected or holder is None or holder == self._worker:
+        client = self._client
+        if client is None or not client.is_connected or holder is None or holder == self._worker:
             return
         subject = f"{self._prefix}.draft.{_token(holder)}"
         with suppress(Error, TimeoutError):
-            answer = await self._client.request(subject, session_id.encode(), timeout=SNAPSHOT_WITHIN)
+            answer = await client.request(subject, session_id.encode(), timeout=SNAPSHOT_WITHIN)
             if written := _DRAFT.decode(answer.data):
                 self._bus.receive(News(session_id, written))
 
     async def _tell_draft(self, message: Msg) -> None:
-        payload = msgspec.msgpack.encode(self._bus.written(message.data.decode()))
-        await message.respond(payload if len(payload) <= LARGEST else msgspec.msgpack.encode(None))
+        session_id = message.data.decode()
+        written = self._bus.written(session_id)
+        payload = msgspec.msgpack.encode(written)
+        if written and len(payload) > LARGEST:
+            self._outbox.put(News(session_id, written))  # in pieces, to all who follow
+            payload = msgspec.msgpack.encode(None)
+        await message.respond(payload)
 
     async def _ended(self, subscription: Subscription) -> None:
         with suppress(Error):
@@ -176,10 +222,24 @@ class NatsRelay:
     async def _disconnected(self) -> None:
         if self._is_leaving:
             return
-        log.warning("bus_disconnected", message="NATS is away: sessions go on, hints between processes come later")
+        self._told.add(AWAY)
+        log.warning("bus_disconnected", message=AWAY)
+
+    async def _failed(self, error: Exception) -> None:
+        """Warns of the first error of each kind. Only the server is quoted: other texts may hold the address."""
+        what = str(error) if isinstance(error, Error) else type(error).__name__
+        message = _meaning(error, what.lower())
+        if not message and not self.is_connected and not self._told:
+            message = AWAY
+        is_new = bool(message) and message not in self._told
+        if is_new:
+            self._told.add(message)
+        key = "bus_error" if self.is_connected else "bus_disconnected"
+        (log.warning if is_new else log.debug)(key, message=message or "an error of the NATS client", error=what)
 
     async def _reconnected(self) -> None:
         self.reconnects += 1
+        self._told.clear()
         log.info("bus_connected", message="NATS is back")
         for session_id in list(self._followed):
             self._soon(self._ask(session_id))
@@ -190,8 +250,28 @@ class NatsRelay:
         task.add_done_callback(self._changed.discard)
 
 
-async def _failed(error: Exception) -> None:
-    log.debug("bus_error", error=str(error) or type(error).__name__)
+def _meaning(error: Exception, text: str) -> str:
+    """What an operator has to mend; empty if NATS is only away."""
+    if isinstance(error, SecureConnWantedError):
+        return NOT_SECURE
+    if "permissions violation" in text:
+        return DENIED
+    return REFUSED if "authorization" in text or "authentication" in text else ""
+
+
+async def _close(client: Client) -> None:
+    with suppress(Error, OSError, TimeoutError):
+        await client.drain() if client.is_connected else await client.close()
+
+
+def _credentials(servers: Sequence[str]) -> dict[str, Any]:
+    """Who we are, as the addresses say: the client itself would send it as it is written there, with percent signs."""
+    for server in servers:
+        found = urlsplit(server if "://" in server else f"nats://{server}")
+        if found.username is not None:
+            user = unquote(found.username)
+            return {"token": user} if found.password is None else {"user": user, "password": unquote(found.password)}
+    return {}
 
 
 def _token(name: str) -> str:

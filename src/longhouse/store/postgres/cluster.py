@@ -115,18 +115,25 @@ def holder(home: Path) -> Account | None:
     return account
 
 
+def major_of(home: Path) -> int | None:
+    """The major version of the Postgres that wrote the data; None if there is none."""
+    try:
+        return int((home / "PG_VERSION").read_text())
+    except FileNotFoundError:
+        return None
+
+
 def is_made(home: Path, binaries: Binaries) -> bool:
     """Whether there is data; refuses data of another major version than that of the programs."""
-    try:
-        major = int((home / "PG_VERSION").read_text())
-    except FileNotFoundError:
-        return False
-    if major != binaries.major:
+    major = major_of(home)
+    if major is not None and major != binaries.major:
         raise SetupError(
             f"The data in {home} was written by Postgres {major}, but the programs in {binaries.folder} are "
-            f"Postgres {binaries.major}: name those of Postgres {major} with LONGHOUSE_PG_BIN."
+            f"Postgres {binaries.major}: run `longhouse backup FILE` with the Longhouse that wrote it, or here with "
+            f"programs of Postgres {major} named by LONGHOUSE_PG_BIN, and then `longhouse restore FILE` with a new "
+            "LONGHOUSE_DATA_DIR."
         )
-    return True
+    return major is not None
 
 
 Perform = Callable[[list[str], Account | None], Awaitable[None]]

@@ -19,7 +19,7 @@ from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
 from longhouse.store.postgres import binaries as programs
 from longhouse.store.postgres import cluster as clusters
-from longhouse.store.postgres import launcher
+from longhouse.store.postgres import launcher, unfinished
 from longhouse.store.postgres.account import Account
 from longhouse.store.postgres.binaries import Binaries
 from longhouse.store.postgres.cluster import Cluster
@@ -60,10 +60,19 @@ def to_stderr(line: str) -> None:
 
 @asynccontextmanager
 async def open_postgres(
-    data_dir: Path, *, binaries: Path | None = None, report: Callable[[str], None] = to_stderr
+    data_dir: Path,
+    *,
+    binaries: Path | None = None,
+    report: Callable[[str], None] = to_stderr,
+    restores: bool = False,
 ) -> AsyncIterator[Postgres]:
-    """A Postgres on this data folder: started by the first process, which owns it; the others attach to it."""
+    """A Postgres on this data folder: started by the first process, which owns it; the others attach to it.
+
+    A folder whose restore was cut off is opened by a process that `restores` alone.
+    """
     data_dir = data_dir.absolute()  # noqa: ASYNC240 - no file is touched
+    if not restores:
+        unfinished.refuse(data_dir)
     with _lock(data_dir) as lock:
         other = await _other(data_dir, lock)
         server = _attached(data_dir, other) if other else _owned(data_dir, lock, binaries, report)
@@ -259,7 +268,8 @@ async def _prepared(
     with _explained(data_dir):
         home = clusters.locate_data(data_dir, report)
         account = clusters.holder(home)
-        tools = programs.BinarySource(account, accounts.state_folder(data_dir, account), report).find(binaries)
+        source = programs.BinarySource(account, accounts.state_folder(data_dir, account), report)
+        tools = source.find(binaries, major=clusters.major_of(home))
         if not clusters.is_made(home, tools):
             await clusters.make(home, account, tools, perform)
         _remove_stale_pid_file(home)

@@ -1,7 +1,7 @@
 """Reads and writes of the search index: documents that are missing, outdated or gone, and the state of indexing."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -157,15 +157,9 @@ class IndexEntry:
     digest: str = ""
 
 
-@asynccontextmanager
-async def sole_writer(db: Database) -> AsyncIterator[bool]:
-    """Whether this process may write the index: one process at a time, by an advisory lock that ends with it."""
-    async with db.connection() as connection:
-        may_write = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", *LOCK))
-        yield may_write
-        if may_write:
-            # Postgres notices a closed connection a moment later: until then the next writer would be refused.
-            await connection.execute("SELECT pg_advisory_unlock($1, $2)", *LOCK)
+def sole_writer(db: Database) -> AbstractAsyncContextManager[bool]:
+    """Whether this process may write the index: one process at a time."""
+    return db.sole(LOCK)
 
 
 async def space(db: Database, name: str) -> Space | None:

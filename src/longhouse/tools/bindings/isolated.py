@@ -152,7 +152,7 @@ class _Isolated:
         except NotBegun:
             raise
         except CallError as error:
-            raise Told(f"{name} failed: {error}", in_doubt=error.in_doubt) from None
+            raise Told(f"{name} failed: {error}", in_doubt=error.in_doubt, has_ended=error.has_ended) from None
         return _performed(self.descriptor, self.tool.max_output, reply)
 
     async def revision(self, arguments: str, context: ToolContext) -> str:

@@ -26,7 +26,7 @@ from longhouse.tools.bindings.base import arguments_fault
 from longhouse.tools.bindings.python import EntrypointError, load
 from longhouse.tools.context import Services, ToolContext, changes, kept_fields, written
 from longhouse.tools.isolation import messages
-from longhouse.tools.outcomes import CallError, NotBegun, bounded
+from longhouse.tools.outcomes import CallError, NotBegun, bounded, text_of
 
 LONGEST: Final = 2_000
 """Characters of an exception that the agent reads."""
@@ -95,11 +95,11 @@ class Host:
         self._channel = channel
         self._loop = asyncio.new_event_loop()
         self._requests: queue.SimpleQueue[messages.Request] = queue.SimpleQueue()
-        self._sessions: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._sessions: queue.SimpleQueue[messages.SessionSent] = queue.SimpleQueue()
         self._task: asyncio.Task[Any] | None = None
         self._number = 0
         """Of the request that is answered now; 0: none."""
-        self._session: tuple[bytes | None] | None = None
+        self._session: messages.SessionSent | None = None
         """The session of this call, once it was read."""
         self._reading = threading.Lock()
         self._classes: dict[str, tuple[type[BaseTool], messages.Described]] = {}
@@ -107,6 +107,7 @@ class Host:
     def serve(self) -> NoReturn:
         asyncio.set_event_loop(self._loop)
         threading.Thread(target=self._listen, name="requests", daemon=True).start()
+        self._channel.send(messages.Ready())
         while True:
             request = self._requests.get()
             assert not isinstance(request, messages.Stop | messages.SessionSent)
@@ -129,9 +130,11 @@ class Host:
                 raise RuntimeError("the call has ended: its session cannot be read any more")
             if self._session is None:
                 self._channel.send(messages.SessionWanted(number=number))
-                self._session = (self._sessions.get(),)
-            [sent] = self._session
-        return msgspec.json.decode(sent, type=Session) if sent else None
+                self._session = self._sessions.get()
+            sent = self._session
+        if sent.problem:
+            raise RuntimeError(sent.problem)
+        return msgspec.json.decode(sent.session, type=Session) if sent.session else None
 
     def _listen(self) -> None:
         """Reads in a thread of its own: a tool that loops for ever does not keep this process from ending."""
@@ -141,7 +144,7 @@ class Host:
                     case messages.Stop():
                         self._loop.call_soon_threadsafe(self._cancel, request.number)
                     case messages.SessionSent():
-                        self._sessions.put(request.session)
+                        self._sessions.put(request)
                     case _:
                         self._requests.put(request)
         finally:
@@ -195,7 +198,7 @@ class Host:
             output = self._run(output)
         writes, adds = changes(before, written(context))
         made = [messages.Made(one.path, one.content, one.media_type) for one in context.made]
-        text = bounded(clean(str(output)), request.max_output)
+        text = bounded(clean(text_of(output)), request.max_output)
         return messages.Returned(text=text, writes=writes, adds=adds, made=made)
 
     def _run(self, work: Awaitable[Any]) -> Any:

@@ -88,11 +88,17 @@ class Stop(Message, frozen=True, kw_only=True):
 
 class SessionSent(Message, frozen=True, kw_only=True):
     session: bytes | None
+    problem: str = ""
+    """Why it cannot be read."""
 
 
 Work = Describe | Check | Call | Revision
 """Requests that are answered by a reply."""
 Request = Work | Stop | SessionSent
+
+
+class Ready(Message, frozen=True, kw_only=True):
+    """The process has started: from now on a request may begin."""
 
 
 class Described(Message, frozen=True, kw_only=True):
@@ -151,7 +157,7 @@ class Raised(Message, frozen=True, kw_only=True):
     out_of_memory: bool = False
 
 
-Reply = Described | Refused | Checked | SessionWanted | Returned | Raised
+Reply = Ready | Described | Refused | Checked | SessionWanted | Returned | Raised
 
 
 _requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)

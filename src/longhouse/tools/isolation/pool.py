@@ -59,6 +59,7 @@ class ProcessPool:
         self._busy_of: dict[str, asyncio.Semaphore] = {}
         self._idle: list[ToolProcess] = []
         self._all: set[ToolProcess] = set()
+        self._starting = 0
         self._described: dict[str, messages.Described] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -106,11 +107,16 @@ class ProcessPool:
         """What is wrong with the arguments, empty if nothing is. While no process is free the call itself tells."""
         if self._is_full(_package_of(request.entrypoint)):
             return ""
+        limit = asyncio.timeout(within)
         try:
-            async with asyncio.timeout(within):
+            async with limit:
                 reply = await self._asked(request, tool)
         except TimeoutError:
             raise ToolRaised(f"its arguments were not checked within {within:g} seconds") from None
+        except NotBegun as error:
+            if not limit.expired():
+                raise
+            raise ToolRaised(f"it was not begun within {within:g} seconds: {error}; nothing happened") from None
         if isinstance(reply, messages.Checked):
             return reply.problem
         raise ToolRaised(_says(reply))
@@ -145,7 +151,7 @@ class ProcessPool:
                 raise
             except Ended as ended:
                 self._note(tool, str(ended), ended.cause, **about)
-                raise ToolEnded(str(ended), in_doubt=True) from None
+                raise ToolEnded(str(ended), in_doubt=True, has_ended=True) from None
 
     async def _stopped(
         self, process: ToolProcess, read_session: SessionOf, limits: messages.Limits
@@ -175,9 +181,10 @@ class ProcessPool:
     async def _taken(self, package: str) -> AsyncIterator[ToolProcess]:
         """A process for one request; NotBegun if none could be had."""
         of_package = self._busy_of.setdefault(package, asyncio.Semaphore(self._each))
-        begun = False
+        begun, missing = False, f"all {self._each} processes of {package} were busy"
         try:
             async with of_package, self._busy:
+                missing = "its process did not start"
                 process = await self._free(package)
                 begun = True
                 try:
@@ -187,7 +194,7 @@ class ProcessPool:
         except asyncio.CancelledError:
             if begun:
                 raise
-            raise NotBegun(f"all {self._each} processes of {package} were busy") from None
+            raise NotBegun(missing) from None
 
     async def _free(self, package: str) -> ToolProcess:
         if self._is_closed:
@@ -199,12 +206,15 @@ class ProcessPool:
             if process.package == package:
                 self._idle.remove(process)
                 return process
-        if len(self._all) >= self._most and self._idle:
+        while len(self._all) + self._starting >= self._most and self._idle:
             self._end(self._idle.pop(0))
+        self._starting += 1
         try:
             process = await ToolProcess.started(package, self._environment())
         except OSError as error:
             raise NotBegun(f"no process could be started for it: {error.strerror}") from error
+        finally:
+            self._starting -= 1
         self._all.add(process)
         return process
 

@@ -13,6 +13,7 @@ import structlog
 
 from longhouse.journal.messages import clean
 from longhouse.tools.isolation import messages
+from longhouse.tools.outcomes import NotBegun
 
 log = structlog.get_logger()
 
@@ -47,6 +48,8 @@ class ToolProcess:
         self._process, self.package = process, package
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._tool, self._lines, self._number = package, 0, 0
+        self._awaited: int | None = None
+        """Bytes of a reply whose length was read, and the rest of it not yet."""
         self.idle_since = 0.0
         self.is_spent = False
         """It is not used again."""
@@ -62,7 +65,15 @@ class ToolProcess:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        return cls(process, package)
+        started = cls(process, package)
+        try:
+            await started._received()
+        except BaseException as error:
+            await started.close()
+            if isinstance(error, asyncio.IncompleteReadError | ConnectionError | ValueError):
+                raise OSError(None, "it ended before it was ready") from error
+            raise
+        return started
 
     @property
     def is_usable(self) -> bool:
@@ -83,7 +94,10 @@ class ToolProcess:
         """The reply; Ended if the process did not live to give it."""
         self._tool, self._lines = tool, 0
         self._number += 1
-        self._send(msgspec.structs.replace(request, number=self._number))
+        try:
+            self._send(msgspec.structs.replace(request, number=self._number))
+        except messages.TooLarge as error:
+            raise NotBegun(f"what it was to be given is too large: {error}") from None
         return await self.reply(read_session, request.limits)
 
     async def reply(self, read_session: SessionOf, limits: messages.Limits) -> messages.Reply:
@@ -91,7 +105,7 @@ class ToolProcess:
             reply = await self._received()
             if isinstance(reply, messages.SessionWanted):
                 # Once in a call: it may be long, and is kept there.
-                self._send(messages.SessionSent(session=read_session()))
+                self._send_session(read_session())
                 reply = await self._received()
         except (asyncio.IncompleteReadError, ConnectionError):
             self.is_spent = True
@@ -113,11 +127,22 @@ class ToolProcess:
         # Not awaited: one request is under way at a time, and the process reads all the time.
         self._stdin.write(messages.framed(message))
 
+    def _send_session(self, session: bytes | None) -> None:
+        try:
+            self._send(messages.SessionSent(session=session))
+        except messages.TooLarge as error:
+            problem = f"the session cannot be read in the process of a tool: {error}"
+            self._send(messages.SessionSent(session=None, problem=problem))
+
     async def _received(self) -> messages.Reply:
-        size = messages.length_of(await self._stdout.readexactly(messages.HEADER))
-        if size > messages.MOST_BYTES:
+        """The next reply. Who stopped waiting for it in its middle has it when asking again."""
+        if self._awaited is None:
+            self._awaited = messages.length_of(await self._stdout.readexactly(messages.HEADER))
+        if self._awaited > messages.MOST_BYTES:
             raise messages.TooLarge
-        reply = messages.to_reply(await self._stdout.readexactly(size))
+        content = await self._stdout.readexactly(self._awaited)
+        self._awaited = None
+        reply = messages.to_reply(content)
         if reply.number != self._number:
             raise ValueError("this is the reply to another request")
         return reply

@@ -40,7 +40,7 @@ export function hold(place, isHeld) {
 function headline(row) {
   if (row.kind === "approval") return `May ${plainLine(row.tool, 60)} run?`;
   if (row.kind === "unknown_outcome") return `Did ${plainLine(row.tool, 60)} happen?`;
-  if (row.kind === "worker_lost") return "Try this step again?";
+  if (row.kind === "worker_lost") return row.tool ? `Try ${plainLine(row.tool, 60)} again?` : "Try this step again?";
   return "A question for you";
 }
 
@@ -51,7 +51,9 @@ const BODIES = {
     h("p", {}, "The worker was lost after this call had begun, and it must not happen twice. Please look, and say what you found."),
     row.text ? h("p", { class: "soft", dir: "auto" }, visible(row.text)) : null, argumentTable(row, actions),
   ],
-  worker_lost: () => h("p", {}, "The worker was lost three times in this step, so it is not tried again by itself. If you give up, the turn ends."),
+  worker_lost: (row, actions) => row.tool
+    ? [h("p", {}, "This call took three workers down, one after another, so it is not tried again by itself."), argumentTable(row, actions)]
+    : h("p", {}, "The worker was lost three times in this step, so it is not tried again by itself. If you give up, the turn ends."),
 };
 
 /** The arguments, of long ones the beginning. Where the list has only a part of them, nobody can agree before all is shown. */

@@ -31,7 +31,7 @@ export function add(talk, { event: name, data }) {
   if (name === "delta") return addDelta(talk, data);
   if (name === "delta.snapshot") return joinDraft(talk, data);
   if (name.startsWith("subagent_")) return addOfAgent(talk, name, data);
-  if (name === "retrying") talk.retry = data.reason ?? "";
+  if (name === "retrying" || name === "paused") talk.retry = data.reason ?? "";
   if (!data?.event || data.seq <= talk.head) return undefined;
   talk.head = data.seq;
   if (name !== "Spent") talk.retry = "";
@@ -111,7 +111,7 @@ const FACTS = {
     if (!call) return;
     const { decision, by, comment = "", via = "" } = event;
     if (decision === "unknown") {
-      change(talk, call, { isUncertain: true, doubt: comment });
+      change(talk, call, by.startsWith("probe:") ? { isProbed: false } : { isUncertain: true, doubt: comment, isProbed: event.probed === true });
       return;
     }
     const approveBy = decision === "approve" ? null : call.approveBy;
@@ -145,6 +145,7 @@ const FACTS = {
       const isDoubtful = call.effect === "once" && !(event.unbegun ?? []).includes(call.call);
       change(talk, call, { lost: call.lost + (isLoss ? 1 : 0), isUncertain: isDoubtful });
     }
+    for (const call of talk.calls.values()) if (call.isUncertain) change(talk, call, { isProbed: (event.probed ?? []).includes(call.call) });
     countWaiting(talk, at);
   },
   Finished(talk, event, { seq, at }) {
@@ -184,6 +185,9 @@ function change(talk, entry, values) {
   Object.assign(entry, values);
   talk.changed.add(entry.top ?? entry.key);
 }
+
+/** As on the server: the doubt about a call that took three workers down. */
+const TAKES_WORKERS = "it was interrupted three times by the loss of its worker";
 
 /** A worker that is lost has not begun with more than these; as `calls_to_run` of the server says it. */
 function callsToRun(talk) {
@@ -442,7 +446,8 @@ export function openQuestions(talk) {
 export function kindOfQuestion(call) {
   if (call.status !== "open") return null;
   if (call.callKind === "step") return "worker_lost";
-  if (call.isUncertain) return "unknown_outcome";
+  if (call.isUncertain && call.effect !== "once" && call.doubt === TAKES_WORKERS) return "worker_lost";
+  if (call.isUncertain) return call.isProbed ? null : "unknown_outcome";
   if (call.kind === "question") return "clarification";
   return call.approveBy && !call.decision ? "approval" : null;
 }

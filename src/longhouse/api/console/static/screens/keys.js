@@ -1,8 +1,8 @@
-// API keys: whose they are, when they were used, what of their limits; make, rotate, revoke.
+// API keys: whose they are, when they were used, what of their limits and budgets; make, change, rotate, revoke.
 
-import { get, post, remove } from "../api.js";
+import { get, patch, post, remove } from "../api.js";
 import { fill, h } from "../dom.js";
-import { plainLine, visible } from "../format.js";
+import { dateAndTime, plainLine, visible } from "../format.js";
 import { me, signIn } from "../me.js";
 import { actButton, badge, button, code, confirmed, dialog, empty, say, since } from "../ui.js";
 import { filterBox, wholeList } from "../parts/filter_box.js";
@@ -15,6 +15,18 @@ const LIMITS = [
   ["max_concurrent", "At the same time"],
   ["sessions_per_hour", "New sessions an hour"],
   ["max_running", "Sessions that run at once"],
+];
+const BUDGETS = [
+  ["tokens_per_day", "Tokens a day"],
+  ["tokens_per_month", "Tokens a month"],
+  ["turns_per_day", "Turns a day"],
+  ["turns_per_month", "Turns a month"],
+];
+const OVERLAPS = [
+  [0, "The old secret stops to work at once, and what uses it ends"],
+  [3600, "The old secret works for an hour more"],
+  [86400, "The old secret works for a day more"],
+  [604800, "The old secret works for a week more"],
 ];
 
 export async function keys() {
@@ -95,7 +107,8 @@ function keyCard(one, changed) {
       { class: "row" },
       h("h3", { class: "card-title", dir: "auto" }, visible(plainLine(one.name, 60))),
       badge(one.role, one.role === "admin" ? "wait" : "busy-still"),
-      isRevoked ? badge("revoked", "bad") : null,
+      isRevoked ? badge("revoked", "bad") : hasExpired(one) ? badge("expired", "bad") : null,
+      one.read_only ? badge("only reads", "quiet") : null,
       one.id === me()?.key?.id ? h("span", { class: "chip" }, "you") : null,
     ),
     h(
@@ -106,23 +119,122 @@ function keyCard(one, changed) {
       since(one.created_at),
       isRevoked ? [" · revoked ", since(one.revoked_at)] : null,
     ),
+    one.expires_at && !isRevoked
+      ? h("p", { class: "soft small" }, hasExpired(one) ? "Expired " : "Expires ", dateAndTime(one.expires_at))
+      : null,
+    one.former_until ? h("p", { class: "soft small" }, "The old secret works until ", dateAndTime(one.former_until)) : null,
+    one.templates ? h("p", { class: "soft small" }, "May use ", one.templates.map(visible).join(", ")) : null,
     h("p", { class: "soft small mono key-id" }, visible(one.id)),
     isRevoked
       ? null
       : h(
           "div",
           { class: "meters" },
-          LIMITS.filter(([name]) => one.limits[name]).map(([name, label]) => meter(one.used[name], one.limits[name], label)),
+          [...LIMITS, ...BUDGETS].filter(([name]) => one.limits[name]).map(([name, label]) => meter(one.used[name], one.limits[name], label)),
         ),
     isRevoked
       ? null
       : h(
           "div",
           { class: "row end" },
+          actButton("Change", () => change(one, changed), { title: "Budgets, limits, agents, expiry" }),
           actButton("Rotate", () => rotate(one, changed), { title: "A new secret for the same key" }),
           actButton("Revoke", () => revoke(one, changed), { tone: "danger" }),
         ),
   );
+}
+
+function hasExpired(one) {
+  return Boolean(one.expires_at) && new Date(one.expires_at) <= new Date();
+}
+
+/** The fields of what a key may do, and what they say: `only` leaves out what is as it was. */
+function scopeFields(one = {}) {
+  const numbers = [...LIMITS, ...BUDGETS].map(([field, label], nth) => [
+    field,
+    label,
+    h("input", {
+      type: "number",
+      min: 1,
+      id: `key-${field}`,
+      value: one[field] ?? "",
+      placeholder: nth < LIMITS.length ? "as the settings say" : "no limit",
+    }),
+  ]);
+  const templates = h("input", {
+    type: "text",
+    id: "key-templates",
+    value: (one.templates ?? []).join(", "),
+    placeholder: "all agents, or names with commas",
+  });
+  const expiry = h("input", { type: "datetime-local", id: "key-expires_at", value: localMoment(one.expires_at) });
+  const reads = h("input", { type: "checkbox", id: "key-read_only", checked: Boolean(one.read_only) });
+  const given = () => {
+    const names = templates.value.split(",").map((name) => name.trim()).filter(Boolean);
+    return {
+      ...Object.fromEntries(numbers.map(([field, , input]) => [field, input.value ? Number(input.value) : null])),
+      templates: names.length ? names : null,
+      expires_at: expiry.value ? new Date(expiry.value).toISOString() : null,
+      read_only: reads.checked,
+    };
+  };
+  const before = given();
+  return {
+    only: () => Object.fromEntries(Object.entries(given()).filter(([field, value]) => String(value) !== String(before[field]))),
+    node: [
+      h("div", { class: "limit-fields" }, numbers.map(([, label, input]) => h("label", {}, label, input))),
+      h("label", {}, "Agents that it may use", templates),
+      h("label", {}, "Expires", expiry),
+      h("label", { class: "row" }, reads, " It only reads"),
+    ],
+  };
+}
+
+/** A moment as the browser's own field writes it, in the time zone of whoever looks. */
+function localMoment(moment) {
+  if (!moment) return "";
+  const at = new Date(moment);
+  return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}
+
+function refused(error, problem) {
+  const param = problem.param ?? errorsOf(problem)[0]?.path;
+  error.textContent = problem.message;
+  error.hidden = false;
+  document.getElementById(`key-${param}`)?.focus();
+}
+
+async function change(one, changed) {
+  const done = await dialog(`Change “${plainLine(one.name, 60)}”`, (close) => {
+    const fields = scopeFields(one);
+    const error = h("p", { class: "field-error", role: "alert", hidden: true });
+    const save = async () => {
+      const changes = fields.only();
+      if (!Object.keys(changes).length) return close(false);
+      try {
+        close(await patch(`${PATH}/${encodeURIComponent(one.id)}`, changes));
+      } catch (problem) {
+        refused(error, problem);
+      }
+    };
+    return h(
+      "form",
+      {
+        class: "stack",
+        onsubmit: (event) => {
+          event.preventDefault();
+          save();
+        },
+      },
+      h("p", { class: "soft" }, "Sessions that wait for a budget go on when it is raised. Days and months are those of UTC."),
+      fields.node,
+      error,
+      h("div", { class: "row end" }, h("button", { class: "button primary" }, "Save")),
+    );
+  });
+  if (!done) return;
+  say("It is changed.");
+  await changed();
 }
 
 async function create(changed) {
@@ -144,23 +256,14 @@ function newKey(close) {
     h("option", { value: "user" }, "user: the owner's sessions"),
     h("option", { value: "admin" }, "admin: everything"),
   );
-  const limits = LIMITS.map(([field, label]) => [
-    field,
-    label,
-    h("input", { type: "number", min: 1, id: `key-${field}`, placeholder: "as the settings say" }),
-  ]);
+  const fields = scopeFields();
   const error = h("p", { class: "field-error", role: "alert", hidden: true });
   const make = async () => {
-    const given = Object.fromEntries(
-      limits.filter(([, , input]) => input.value).map(([field, , input]) => [field, Number(input.value)]),
-    );
+    const asked = { name: name.value.trim(), owner: owner.value.trim(), role: role.value, ...fields.only() };
     try {
-      close(await post(PATH, { name: name.value.trim(), owner: owner.value.trim(), role: role.value, ...given }));
+      close(await post(PATH, asked));
     } catch (problem) {
-      const param = problem.param ?? errorsOf(problem)[0]?.path;
-      error.textContent = problem.message;
-      error.hidden = false;
-      document.getElementById(`key-${param}`)?.focus();
+      refused(error, problem);
     }
   };
   if (me()?.is_open) role.value = "admin";
@@ -183,11 +286,7 @@ function newKey(close) {
     h("label", {}, "Name", name),
     h("label", {}, "Owner: whose sessions, documents and memory it reaches", owner),
     h("label", {}, "Role", role),
-    h(
-      "div",
-      { class: "limit-fields" },
-      limits.map(([, label, input]) => h("label", {}, label, input)),
-    ),
+    fields.node,
     error,
     h("div", { class: "row end" }, h("button", { class: "button primary" }, "Make the key")),
   );
@@ -206,10 +305,18 @@ function showSecret(title, secret) {
 }
 
 async function rotate(one, changed) {
-  const text =
-    "It gets a new secret, and the old one stops to work at once: programs that use it are refused, and browsers that it signed in are signed out.";
-  if (!(await confirmed(`Rotate “${plainLine(one.name, 60)}”?`, text, "Rotate"))) return;
-  const { key } = await post(`${PATH}/${encodeURIComponent(one.id)}/rotate`);
+  const overlap = h("select", { id: "key-overlap" }, OVERLAPS.map(([seconds, text]) => h("option", { value: seconds }, text)));
+  const chosen = await dialog(`Rotate “${plainLine(one.name, 60)}”?`, (close) => [
+    h("p", {}, "It gets a new secret. When the old one stops to work, programs that use it are refused, and browsers that it signed in are signed out."),
+    h("label", {}, "Meanwhile", overlap),
+    h(
+      "div",
+      { class: "row end" },
+      button("Rotate", () => close(overlap.value), { tone: "primary" }),
+    ),
+  ]);
+  if (!chosen) return;
+  const { key } = await post(`${PATH}/${encodeURIComponent(one.id)}/rotate?overlap_seconds=${chosen}`);
   await showSecret(`The new secret of “${plainLine(one.name, 60)}”`, key);
   if (one.id === me()?.key?.id) await signedInWith(key);
   await changed();

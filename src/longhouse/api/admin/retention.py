@@ -1,0 +1,77 @@
+"""Routes of retention: after how many days sessions are erased, by owner and state."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import structlog
+from fastapi import Response
+from pydantic import Field
+
+from longhouse.api import auth, wire
+from longhouse.api.json_route import of_app, strict_router
+from longhouse.store import retention
+from longhouse.store.database import Database
+
+log = structlog.get_logger()
+
+MOST: Final = 36_500
+Days = Annotated[int, Field(strict=True, ge=1, le=MOST)] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RetainDays:
+    """What the settings say."""
+
+    days: int | None = None
+
+
+class PolicyDays(wire.StrictModel):
+    """Days by state; null: such sessions are kept. A state that is left out has the default of the settings."""
+
+    COMPLETED: Days = None
+    FAILED: Days = None
+    CANCELLED: Days = None
+
+
+class NewPolicy(wire.StrictModel):
+    days: PolicyDays
+
+
+EXAMPLE: Final[dict[str, Any]] = {"owner": "shop", "days": {"COMPLETED": 30, "FAILED": 90}}
+LISTED: Final[dict[str, Any]] = {"default_days": None, "data": [EXAMPLE]}
+
+router = strict_router("Admin", auth.admin)
+Db = Annotated[Database, of_app("db")]
+
+
+@router.get("/admin/retention", responses={200: wire.answer("The default and the policies of owners.", LISTED)})
+async def list_policies(db: Db, default: Annotated[RetainDays, of_app("retain_days")]) -> Response:
+    """After how many days sessions are erased: `default_days` of the settings, and the policies of owners."""
+    found = await retention.policies(db)
+    return wire.Json({"default_days": default.days, "data": [_described(*one) for one in found.items()]})
+
+
+@router.put(
+    "/admin/owners/{owner}/retention",
+    openapi_extra=wire.example(days={"COMPLETED": 30, "FAILED": 90}),
+    responses={200: wire.answer("The policy.", EXAMPLE)},
+)
+async def put_policy(caller: auth.Admin, db: Db, owner: wire.Id, asked: NewPolicy) -> Response:
+    """Sets the policy of an owner, in the place of an earlier one; sessions that wait or run never go."""
+    days: Any = asked.days.model_dump(exclude_unset=True)
+    await retention.put(db, owner, days)
+    log.info("retention_changed", by=caller.key, **days)
+    return wire.Json(_described(owner, days))
+
+
+@router.delete("/admin/owners/{owner}/retention", status_code=204)
+async def delete_policy(caller: auth.Admin, db: Db, owner: wire.Id) -> Response:
+    """Takes the policy of an owner away: the default of the settings holds."""
+    if not await retention.remove(db, owner):
+        raise wire.not_found("This owner has no policy of its own.", code="policy_not_found")
+    log.info("retention_changed", by=caller.key)
+    return Response(status_code=204)
+
+
+def _described(owner: str, days: retention.Policy) -> dict[str, Any]:
+    return {"owner": owner, "days": dict(days)}

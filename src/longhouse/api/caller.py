@@ -1,0 +1,80 @@
+"""Who sends a request: its owner and key, and what the key may do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from longhouse.api.rate_limits import Meter
+from longhouse.errors import CallerError
+from longhouse.store import budgets
+from longhouse.store.budgets import SpentBudget
+from longhouse.store.keys import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    owner: str
+    key: str = ""
+    """The id of the API key, part of a client's fingerprint; never the key itself."""
+    role: Role = "user"
+    meter: Meter | None = field(default=None, compare=False, repr=False)
+    """None: no rate limits."""
+    key_name: str = field(default="", compare=False)
+    browser: str = field(default="", compare=False, repr=False)
+    """The digest of the token, where a signed-in browser calls."""
+    key_digest: str = field(default="", compare=False, repr=False)
+    """The digest of the key; empty for the key of the settings."""
+    read_only: bool = False
+    templates: frozenset[str] | None = None
+    """The templates that it may use; None: all."""
+    spent: SpentBudget | None = field(default=None, compare=False, repr=False)
+    """The budget that the key has used up."""
+    budgets: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """Those that the key has, by name."""
+
+    @property
+    def publisher(self) -> str:
+        """The name recorded in the catalog as publisher or decider."""
+        return self.key or self.owner
+
+    @property
+    def decider(self) -> str:
+        """Who answers, decides or cancels, as the journal names it; whom a request names is told beside it."""
+        return self.key or "user"
+
+    def user(self, named: str | None) -> str | None:
+        """The user of a request: the named one; if it names none and no keys are set, the owner, the only person."""
+        return named if self.key or (named and named.strip()) else self.owner
+
+    def may_use(self, template: str) -> bool:
+        return self.templates is None or template in self.templates
+
+    def uses(self, template: str) -> None:
+        """Raises if the key may not use this template."""
+        if self.templates is not None and template not in self.templates:
+            allowed = ", ".join(sorted(self.templates)) or "none"
+            raise CallerError(
+                f"This key may not use the agent {template!r}; it may use: {allowed}.",
+                status=403,
+                code="template_not_allowed",
+                param="model",
+            )
+
+    def spends(self, *, begins_turn: bool = False) -> None:
+        """Raises if the key has no tokens left, or no turns for one that begins."""
+        if self.spent and (begins_turn or self.spent.name.startswith("tokens")):
+            raise over_budget(self.spent)
+
+    async def opens_session(self) -> None:
+        """Counts a new session; raises if the key has reached its limit."""
+        if self.meter:
+            await self.meter.open_session()
+
+
+def over_budget(spent: SpentBudget, then: str = "") -> CallerError:
+    return CallerError(
+        f"{spent.words}{then}.",
+        status=429,
+        kind="insufficient_quota",
+        code=budgets.EXCEEDED,
+        retry_after=spent.seconds,
+    )

@@ -1,0 +1,118 @@
+"""Routes that erase more than a session: a conversation, a user; for an admin, an owner and what is an owner's."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import Path, Query, Response
+from pydantic import Field
+
+from longhouse.api import auth, pagination, wire
+from longhouse.api.admin import docs
+from longhouse.api.caller import Caller
+from longhouse.api.json_route import of_app, strict_router
+from longhouse.errors import CallerError
+from longhouse.runtime.eraser import Eraser
+from longhouse.store.erasure_plan import Plan
+from longhouse.store.erasures import Target
+
+WITHIN: Final = 20.0
+"""Seconds after which the answer is 202, and a worker process goes on."""
+LONGEST_NAME: Final = 512
+COUNTS: Final = {"sessions": 3, "events": 120, "files": 1, "interactions": 14, "passages": 17, "memory_files": 2}
+KEPT: Final[dict[str, Any]] = {"sessions": [], "memory_files": []}
+EXAMPLE: Final[dict[str, Any]] = {
+    "id": "ann", "object": "user.deleted", "deleted": True, "dry_run": False, "counts": COUNTS, "kept": KEPT,
+}  # fmt: skip
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    200: wire.answer("What was erased; with `dry_run`, what would be.", EXAMPLE),
+    202: wire.answer("It takes longer and goes on in the background.", {**EXAMPLE, "deleted": False}),
+    404: docs.error("There is nothing of it.", "There is no such user.", code="user_not_found"),
+}
+
+
+class Asked(wire.StrictModel):
+    dry_run: pagination.YesOrNo = Field("false", description="Whether to count only, and erase nothing")
+
+
+AskedQuery = Annotated[Asked, Query()]
+Held = Annotated[Eraser, of_app("eraser")]
+ConversationId = Annotated[wire.Id, Path(description="The conversation")]
+Owner = Annotated[wire.Id, Path(description="The owner")]
+
+router = strict_router("Erasing", auth.user)
+admin_router = strict_router("Admin", auth.admin)
+
+
+@router.delete("/v1/conversations/{conversation_id}", responses=ANSWERS)
+async def erase_conversation(
+    caller: auth.User, eraser: Held, conversation_id: ConversationId, asked: AskedQuery
+) -> Response:
+    """Erases a conversation: all its sessions, what was added to it, the memory that belongs to it alone."""
+    return await _erase(eraser, Target("conversation", caller.owner, conversation_id), asked)
+
+
+@router.delete("/v1/users/{user:path}", responses=ANSWERS)
+async def erase_user(caller: auth.User, eraser: Held, user: str, asked: AskedQuery) -> Response:
+    """Erases a user of yours: all sessions that were opened for it, with their sub-agents, and its memory."""
+    return await _erase(eraser, Target("user", caller.owner, _name(user)), asked)
+
+
+@admin_router.delete("/admin/owners/{owner}", responses=ANSWERS)
+async def erase_owner(caller: auth.Admin, eraser: Held, owner: Owner, asked: AskedQuery) -> Response:
+    """Erases an owner: its keys at once, then its sessions, users, memory, documents, tools and templates."""
+    if asked.dry_run == "false" and _is_own(caller, owner):
+        raise CallerError(
+            "Your key acts for this owner and would go with it: erase it with a key of another owner, or with"
+            " `longhouse erase owner`.",
+            status=409,
+            code="own_owner",
+        )
+    return await _erase(eraser, Target("owner", owner), asked)
+
+
+@admin_router.delete("/admin/owners/{owner}/conversations/{conversation_id}", responses=ANSWERS)
+async def erase_conversation_of(
+    caller: auth.Admin, eraser: Held, owner: Owner, conversation_id: ConversationId, asked: AskedQuery
+) -> Response:
+    """Erases a conversation of any owner."""
+    return await _erase(eraser, Target("conversation", owner, conversation_id), asked)
+
+
+@admin_router.delete("/admin/owners/{owner}/users/{user:path}", responses=ANSWERS)
+async def erase_user_of(caller: auth.Admin, eraser: Held, owner: Owner, user: str, asked: AskedQuery) -> Response:
+    """Erases a user of any owner."""
+    return await _erase(eraser, Target("user", owner, _name(user)), asked)
+
+
+async def _erase(eraser: Eraser, target: Target, asked: Asked) -> Response:
+    plan = await eraser.plan(target)
+    if not await eraser.is_there(target, plan):
+        raise wire.not_found(f"There is no such {target.kind}.", code=f"{target.kind}_not_found")
+    if asked.dry_run == "true":
+        return wire.Json(_told(target, plan, plan.counts, deleted=False, dry_run=True))
+    erased = await eraser.erase(target, within=WITHIN)
+    body = _told(target, plan, erased.counts, deleted=erased.is_finished)
+    return wire.Json(body, status_code=200 if erased.is_finished else 202)
+
+
+def _told(
+    target: Target, plan: Plan, counts: dict[str, int], *, deleted: bool, dry_run: bool = False
+) -> dict[str, Any]:
+    return {
+        "id": target.name or target.owner,
+        "object": f"{target.kind}.deleted",
+        "deleted": deleted,
+        "dry_run": dry_run,
+        "counts": dict(counts),
+        "kept": {"sessions": plan.kept_sessions, "memory_files": plan.kept_files},
+    }
+
+
+def _is_own(caller: Caller, owner: str) -> bool:
+    """Whether the caller's own key would be deleted; that of the settings, or none, stays."""
+    return caller.owner == owner and bool(caller.key_digest)
+
+
+def _name(user: str) -> str:
+    if not user.strip() or len(user) > LONGEST_NAME or "\x00" in user:
+        raise CallerError("Name a user, as requests name it in `user`.", param="user")
+    return user

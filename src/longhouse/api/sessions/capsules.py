@@ -1,0 +1,174 @@
+"""Makes capsules: a session with all that its requests were made with, in one file; and replays what is in one."""
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fastapi import Response
+
+from longhouse import clock
+from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.agents.template import Template
+from longhouse.agents.tool import Tool
+from longhouse.api import auth, wire
+from longhouse.api.json_route import strict_router
+from longhouse.api.sessions.replay import StepRecord, composed, request_at, steps_from
+from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
+from longhouse.api.sessions.timeline import LineStream
+from longhouse.errors import CallerError
+from longhouse.journal.fold import FOLD_VERSION, blank
+from longhouse.store import archive, journals
+from longhouse.store.archive import Writer
+from longhouse.store.capsules import exporting, format, imported
+from longhouse.store.capsules.format import Manifest, Replayed, SessionLine, TextLine, VersionLine, line
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+
+router = strict_router("Sessions", auth.user)
+
+
+class CapsuleStream(LineStream):
+    """The file, as it is read; a browser saves it."""
+
+    media_type = "application/zip"
+
+
+@router.get(f"{SESSION_PATH}/capsule")
+async def get_capsule(caller: auth.User, sessions: Held, session_id: str) -> Response:
+    """The session and all agents that it called in one file, with the versions of templates and tools, the files and
+    the memory that their requests were made with. `longhouse sessions import` opens it elsewhere, read-only."""
+    row = await sessions.find(caller, session_id)
+    with tempfile.TemporaryDirectory(prefix="longhouse-capsule-") as folder:
+        path = Path(folder) / "capsule"
+        # It is sent as it is written; whoever opens it checks it.
+        if await make(sessions, path, row.id, verify=lambda made: None) is None:
+            raise wire.not_found("There is no such session.", code="session_not_found")
+        file = path.open("rb")  # it outlives its folder, and ends with the stream
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        with file:
+            while piece := await asyncio.to_thread(file.read, archive.PIECE):
+                yield piece
+
+    return CapsuleStream(pieces(), f"{row.id}.capsule")
+
+
+async def make(
+    sessions: Sessions, target: Path, session_id: str, *, verify: Callable[[Path], Any] = format.verify
+) -> Manifest | None:
+    """Writes the capsule of a session to a new file; None if there is no such session."""
+    if await imported.capsule_of(sessions.db, session_id):
+        raise CallerError(
+            "This session was imported from a capsule: pass that file on.", status=409, code="session_read_only"
+        )
+    found = await exporting.tree_of(sessions.db, session_id)
+    if found is None:
+        return None
+    with archive.writing(target, verify) as writer:
+        media_types = await exporting.write_tree(sessions.db, writer, found)
+        parts = _Ingredients(sessions)
+        replays = tuple([await parts.collect(session) for session in found.sessions])
+        await parts.write(writer)
+        manifest = Manifest(
+            made_at=clock.now(), session=session_id, sessions=replays, files=media_types, parts=writer.parts
+        )
+        writer.finish(manifest)
+    return manifest
+
+
+class _Ingredients:
+    """What the requests of sessions were made with."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._templates: dict[tuple[str, int], Template | None] = {}
+        self._tools: dict[tuple[str, int], Tool | None] = {}
+        self._texts: list[TextLine] = []
+
+    async def collect(self, row: SessionLine) -> Replayed:
+        """Composes every request of a session up to its head, and keeps what that took."""
+        requests = same = 0
+        async with aclosing(steps_from(self._sessions.db, row.id, 1)) as steps:
+            async for step in steps:
+                if step.record.seq > row.head:
+                    break
+                requests += 1
+                same += await self._is_same(row, step)
+                await asyncio.sleep(0)  # composing the request of a long session takes milliseconds
+        return await _replayed(self._sessions.db, row.id, row.head, requests, same)
+
+    async def _is_same(self, row: SessionLine, step: StepRecord) -> bool:
+        asked, catalog = step.asked, self._sessions.catalog
+        ref = (row.agent, asked.turn.version)
+        if ref not in self._templates:
+            self._templates[ref] = await catalog.templates.find(*ref)
+        for name, _, version in (offered.rpartition("@") for offered in asked.offered):
+            if (name, int(version)) not in self._tools:
+                self._tools[name, int(version)] = await described(catalog, name, int(version))
+        template = self._templates[ref]
+        if template is None or AgentRegistry.get(template.base_agent_class) is None:
+            return False
+        known = [self._tools[name, int(version)] for name, _, version in (one.rpartition("@") for one in asked.offered)]
+        request, text = await composed(self._sessions.memory, asked, template, [tool for tool in known if tool])
+        if text:
+            self._texts.append(TextLine(session_id=row.id, seq=asked.seq, text=text))
+        return request.digest == asked.replied.digest
+
+    async def write(self, writer: Writer) -> None:
+        catalog = self._sessions.catalog
+        lines = [
+            _version("template", *ref, catalog.templates.encoded(one)) for ref, one in self._templates.items() if one
+        ]
+        for ref in self._tools:
+            if tool := await catalog.tools.find(*ref):
+                lines.append(_version("tool", *ref, catalog.tools.encoded(tool)))
+        writer.put("catalog.jsonl", b"".join(map(line, lines)))
+        writer.put("remembered.jsonl", b"".join(map(line, self._texts)))
+
+
+def _version(kind: Any, name: str, version: int, descriptor: str) -> VersionLine:
+    return VersionLine(kind=kind, name=name, version=version, descriptor=msgspec.Raw(descriptor.encode()))
+
+
+async def described(catalog: Catalog, name: str, version: int) -> Tool | None:
+    """A tool by its description alone: enough for a request, and not for a call."""
+    found = await catalog.tools.find(name, version)
+    return found.tool if found else None
+
+
+async def _replayed(db: Database, session_id: str, head: int, requests: int, same: int) -> Replayed:
+    session = await journals.load_up_to(db, blank(session_id), head)
+    digest = hashlib.sha256(msgspec.json.encode(session)).hexdigest()
+    return Replayed(id=session_id, state=session.state, head=head, fold=digest, requests=requests, same=same)
+
+
+async def replay(sessions: Sessions, session_id: str) -> list[tuple[Replayed, Replayed | None]]:
+    """Folds the journals of a session and of all that it called, and composes their requests again.
+
+    Beside each what it came to where its capsule was made; None for a session of this house, and for one whose capsule
+    was made by a release that folds in another way.
+    """
+    db, found = sessions.db, await exporting.tree_of(sessions.db, session_id)
+    capsule = await imported.capsule_of(db, session_id)
+    manifest = await imported.manifest_of(db, capsule) if capsule else None
+    is_known = manifest is not None and manifest.fold_version == FOLD_VERSION
+    then = {one.id: one for one in manifest.sessions} if manifest and is_known else {}
+    results = []
+    for row in found.sessions if found else ():
+        requests = same = 0
+        async with aclosing(steps_from(db, row.id, 1)) as steps:
+            async for step in steps:
+
+                async def resolve(name: str, version: int) -> Tool | None:
+                    return await described(sessions.catalog, name, version)
+
+                request = await request_at(sessions, resolve, row.agent, step.asked)
+                requests += 1
+                same += request is not None and request.digest == step.asked.replied.digest
+        results.append((await _replayed(db, row.id, row.head, requests, same), then.get(row.id)))
+    return results

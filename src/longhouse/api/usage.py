@@ -1,0 +1,174 @@
+"""What keys and owners have used, on which days and of which models, and what that cost."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from fastapi import Query, Response
+from pydantic import Field
+
+from longhouse import clock
+from longhouse.api import auth, wire
+from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.pagination import Omittable
+from longhouse.errors import CallerError
+from longhouse.prices import Price
+from longhouse.store import budgets, usage
+from longhouse.store.database import Database
+from longhouse.store.usage import Used, UsedOnDay
+
+LONGEST: Final = timedelta(days=400)
+DIGITS: Final = Decimal("0.000001")
+
+COUNTS: Final[dict[str, Any]] = {
+    "turns": 6,
+    "replies": 14,
+    "prompt_tokens": 9_800,
+    "cached_tokens": 6_400,
+    "completion_tokens": 2_600,
+    "total_tokens": 12_400,
+    "cost": 0.00255,
+}
+EXAMPLE: Final[dict[str, Any]] = {
+    "since": "2026-01-01",
+    "until": "2026-01-31",
+    "currency": "USD",
+    "total": COUNTS,
+    "keys": [{"key": "key_0123456789abcdef0123456789abcdef", "name": "the website", "owner": "shop", **COUNTS}],
+    "models": [{"model": "gpt-4o-mini", **{name: value for name, value in COUNTS.items() if name != "turns"}}],
+    "days": [{"day": "2026-01-31", **COUNTS}],
+    "unpriced": [],
+}
+BUDGETS: Final[list[dict[str, Any]]] = [
+    {"budget": "tokens_per_day", "limit": 200_000, "used": 12_400, "full_at": "2026-02-01T00:00:00Z"}
+]
+OWNERS: Final[list[dict[str, Any]]] = [{"owner": "shop", **COUNTS}]
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    of_models: Mapping[str, Price] = field(default_factory=dict)
+    currency: str = "USD"
+
+    def cost(self, rows: Iterable[UsedOnDay]) -> float | None:
+        """What these cost, as far as prices are set; None: none is."""
+        found = [
+            price.of(
+                prompt_tokens=row.used.prompt_tokens,
+                cached_tokens=row.used.cached_tokens,
+                completion_tokens=row.used.completion_tokens,
+            )
+            for row in rows
+            if (price := self.of_models.get(row.model))
+        ]
+        return float(sum(found, Decimal(0)).quantize(DIGITS)) if found else None
+
+
+class Days(wire.StrictModel):
+    since: Omittable[date] = Field(None, description="From this day of UTC on; else since the first of this month")
+    until: Omittable[date] = Field(None, description="Up to this day of UTC, which is included; else up to today")
+
+    @property
+    def span(self) -> tuple[date, date]:
+        return span(self.since, self.until)
+
+
+class DaysOfAll(Days):
+    owner: Omittable[wire.Id] = Field(None, description="Of this owner")
+    key: Omittable[wire.Id] = Field(None, description="Of the key with this id")
+
+
+router = strict_router("Watching", auth.user)
+admin_router = strict_router("Admin", auth.admin)
+Store = Annotated[Database, of_app("db")]
+Priced = Annotated[Prices, of_app("prices")]
+
+
+@router.get(
+    "/v1/usage",
+    responses={200: wire.answer("By key, model and day.", {**EXAMPLE, "budgets": BUDGETS})},
+)
+async def get_usage(caller: auth.User, db: Store, prices: Priced, asked: Annotated[Days, Query()]) -> Response:
+    """What your owner's keys have used: turns, replies of models and tokens, by key, model and day of UTC; and what is
+    left of the budgets of the key that you ask with. Sub-agents count for the key of the turn that they work for."""
+    since, until = asked.span
+    rows = await usage.found(db, since=since, until=until, owner=caller.owner)
+    used = await budgets.used(db, [caller.key]) if caller.budgets else {}
+    told = [
+        {"budget": name, "limit": limit, "used": used[caller.key][name], "full_at": budgets.full_at(name)}
+        for name, limit in caller.budgets.items()
+    ]
+    return wire.Json({**summary(rows, since, until, prices), "budgets": told})
+
+
+@admin_router.get(
+    "/admin/usage", responses={200: wire.answer("By owner, key, model and day.", {**EXAMPLE, "owners": OWNERS})}
+)
+async def get_all_usage(db: Store, prices: Priced, asked: Annotated[DaysOfAll, Query()]) -> Response:
+    """As `/v1/usage`, over all owners, of one owner or of one key."""
+    since, until = asked.span
+    rows = await usage.found(db, since=since, until=until, owner=asked.owner, key=asked.key)
+    return wire.Json({**summary(rows, since, until, prices), "owners": owners(rows, prices)})
+
+
+def span(since: date | None, until: date | None) -> tuple[date, date]:
+    """The days that are meant, the last included; raises for those that are in no order, or too many."""
+    today = clock.now().astimezone(UTC).date()
+    until = until or max(today, since or today)
+    since = since or until.replace(day=1)
+    if not timedelta() <= until - since <= LONGEST:
+        raise CallerError(f"`since` should be before `until`, by {LONGEST.days} days at most.", param="since")
+    return since, until
+
+
+def summary(rows: Sequence[UsedOnDay], since: date, until: date, prices: Prices) -> dict[str, Any]:
+    """These rows by key, model and day; those with most tokens first, and days in their order."""
+    by_key = _grouped(rows, lambda row: (row.key_id, row.key_name, row.owner), prices)
+    by_model = _grouped(
+        [row for row in rows if row.used.replies or row.used.total_tokens], lambda row: row.model, prices
+    )
+    by_day = _grouped(rows, lambda row: row.day, prices)
+    return {
+        "since": since,
+        "until": until,
+        "currency": prices.currency,
+        "total": _counted(rows, prices),
+        "keys": [
+            {"key": key, "name": _name(key, name), "owner": owner, **one}
+            for (key, name, owner), one in _busiest(by_key)
+        ],
+        "models": [
+            {"model": model, **{name: value for name, value in one.items() if name != "turns"}}
+            for model, one in _busiest(by_model)
+        ],
+        "days": [{"day": day, **one} for day, one in sorted(by_day.items())],
+        "unpriced": sorted({row.model for row in rows if row.used.total_tokens} - prices.of_models.keys()),
+    }
+
+
+def owners(rows: Sequence[UsedOnDay], prices: Prices) -> list[dict[str, Any]]:
+    return [{"owner": owner, **one} for owner, one in _busiest(_grouped(rows, lambda row: row.owner, prices))]
+
+
+def _grouped(rows: Iterable[UsedOnDay], by: Callable[[UsedOnDay], Any], prices: Prices) -> dict[Any, dict[str, Any]]:
+    groups: dict[Any, list[UsedOnDay]] = {}
+    for row in rows:
+        groups.setdefault(by(row), []).append(row)
+    return {key: _counted(group, prices) for key, group in groups.items()}
+
+
+def _counted(rows: Sequence[UsedOnDay], prices: Prices) -> dict[str, Any]:
+    total = Used()
+    for row in rows:
+        total.add(row.used)
+    return {**asdict(total), "cost": prices.cost(rows)}
+
+
+def _busiest(groups: Mapping[Any, dict[str, Any]]) -> list[tuple[Any, dict[str, Any]]]:
+    return sorted(groups.items(), key=lambda item: (-item[1]["total_tokens"], item[0]))
+
+
+def _name(key: str, name: str) -> str:
+    return auth.ADMIN_KEY_NAME if key == auth.ADMIN_KEY_ID else name

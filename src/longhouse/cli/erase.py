@@ -1,0 +1,219 @@
+"""`longhouse erase …`: what goes is counted first, asked for, and erased for good; directly in the database."""
+
+import sys
+import uuid
+from collections import Counter
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.template import MemoryScope
+from longhouse.app import TOOLS, open_store, remove_copies
+from longhouse.cli.one_line import plain
+from longhouse.cli.owners import default_owner
+from longhouse.cli.running import add_commands
+from longhouse.cli.session_capsules import SessionId, found
+from longhouse.config.effective import Configured, configure
+from longhouse.errors import SetupError
+from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.inbox import Inbox
+from longhouse.settings import Settings
+from longhouse.store import compaction, memory_files, sessions
+from longhouse.store.database import Database
+from longhouse.store.erasure_plan import Plan
+from longhouse.store.erasures import Target
+from longhouse.store.memory_files import Memories, Scope
+from longhouse.tools.builtin.memory_paths import MemoryRefused, normalised
+
+Owner = Annotated[
+    str | None, typer.Option(help="Whose; by default `local`, while no API key is set: after that, name one.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and erase nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+REST: Final = (
+    "Postgres keeps deleted bytes in free space of its files until something else is written there:"
+    " `longhouse erase compact` takes them out."
+)
+KEY: Final = "cli"
+
+
+async def erase_session(
+    settings: Settings, session_id: SessionId, *, dry_run: DryRun = False, yes: Yes = False
+) -> None:
+    """Erase a session and the sub-agents that it called."""
+    setup = _setup(settings)
+    async with open_store(setup.settings, create=False) as (db, _):
+        session_id = await found(db, session_id)
+        owner = await sessions.owner_of(db, session_id) or ""
+        await _erase(setup, db, Target("session", owner, session_id), dry_run=dry_run, yes=yes)
+
+
+async def erase_conversation(
+    settings: Settings,
+    conversation_id: Annotated[str, typer.Argument(help="The id, as sessions show it.")],
+    owner: Owner = None,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Erase a conversation: all its sessions, what was added to it, the memory that belongs to it alone."""
+    setup = _setup(settings)
+    async with open_store(setup.settings, create=False) as (db, _):
+        target = Target("conversation", await _owner(settings, db, owner), conversation_id)
+        await _erase(setup, db, target, dry_run=dry_run, yes=yes)
+
+
+async def erase_user(
+    settings: Settings,
+    user: Annotated[str, typer.Argument(help="The name, as requests send it in `user`.")],
+    owner: Owner = None,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Erase a user: all sessions that were opened for it, with their sub-agents, and its memory."""
+    if not user.strip():
+        raise SetupError("name a user, as requests send it in `user`.")
+    setup = _setup(settings)
+    async with open_store(setup.settings, create=False) as (db, _):
+        target = Target("user", await _owner(settings, db, owner), user)
+        await _erase(setup, db, target, dry_run=dry_run, yes=yes)
+
+
+async def erase_owner(
+    settings: Settings,
+    owner: Annotated[str, typer.Argument(help="The owner, as `longhouse keys list` shows it.")],
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Erase an owner: its keys, sessions, users, memory, documents, tools and templates."""
+    setup = _setup(settings)
+    async with open_store(setup.settings, create=False) as (db, _):
+        await _erase(setup, db, Target("owner", owner), dry_run=dry_run, yes=yes)
+
+
+async def erase_memory(
+    settings: Settings,
+    path: Annotated[str, typer.Argument(help="The memory file, such as people/ann.md.")],
+    *,
+    owner: Owner = None,
+    user: Annotated[str | None, typer.Option(help="Of this user.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Of this agent.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Of this conversation.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Erase one memory file, or an empty directory. What sessions said of it stays in them."""
+    async with open_store(settings, create=False) as (db, _):
+        memories = Memories(db)
+        # While no API key is set, whoever names no user is the owner.
+        user = user or (await default_owner(settings, db) if owner is None else None)
+        scope = _scope(await _owner(settings, db, owner), user, agent, conversation)
+        try:
+            name = normalised(path)
+        except MemoryRefused as error:
+            raise SetupError(f"the path is refused: {error}.") from None
+        entry = await memories.entry(scope, name) if name else None
+        if entry is None:
+            raise SetupError(f"there is no memory file {path!r} here; --user, --agent and --conversation say whose.")
+        typer.echo(f"{'would erase' if dry_run else 'erases'} {plain(name)} ({entry.size} bytes)")
+        writer = entry.written_by.partition(":")[0]
+        if await sessions.owner_of(db, writer):
+            typer.echo(f"stays: what {writer}, which wrote it last, said of it")
+        if dry_run or not _is_agreed(yes=yes):
+            return
+        verdict = await memories.delete(scope, name, key=f"{KEY}:{uuid.uuid4().hex}")
+    if verdict not in ("done", "repeated"):
+        raise SetupError(f"{name!r} is not erased: it is {verdict.replace('_', ' ')}.")
+    typer.echo(REST)
+
+
+async def compact(settings: Settings, *, yes: Yes = False) -> None:
+    """Take the bytes of erased rows out of the files of Postgres: all tables are written anew, one after another."""
+    async with open_store(settings, create=False) as (db, _):
+        typer.echo("Each table is written anew, and needs its own size of free disk; turns that use it wait meanwhile.")
+        if not _is_agreed(yes=yes):
+            return
+        with Status("", console=Console(stderr=True)) as status:
+            done = await compaction.compact(db, lambda table, nth, of: status.update(f"{table} ({nth + 1} of {of})"))
+    typer.echo(f"{done.tables} tables are written anew")
+    for problem in done.left:
+        typer.echo(f"longhouse: {problem}", err=True)
+    if done.left:
+        raise typer.Exit(1)
+
+
+async def _erase(setup: Configured, db: Database, target: Target, *, dry_run: bool, yes: bool) -> None:
+    # Nobody follows this process: workers and gateways find what was erased in the database.
+    eraser = Eraser(Inbox(db, Bus()))
+    plan = await eraser.plan(target)
+    if not await eraser.is_there(target, plan):
+        raise SetupError(f"there is no {target.kind} {target.name or target.owner!r}: nothing is erased.")
+    _tell("would erase" if dry_run else "erases", plan.counts)
+    _tell_kept(plan)
+    if dry_run or not _is_agreed(yes=yes):
+        return
+    with Status("erasing", console=Console(stderr=True)) as status:
+        erased = await eraser.erase(target, progress=lambda counts: status.update(f"erased {_counted(counts)}"))
+        trouble = await remove_copies(setup, db)
+    _tell("erased", erased.counts)
+    if trouble:
+        typer.echo(f"longhouse: {trouble}", err=True)
+    typer.echo(REST)
+
+
+def _tell(verb: str, counts: Counter[str]) -> None:
+    typer.echo(f"{verb} {_counted(counts) or 'nothing more'}")
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
+
+
+def _tell_kept(plan: Plan) -> None:
+    for one in plan.kept_sessions:
+        typer.echo(f"stays: {one}, a session of others in which this user spoke too")
+    for path in plan.kept_files:
+        typer.echo(f"stays: memory file {plain(path)}, which others wrote too")
+
+
+def _is_agreed(*, yes: bool) -> bool:
+    """Asks, where somebody can answer."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise SetupError("nothing is erased: say --yes where nobody can be asked, or --dry-run to see what would go.")
+    return typer.confirm("Erase it for good?")
+
+
+async def _owner(settings: Settings, db: Database, owner: str | None) -> str:
+    owner = owner or await default_owner(settings, db)
+    if owner is None:
+        raise SetupError("name the owner with --owner; `longhouse keys list` shows them.")
+    return owner
+
+
+def _scope(owner: str, user: str | None, agent: str | None, conversation: str | None) -> Scope:
+    """The scope that these names mean, as over HTTP."""
+    kind: MemoryScope = "agent" if agent else "conversation" if conversation else "owner"
+    if kind == "agent" and not user and not conversation:
+        raise SetupError("name a --user or a --conversation: without either, files of an agent are nobody's.")
+    return memory_files.scope_for(kind, owner, user, agent or "", conversation or "")
+
+
+def _setup(settings: Settings) -> Configured:
+    """With the folders that the files name: copies are removed there too."""
+    return configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+
+
+cli = typer.Typer(
+    help="Erase a session, a conversation, a user, an owner or one memory, for good.", no_args_is_help=True
+)
+add_commands(cli, {"session": erase_session, "conversation": erase_conversation, "user": erase_user})
+add_commands(cli, {"owner": erase_owner, "memory": erase_memory, "compact": compact})

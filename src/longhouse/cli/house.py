@@ -1,0 +1,31 @@
+"""Opens the database of a house as it is, without bringing its schema up to date."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from longhouse.errors import SetupError
+from longhouse.settings import Settings
+from longhouse.store.database import Database, open_database
+from longhouse.store.postgres import Postgres, open_postgres
+
+
+@asynccontextmanager
+async def open_as_it_is(
+    settings: Settings, *, create: bool = False, restores: bool = False
+) -> AsyncIterator[tuple[Database, Postgres | None]]:
+    """The external Postgres, or the embedded one, which must exist unless it is to be created."""
+    schema = settings.database_schema
+    if settings.database_url:
+        async with open_database(settings.database_url.get_secret_value(), schema=schema) as db:
+            yield db, None
+        return
+    if not create and not (settings.data_dir / "postgres").is_dir():
+        raise SetupError(
+            f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
+            " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
+        )
+    async with (
+        open_postgres(settings.data_dir, binaries=settings.pg_bin, restores=restores) as postgres,
+        open_database(postgres.dsn, schema=schema) as db,
+    ):
+        yield db, postgres

@@ -1,0 +1,153 @@
+"""Budgets of keys: tokens and turns in a day or a month of UTC.
+
+A session whose key has used one up waits until it is full again, or raised; nobody holds it meanwhile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from longhouse import clock
+from longhouse.store.database import Database, Transaction
+
+EXCEEDED: Final = "budget_exceeded"
+NAMES: Final = ("tokens_per_month", "tokens_per_day", "turns_per_month", "turns_per_day")
+"""In the order in which they are looked at. Tokens come first: without them nothing goes on, and without turns what has
+begun does; and a month lasts longer than a day."""
+
+_TODAY: Final = "(now() AT TIME ZONE 'UTC')::date"
+_MONTH: Final = "date_trunc('month', now() AT TIME ZONE 'UTC')::date"
+# What the key `k` has used, with what this very statement adds.
+_TOTALS: Final = f"""
+    SELECT COALESCE(sum(tokens) FILTER (WHERE day = {_TODAY}), 0) + {{tokens}} AS tokens_per_day,
+           COALESCE(sum(tokens), 0) + {{tokens}} AS tokens_per_month,
+           COALESCE(sum(turns) FILTER (WHERE day = {_TODAY}), 0) + {{turns}} AS turns_per_day,
+           COALESCE(sum(turns), 0) + {{turns}} AS turns_per_month
+    FROM (
+        SELECT day, total_tokens AS tokens, turns FROM usage_days WHERE key_id = k.id AND day >= {_MONTH}
+        UNION ALL
+        SELECT (at AT TIME ZONE 'UTC')::date, total_tokens, turns FROM usage_lately
+        WHERE key_id = k.id AND at >= {_MONTH}::timestamp AT TIME ZONE 'UTC'
+    ) counted
+"""
+_NOW: Final = _TOTALS.format(tokens="0", turns="0")
+_SPENT: Final = "CASE " + " ".join(f"WHEN k.{name} <= u.{name} THEN '{name}'" for name in NAMES) + " END"
+_HAS_SOME: Final = f"COALESCE(k.{', k.'.join(NAMES)}) IS NOT NULL"
+_LIMIT: Final = "CASE {budget} " + " ".join(f"WHEN '{name}' THEN k.{name}" for name in NAMES) + " END"
+
+
+def spent_of(key: str, *, tokens: str = "0", turns: str = "0") -> str:
+    """SQL: the budget that the key has used up, or NULL; a key without budgets costs one look at its row."""
+    totals = _TOTALS.format(tokens=tokens, turns=turns)
+    return f"(SELECT {_SPENT} FROM api_keys k CROSS JOIN LATERAL ({totals}) u WHERE k.id = {key} AND {_HAS_SOME})"
+
+
+# The key is locked until the pause is committed, so that whoever raises its budget finds the session; and the budget is
+# that of the locked row, not the one that this statement saw at first.
+PAUSE: Final = f"""
+WITH locked AS MATERIALIZED (
+    SELECT k.* FROM api_keys k WHERE k.id = (SELECT key_id FROM sessions WHERE id = :session) FOR SHARE OF k
+), spent AS MATERIALIZED (
+    SELECT found.* FROM (
+        SELECT {_SPENT} AS budget, {_LIMIT.format(budget=_SPENT)} AS most FROM locked k CROSS JOIN LATERAL ({_NOW}) u
+    ) found WHERE found.budget IS NOT NULL AND (:begins OR found.budget LIKE 'tokens%')
+), moved AS (
+    UPDATE sessions s SET holder = NULL, due = false, paused = spent.budget,
+        paused_at = COALESCE(s.paused_at, now()), wake_at = (
+        CASE WHEN spent.budget LIKE '%month' THEN {_MONTH} + interval '1 month' ELSE {_TODAY} + interval '1 day' END
+    ) AT TIME ZONE 'UTC'
+    FROM spent WHERE s.id = :session AND s.fence = :fence AND s.head = :head
+    RETURNING s.id
+)
+SELECT budget, most, EXISTS (SELECT FROM moved) AS is_paused FROM spent
+"""
+# Sub-agents wait for the budget of the same key.
+PAUSED: Final = f"""
+    SELECT s.paused, {_LIMIT.format(budget="s.paused")} AS most, s.wake_at FROM sessions top
+    JOIN sessions s ON s.owner = top.owner AND s.conversation_id = top.conversation_id
+    JOIN api_keys k ON k.id = s.key_id
+    WHERE top.id = :session AND (s.id = top.id OR s.side = 'sub' AND s.key_id = top.key_id)
+      AND s.paused IS NOT NULL AND NOT s.due
+    ORDER BY s.id = top.id DESC LIMIT 1
+"""
+# Sessions are locked in the order in which all others do.
+RESUME: Final = """
+    UPDATE sessions SET due = true, wake_at = NULL, queued_at = now()
+    WHERE id IN (
+        SELECT id FROM sessions WHERE key_id = :key AND paused IS NOT NULL AND NOT due AND waits_for IS NULL
+        ORDER BY id FOR UPDATE
+    )
+"""
+USED: Final = f"""
+    SELECT k.id, {", ".join(f"u.{name}::bigint" for name in NAMES)}
+    FROM unnest(:keys::text[]) AS k (id) CROSS JOIN LATERAL ({_NOW}) u
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SpentBudget:
+    """A budget that is used up."""
+
+    name: str
+    limit: int | None
+    """None: it was taken away just now."""
+    until: datetime
+    """When it is full again."""
+
+    @property
+    def words(self) -> str:
+        what, _, period = self.name.partition("_per_")
+        of = f" of {self.limit:,} {what} a {period}" if self.limit else ""
+        return f"This key has used up its budget{of}, which is full again on {self.until:%Y-%m-%d %H:%M} UTC"
+
+    @property
+    def seconds(self) -> int:
+        return max(1, round((self.until - clock.now()).total_seconds()))
+
+
+def spent_budget(name: str, limit: int | None) -> SpentBudget:
+    return SpentBudget(name, limit, full_at(name))
+
+
+def full_at(name: str, now: datetime | None = None) -> datetime:
+    """When the budget of this name is full again: at the end of the day, or of the month, of UTC."""
+    midnight = (now or clock.now()).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if name.endswith("day"):
+        return midnight + timedelta(days=1)
+    return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What came of an attempt to let a session wait for a budget."""
+
+    spent: SpentBudget
+    is_paused: bool
+    """False: its head moved, or the lease is lost."""
+
+
+async def pause(db: Database, session_id: str, *, fence: int, head: int, begins: bool) -> Pause | None:
+    """Releases a session until the budget of its key is full again; None if the budget is not used up.
+
+    `begins`: a turn of a client would begin, for which a budget of turns counts too.
+    """
+    row = await db.row(PAUSE, session=session_id, fence=fence, head=head, begins=begins)
+    return Pause(spent_budget(row["budget"], row["most"]), row["is_paused"]) if row else None
+
+
+async def paused(db: Database, session_id: str) -> SpentBudget | None:
+    """The budget for which the session waits, or one of its sub-agents."""
+    row = await db.row(PAUSED, session=session_id)
+    return SpentBudget(row["paused"], row["most"], row["wake_at"]) if row and row["wake_at"] else None
+
+
+async def resume(tx: Transaction, key_id: str) -> None:
+    """Wakes the sessions that wait for a budget of this key: they look at it again."""
+    await tx.run(RESUME, key=key_id)
+
+
+async def used(db: Database, keys: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Key -> what it has used of each budget, whether it is limited or not."""
+    rows = await db.rows(USED, keys=list(keys))
+    return {row["id"]: {name: row[name] for name in NAMES} for row in rows}

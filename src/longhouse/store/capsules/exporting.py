@@ -1,0 +1,84 @@
+"""Reads what a capsule is made of: a session, all that it has called, and their files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+import msgspec
+
+from longhouse.store import erasure
+from longhouse.store.archive import Writer
+from longhouse.store.capsules.format import DelegationLine, EventLine, SessionLine, line
+from longhouse.store.database import Database
+from longhouse.store.delegation import tree
+
+PAGE: Final = 500
+
+SESSIONS: Final = """
+    SELECT id, owner, "user", conversation_id, side, agent, label, parent, head, state, version, trace_id, task,
+           created_at, updated_at
+    FROM sessions WHERE id = ANY(:ids) ORDER BY id
+"""
+EVENTS: Final = """
+    SELECT seq, at, trace_id, worker, fence, body, body_digest FROM journal
+    WHERE session_id = :session AND seq > :after AND seq <= :head ORDER BY seq LIMIT :limit
+"""
+DELEGATIONS: Final = """
+    SELECT d.parent, d.call, d.child, d.prompt, d.trace, d.outcome, d.at,
+           ARRAY(SELECT a.call FROM awaits a WHERE a.parent = d.parent AND a.awaited = d.call ORDER BY a.call) AS awaits
+    FROM delegations d WHERE d.parent = ANY(:ids) AND d.child = ANY(:ids) ORDER BY d.parent, d.call
+"""
+FILE: Final = "SELECT media_type, content FROM files WHERE digest = :digest"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTree:
+    """A session and all that it has called, up to heads that fit together."""
+
+    top: str
+    sessions: Sequence[SessionLine]
+
+    @property
+    def ids(self) -> list[str]:
+        return [one.id for one in self.sessions]
+
+
+async def tree_of(db: Database, session_id: str) -> SessionTree | None:
+    """The tree below a session; None if it was erased meanwhile."""
+    ids = sorted(await tree.ever_called(db, session_id))
+    rows = [SessionLine(**dict(row)) for row in await db.rows(SESSIONS, ids=ids)]
+    return SessionTree(session_id, rows) if any(row.id == session_id for row in rows) else None
+
+
+async def write_tree(db: Database, writer: Writer, found: SessionTree) -> dict[str, str]:
+    """Writes rows, events, delegations and files of a tree; returns the media types of the files."""
+    writer.put("sessions.jsonl", b"".join(map(line, found.sessions)))
+    with writer.part("journal.jsonl") as part:
+        for session in found.sessions:
+            seq = 0
+            while page := await db.rows(EVENTS, session=session.id, after=seq, head=session.head, limit=PAGE):
+                part.write(b"".join(line(_event(session.id, row)) for row in page))
+                seq = page[-1]["seq"]
+    heads = {one.id: one.head for one in found.sessions}
+    rows = await db.rows(DELEGATIONS, ids=found.ids)
+    known = [_delegation(row) for row in rows if row["prompt"] <= heads[row["child"]]]
+    writer.put("delegations.jsonl", b"".join(map(line, known)))
+    media_types = {}
+    for row in await db.rows(erasure.FILES, ids=found.ids):
+        if kept := await db.row(FILE, digest=row["digest"]):
+            media_types[row["digest"]] = kept["media_type"]
+            writer.put(f"files/{row['digest']}", kept["content"])
+    return media_types
+
+
+def _event(session_id: str, row: asyncpg.Record) -> EventLine:
+    # A line end within JSON can only be a space between its parts.
+    body = msgspec.Raw(row["body"].replace("\n", " ").encode())
+    fields = {name: row[name] for name in ("seq", "at", "trace_id", "worker", "fence", "body_digest")}
+    return EventLine(session_id=session_id, body=body, **fields)
+
+
+def _delegation(row: asyncpg.Record) -> DelegationLine:
+    outcome = msgspec.Raw((row["outcome"] or "null").replace("\n", " ").encode())
+    return DelegationLine(**{**dict(row), "outcome": outcome, "awaits": tuple(row["awaits"])})

@@ -1,0 +1,166 @@
+"""Writes the sessions of a capsule into a house, all or none; what they say of themselves is checked first."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import asyncpg
+import msgspec
+
+from longhouse.errors import SetupError, UnknownShape
+from longhouse.journal import events
+from longhouse.store import archive, files
+from longhouse.store.archive import Archive
+from longhouse.store.capsules.format import DelegationLine, EventLine, Manifest, SessionLine, TextLine, VersionLine
+from longhouse.store.database import Database, Transaction
+
+LONGEST_ID: Final = 300
+PAGE: Final = 500
+L = TypeVar("L", bound=msgspec.Struct)
+
+THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id LIMIT 1"
+ADD_SESSION: Final = """
+    INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, parent, head, state, version,
+                          trace_id, task, created_at, updated_at, due, capsule, capsule_head)
+    VALUES (:id, :owner, :user, :conversation_id, :side, :agent, :label, :parent, :head, :state, :version, :trace_id,
+            :task, :created_at, :updated_at, false, :capsule, :head)
+"""
+ADD_EVENTS: Final = """
+    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, worker, fence, append_id,
+                         nth, body, body_digest, at)
+    SELECT :session, e.seq, :conversation, e.trace, e.kind, e.call, e.reply, e.worker, e.fence, gen_random_uuid(), 1,
+           e.body, e.digest, e.at
+    FROM unnest(:seqs::bigint[], :traces::text[], :kinds::text[], :calls::text[], :replies::text[], :workers::text[],
+                :fences::bigint[], :bodies::json[], :digests::text[], :ats::timestamptz[])
+         AS e (seq, trace, kind, call, reply, worker, fence, body, digest, at)
+"""
+ADD_DELEGATION: Final = """
+    INSERT INTO delegations (parent, call, child, prompt, trace, outcome, at)
+    VALUES (:parent, :call, :child, :prompt, :trace, :outcome, :at)
+"""
+ADD_AWAIT: Final = "INSERT INTO awaits (parent, call, awaited) VALUES (:parent, :call, :awaited)"
+ADD_CAPSULE: Final = "INSERT INTO capsules (id, manifest) VALUES (:id, :manifest)"
+ADD_VERSION: Final = """
+    INSERT INTO capsule_versions (capsule, kind, name, version, descriptor)
+    VALUES (:capsule, :kind, :name, :version, :descriptor)
+"""
+ADD_TEXT: Final = "INSERT INTO capsule_texts (session_id, seq, text) VALUES (:session, :seq, :text)"
+# Nobody can answer in it: it stands in no list of open questions.
+ASKS_NOBODY: Final = "DELETE FROM asking_sessions WHERE id = ANY(:ids)"
+
+
+async def bring(db: Database, capsule: Archive[Manifest]) -> list[str]:
+    """Writes the sessions of a verified capsule into this house, all or none; returns their ids."""
+    try:
+        content = _Content.of(capsule)
+    except (msgspec.DecodeError, UnknownShape) as error:
+        raise SetupError(
+            f"{capsule.path} cannot be read by this Longhouse ({error}): use Longhouse "
+            f"{capsule.manifest.longhouse[:40]} or newer."
+        ) from error
+    ids = [session.id for session in content.sessions]
+
+    async def write(tx: Transaction) -> None:
+        if there := await tx.value(THERE, ids=ids):
+            raise SetupError(f"This house has the session {there} already: nothing was imported.")
+        await content.write(tx, capsule.manifest)
+        await tx.run(ASKS_NOBODY, ids=ids)
+
+    try:
+        await db.together(write)
+    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+        raise SetupError(f"{capsule.path} is no capsule that fits together: {error.args[0]}.") from error
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The parts of a capsule, decoded and checked."""
+
+    sessions: Sequence[SessionLine]
+    journals: Mapping[str, Sequence[tuple[EventLine, events.Event]]]
+    delegations: Sequence[DelegationLine]
+    versions: Sequence[VersionLine]
+    texts: Sequence[TextLine]
+    files: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, capsule: Archive[Manifest]) -> "_Content":
+        found, manifest = list(_lines(capsule, "sessions.jsonl", SessionLine)), capsule.manifest
+        contents = {digest: capsule.read(f"files/{digest}") for digest in manifest.files}
+        journals: dict[str, list[tuple[EventLine, events.Event]]] = {one.id: [] for one in found}
+        for one in _lines(capsule, "journal.jsonl", EventLine):
+            body = contents[one.body_digest] if one.body_digest in contents else bytes(one.body)
+            journals.setdefault(one.session_id, []).append((one, events.decode(body)))
+        is_whole = (
+            manifest.session in journals
+            and journals.keys() == {one.id for one in found}
+            and all(one.id.isprintable() and len(one.id) <= LONGEST_ID for one in found)
+            and all([line.seq for line, _ in journals[one.id]] == [*range(1, one.head + 1)] for one in found)
+            # A file is known by its digest everywhere in a house.
+            and all(files.digest_of(content) == digest for digest, content in contents.items())
+        )
+        if not is_whole:
+            raise archive.damaged(capsule.path, "its journals")
+        return cls(
+            found,
+            journals,
+            list(_lines(capsule, "delegations.jsonl", DelegationLine)),
+            list(_lines(capsule, "catalog.jsonl", VersionLine)),
+            list(_lines(capsule, "remembered.jsonl", TextLine)),
+            contents,
+        )
+
+    async def write(self, tx: Transaction, manifest: Manifest) -> None:
+        # An owner of its own: nobody's conversations, memory or searches ever meet what came from elsewhere.
+        owner, capsule = owner_of(manifest.session), manifest.session
+        for digest, content in self.files.items():
+            await tx.run(files.PUT, digest=digest, media_type=manifest.files[digest], content=content)
+        for session in self.sessions:
+            given = {**msgspec.structs.asdict(session), "owner": owner, "capsule": capsule}
+            await tx.run(ADD_SESSION, **given)
+            lines = self.journals[session.id]
+            for start in range(0, len(lines), PAGE):
+                columns = _columns(lines[start : start + PAGE])
+                await tx.run(ADD_EVENTS, session=session.id, conversation=session.conversation_id, **columns)
+        await tx.run(ADD_CAPSULE, id=capsule, manifest=msgspec.json.encode(manifest).decode())
+        for one in self.delegations:
+            fields = msgspec.structs.asdict(one)
+            awaits, outcome = fields.pop("awaits"), fields.pop("outcome")
+            await tx.run(
+                ADD_DELEGATION, **fields, outcome=None if bytes(outcome) == b"null" else bytes(outcome).decode()
+            )
+            for call in awaits:
+                await tx.run(ADD_AWAIT, parent=one.parent, call=call, awaited=one.call)
+        for version in self.versions:
+            fields = msgspec.structs.asdict(version) | {"descriptor": bytes(version.descriptor).decode()}
+            await tx.run(ADD_VERSION, capsule=capsule, **fields)
+        for text in self.texts:
+            await tx.run(ADD_TEXT, session=text.session_id, seq=text.seq, text=text.text)
+
+
+def _lines(capsule: Archive[Manifest], name: str, kind: type[L]) -> Iterator[L]:
+    decoder = msgspec.json.Decoder(kind)
+    return (decoder.decode(one) for one in capsule.read(name).splitlines() if one)
+
+
+def _columns(lines: Iterable[tuple[EventLine, events.Event]]) -> dict[str, list[Any]]:
+    """Events as the array parameters of a statement; what is found by columns is taken from the events themselves."""
+    given = list(lines)
+    return {
+        "seqs": [one.seq for one, _ in given],
+        "ats": [one.at for one, _ in given],
+        "traces": [one.trace_id for one, _ in given],
+        "workers": [one.worker for one, _ in given],
+        "fences": [one.fence for one, _ in given],
+        "digests": [one.body_digest for one, _ in given],
+        "bodies": [bytes(one.body).decode() for one, _ in given],
+        "kinds": [events.kind_of(event) for _, event in given],
+        "calls": [events.call_of(event) for _, event in given],
+        "replies": [events.reply_to_of(event) for _, event in given],
+    }
+
+
+def owner_of(session_id: str) -> str:
+    """The owner of sessions that came in the capsule of this session."""
+    return f"capsule:{session_id}"

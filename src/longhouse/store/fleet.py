@@ -1,0 +1,50 @@
+"""What operators watch of all processes together, counted at a bounded cost."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from longhouse.store import places
+from longhouse.store.database import Database
+
+MOST_COUNTED: Final = 100_000
+MOST_ASKING: Final = 10_000
+"""Sessions with a question without a deadline that are looked at: each is one step in an index."""
+
+# A question of a session that waits for approval and has no deadline is none about an approval: a worker was lost, or a
+# result. LIMIT keeps the planner from reading all sessions.
+COUNTS: Final = """
+    SELECT w.workers, w.slots, (
+        SELECT count(*)::int FROM (
+            SELECT FROM sessions s
+            WHERE s.due AND (s.holder IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder)) LIMIT :most
+        ) due
+    ) AS without_worker, (
+        SELECT count(*)::int FROM (
+            SELECT id FROM asking_sessions WHERE due_by = '9999-12-31 00:00:00+00' LIMIT :most_asking
+        ) a CROSS JOIN LATERAL (SELECT FROM sessions WHERE id = a.id AND state = 'WAITING_FOR_APPROVAL' LIMIT 1) s
+    ) AS in_doubt
+    FROM (
+        SELECT count(*)::int AS workers, COALESCE(sum(slots), 0)::int AS slots
+        FROM workers WHERE beat_at > now() - interval '10 seconds'
+    ) w
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCounts:
+    workers: int
+    slots: int
+    """Sessions that these workers can advance at once."""
+    without_worker: int
+    """Sessions that could go on, and that no worker has taken."""
+    in_doubt: int
+    """Sessions that wait for a person to say what became of a call, or whether a step is tried again."""
+    waiting_for_place: Mapping[str, int] = field(default_factory=dict)
+    """Limit -> sessions."""
+
+
+async def counts(db: Database) -> FleetCounts:
+    row = await db.row(COUNTS, most=MOST_COUNTED, most_asking=MOST_ASKING)
+    assert row is not None
+    return FleetCounts(**row, waiting_for_place=await places.waiting(db))

@@ -1,0 +1,141 @@
+"""What keys and owners have used: counted with the appends that say so, and kept by days of UTC."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+from longhouse.journal import events
+from longhouse.journal.events import Event, Usage
+from longhouse.store.database import Database
+
+AT_ONCE: Final = 20_000
+"""Rows that are added to the days at once."""
+
+_COUNTS: Final = "turns, replies, prompt_tokens, cached_tokens, completion_tokens, total_tokens"
+_SUMS: Final = ", ".join(f"sum({name})::bigint AS {name}" for name in _COUNTS.split(", "))
+
+# A part of the append's statement. Replies that were discarded, summaries and titles name no model: they are by that of
+# the session's last reply.
+WRITE: Final = f"""
+    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
+    SELECT COALESCE(moved.key_id, ''), moved.owner, CASE WHEN used.model <> '' OR used.total = 0 THEN used.model
+        ELSE COALESCE((
+            SELECT j.body ->> 'model' FROM journal j
+            WHERE j.session_id = moved.id AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
+        ), '') END, used.turns, used.replies, used.prompt, used.cached, used.completion, used.total
+    FROM moved, unnest(:used_models::text[], :used_turns::bigint[], :used_replies::bigint[], :used_prompt::bigint[],
+                       :used_cached::bigint[], :used_completion::bigint[], :used_total::bigint[])
+         AS used (model, turns, replies, prompt, cached, completion, total)
+"""
+# Two processes may do it at once: each takes rows of its own, and both lock days in the same order.
+ROLL_UP: Final = f"""
+WITH taken AS (
+    DELETE FROM usage_lately WHERE id IN (
+        SELECT id FROM usage_lately ORDER BY id LIMIT {AT_ONCE} FOR UPDATE SKIP LOCKED
+    ) RETURNING *
+)
+INSERT INTO usage_days AS d (key_id, day, owner, model, {_COUNTS})
+SELECT key_id, (at AT TIME ZONE 'UTC')::date AS day, owner, model, {_SUMS} FROM taken
+GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+ON CONFLICT (key_id, day, owner, model) DO UPDATE SET
+    {", ".join(f"{name} = d.{name} + EXCLUDED.{name}" for name in _COUNTS.split(", "))}
+"""
+FOUND: Final = f"""
+    SELECT u.key_id, COALESCE(k.name, ''), u.owner, u.model, u.day, {_SUMS} FROM (
+        SELECT key_id, owner, model, day, {_COUNTS} FROM usage_days
+        WHERE (:owner::text IS NULL OR owner = :owner) AND (:key::text IS NULL OR key_id = :key)
+          AND day BETWEEN :since AND :until
+        UNION ALL
+        SELECT key_id, owner, model, (at AT TIME ZONE 'UTC')::date, {_COUNTS} FROM usage_lately
+        WHERE (:owner::text IS NULL OR owner = :owner) AND (:key::text IS NULL OR key_id = :key)
+          AND (at AT TIME ZONE 'UTC')::date BETWEEN :since AND :until
+    ) u LEFT JOIN api_keys k ON k.id = u.key_id
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 5, 3, 1, 4
+"""
+
+
+@dataclass(slots=True)
+class Used:
+    """What was used of one model."""
+
+    turns: int = 0
+    """Turns of sessions that a client talks to; those of sub-agents are parts of them."""
+    replies: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of `prompt_tokens` that the model's cache knew."""
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+    def add(self, other: "Used") -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class UsedOnDay:
+    key_id: str
+    """Empty: no keys were set."""
+    key_name: str
+    owner: str
+    model: str
+    """Empty: the model did not say its name."""
+    day: date
+    used: Used
+
+
+def used_by(new: Iterable[Event], *, is_root: bool) -> dict[str, Used]:
+    """Model -> what these events say was used; empty: a model that is not named. Results of sub-agents carry what was
+    counted in their own sessions."""
+    found: dict[str, Used] = {}
+    for event in new:
+        match event:
+            case events.Started() if is_root:
+                _of(found, "").turns += 1
+            case events.Replied():
+                used = _of(found, event.model)
+                used.replies += 1
+                _charge(used, event.usage)
+            case events.Spent() | events.Condensed() if event.usage and event.usage.total_tokens:
+                _charge(_of(found, ""), event.usage)
+    return found
+
+
+def columns(used: dict[str, Used]) -> dict[str, Sequence[str | int]]:
+    """The parameters of `WRITE`."""
+    rows = used.values()
+    return {
+        "used_models": list(used),
+        "used_turns": [one.turns for one in rows],
+        "used_replies": [one.replies for one in rows],
+        "used_prompt": [one.prompt_tokens for one in rows],
+        "used_cached": [one.cached_tokens for one in rows],
+        "used_completion": [one.completion_tokens for one in rows],
+        "used_total": [one.total_tokens for one in rows],
+    }
+
+
+def _of(found: dict[str, Used], model: str) -> Used:
+    return found.setdefault(model, Used())
+
+
+def _charge(used: Used, usage: Usage | None) -> None:
+    if usage:
+        used.prompt_tokens += usage.prompt_tokens
+        used.cached_tokens += usage.cached_tokens
+        used.completion_tokens += usage.completion_tokens
+        used.total_tokens += usage.total_tokens
+
+
+async def roll_up(db: Database) -> None:
+    """Adds what was written lately to the days: sums stay short."""
+    await db.run(ROLL_UP)
+
+
+async def found(
+    db: Database, *, since: date, until: date, owner: str | None = None, key: str | None = None
+) -> list[UsedOnDay]:
+    """What was used on these days, the last included, of one owner or of all."""
+    rows = await db.rows(FOUND, since=since, until=until, owner=owner, key=key)
+    return [UsedOnDay(key, name, whose, model, day, Used(*used)) for key, name, whose, model, day, *used in rows]

@@ -1,0 +1,127 @@
+"""What a key may do: until when, only reading, which agents; and a new secret while the old one is still in use."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from attack_helpers import CHAT, ask, chat
+from key_helpers import Client, admin_of, client_of, keyed, methods_of, routes_of
+
+from delegating_server import agent, answer, cast, in_steps, requests_of
+from delegating_server import ask as delegate
+from longhouse import clock
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.api.auth import READING_PATHS
+from longhouse.models.scripted import call
+from server_helpers import AGENT, Serving, content, dictated, sse
+
+OPEN = ("/health", "/ready", "/console/session")
+
+
+async def rotated(client: Client, overlap: int) -> Client:
+    path = f"/admin/keys/{client.id}/rotate?overlap_seconds={overlap}"
+    async with admin_of(client.house).ask("POST", path) as response:
+        made = await response.json()
+        assert response.status == 200, made
+        assert (made["former_until"] is not None) == (overlap > 0)
+        return Client(client.house, made["key"], client.id)
+
+
+async def test_a_key_is_rotated_under_a_live_stream(serving: Serving) -> None:
+    async with dictated() as model, keyed(serving, llm_base_url=model.url) as house:
+        old = await client_of(house, "ann")
+        async with old.streaming(CHAT, chat(stream=True)) as talk:
+            told = sse(talk)
+            session_id = (await anext(told)).json["model"]
+            pen = await model.asked()
+            new = await rotated(old, 3600)
+            assert [await one.status("GET", "/v1/models") for one in (old, new)] == [200, 200]
+            # The overlap is over: nothing new begins with the old secret, and what was begun goes on to its end.
+            await house.db.run("UPDATE api_keys SET former_until = now() WHERE id = :id", id=old.id)
+            assert [await one.status("GET", "/v1/models") for one in (old, new)] == [401, 200]
+            await house.app.authenticator.watch()
+            pen.call("finalanswertool", '{"answer": "Done."}')
+            pen.end()
+            async with asyncio.timeout(20):
+                assert [one.data async for one in told][-1] == "[DONE]"
+        assert (await new.got(f"/v1/sessions/{session_id}"))["result"] == "Done."
+        # Without an overlap, as for a secret that others have seen, everything with it ends at once.
+        async with new.streaming(f"/v1/sessions/{session_id}/events?until=never&after=now") as watched:
+            last = await rotated(new, 0)
+            async with asyncio.timeout(20):
+                assert [one.json async for one in sse(watched)][-1]["error"]["code"] == "invalid_api_key"
+        assert [await one.status("GET", "/v1/models") for one in (old, new, last)] == [401, 401, 200]
+
+
+async def test_an_expired_key_is_refused_in_one_sentence_and_its_streams_end(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        later = (clock.now() + timedelta(days=1)).isoformat()
+        ann = await client_of(house, "ann", expires_at=later)
+        session_id = (await ann.say("hi"))["model"]
+        async with ann.streaming(f"/v1/sessions/{session_id}/events?until=never&after=now") as stream:
+            await house.db.run("UPDATE api_keys SET expires_at = now() WHERE id = :id", id=ann.id)
+            async with asyncio.timeout(20):
+                assert [one.json async for one in sse(stream)][-1]["error"]["code"] == "invalid_api_key"
+        status, error = await ann.refused("GET", "/v1/models")
+        assert (status, error["code"]) == (401, "expired_api_key")
+        assert error["message"].startswith("This API key expired on ")
+        # It is still a key: the door stays shut. A new date opens it again; one that is past is refused.
+        async with admin_of(house).ask("PATCH", f"/admin/keys/{ann.id}", {"expires_at": later}) as response:
+            assert response.status == 200
+        assert await ann.status("GET", "/v1/models") == 200
+        past = {"expires_at": "2020-01-01T00:00:00Z"}
+        assert (await admin_of(house).refused("PATCH", f"/admin/keys/{ann.id}", past))[0] == 400
+        assert (await admin_of(house).refused("PATCH", f"/admin/keys/{ann.id}", {}))[0] == 400
+        assert (await admin_of(house).refused("PATCH", "/admin/keys/key_0", {"name": "x"}))[0] == 404
+
+
+async def test_a_key_that_only_reads_changes_nothing(serving: Serving) -> None:
+    async with keyed(serving, ask) as house:
+        writer, reader = await client_of(house, "ann"), await client_of(house, "ann", "admin", read_only=True)
+        session_id = (await writer.say("hi"))["model"]
+        for route in routes_of(house):
+            path = str(route.path)
+            for method in set(methods_of(route)) - {"GET"}:
+                if path not in (*OPEN, *READING_PATHS):
+                    filled = path.replace("{session_id}", session_id)
+                    status, error = await reader.refused(method, filled, {})
+                    assert (status, error["code"]) == (403, "read_only_key"), (method, path)
+        assert (await reader.got(f"/v1/sessions/{session_id}"))["state"] == "WAITING_FOR_CLARIFICATION"
+        assert (await reader.got("/admin/keys"))["data"][0]["read_only"]
+        assert await reader.status("POST", "/admin/tools/search", {"query": "clock"}) == 200
+
+
+async def test_a_key_uses_the_agents_that_it_may_and_no_other(serving: Serving) -> None:
+    def play(body: Any) -> Any:
+        return cast(
+            master=in_steps(delegate("ann", "x"), delegate("ben", "y"), answer("done")),
+            ann=in_steps(answer("Ann's")),
+            ben=in_steps(call("clarificationtool", questions=["Which?"])),
+        )(body)
+
+    callees = {"master": ("ann", "ben"), "ann": (), "ben": ()}
+    plain = ("clarificationtool", "finalanswertool")
+    cast_ = [agent(name, calls=calls, tools=plain) for name, calls in callees.items()]
+    async with keyed(serving, play, templates=(*BUILT_IN, *cast_)) as house:
+        free = await client_of(house, "shop")
+        bound = await client_of(house, "shop", templates=["master", "ann"])
+        asks = (await free.say("hi", model="ben"))["model"]
+        for model in ("ben", "ben@1", AGENT, asks):
+            status, error = await bound.refused("POST", CHAT, chat(model=model))
+            assert (status, error["code"]) == (403, "template_not_allowed"), model
+            assert "it may use: ann, master." in error["message"]
+        assert [one["id"] for one in (await bound.got("/v1/models"))["data"]] == ["auto", "ann", "master"]
+        assert await bound.status("GET", "/v1/models/ben") == 404
+        acts = {"clarification": {"answer": "x"}, "cancel": None}
+        for act, body in acts.items():
+            assert (await bound.refused("POST", f"/v1/sessions/{asks}/{act}", body))[0] == 403
+        assert (await bound.refused("DELETE", f"/v1/sessions/{asks}"))[0] == 403
+        assert (await bound.got(f"/v1/sessions/{asks}"))["state"] == "WAITING_FOR_CLARIFICATION"
+        # Who is chosen for it, and whom its agents call, is one of them too.
+        routed = await bound.say("good morning", model="auto")
+        assert routed["x_agent"]["routed"]["template"] == "ann"
+        assert content(await bound.say("go", model="master")) == "done"
+        rows = await house.db.rows("SELECT agent FROM sessions WHERE key_id = :key AND side = 'sub'", key=bound.id)
+        assert [row["agent"] for row in rows] == ["ann"]
+        [said] = [one for one in requests_of(house.model, "master")[-1] if one["role"] == "tool"][1:]
+        assert "may not use the agent ben" in said["content"]
