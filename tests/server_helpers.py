@@ -64,10 +64,13 @@ class HouseClient:
 
     async def until(self, session_id: str, *states: str, within: float = 10.0) -> Any:
         """The session once it is in one of these states."""
-        async with asyncio.timeout(within):
-            while (shown := await self.session(session_id))["state"] not in states:
-                await asyncio.sleep(0.02)
-            return shown
+        end = time.monotonic() + within
+        while (shown := await self.session(session_id))["state"] not in states:
+            if time.monotonic() > end:
+                async with self.http.get(f"/v1/sessions/{session_id}/timeline") as response:
+                    raise AssertionError(f"it is {shown['state']} after {within} s: {await response.text()}")
+            await asyncio.sleep(0.02)
+        return shown
 
 
 @dataclass

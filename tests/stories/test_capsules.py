@@ -61,7 +61,7 @@ CAST = (
     agent("master", calls=["ann"], tools=["createreporttool", "finalanswertool"], memory_policy=MemoryPolicy(recall=5)),
     agent("ann", calls=[], tools=["clocktool", "finalanswertool"]),
 )
-OTHERS = tuple(replace(one, prompt_pack=PromptPack(system_prompt=f"I am {one.name}. Another one.")) for one in CAST)
+OTHERS = tuple(replace(one, prompt_pack=PromptPack(system_prompt=f"I am {one.name}.\nAnother one.")) for one in CAST)
 
 
 async def test_a_capsule_of_a_failed_session_is_the_same_elsewhere_and_stays_as_it_is(
