@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import itertools
 import logging
 import random
 import sys
@@ -72,19 +73,32 @@ async def run(options: Options) -> Outcome:
 
 async def _rage(load: Load, nemesis: Nemesis, options: Options) -> None:
     """Faults under load, until there were enough of them."""
-    playing, operating = asyncio.create_task(load.run(options.at_once)), asyncio.create_task(load.operate())
+    tasks = [asyncio.create_task(load.run(options.at_once)), asyncio.create_task(load.operate())]
+    tasks.append(asyncio.create_task(_tell(load, nemesis, options)))
     try:
         await nemesis.rage(kills=options.kills, seconds=60 * options.minutes)
         await nemesis.rest()
         load.is_over.set()
-        await asyncio.wait((playing,), timeout=5 if options.mutant else PATIENCE)
+        await asyncio.wait(tasks[:1], timeout=5 if options.mutant else PATIENCE)
     finally:
-        for task in (playing, operating):
+        for task in tasks:
             task.cancel()
-        ended = await asyncio.gather(playing, operating, return_exceptions=True)
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
     for done in ended:
         if isinstance(done, Exception):
             raise done
+
+
+async def _tell(load: Load, nemesis: Nemesis, options: Options) -> None:
+    """How far it is, twice a minute."""
+    for half_minutes in itertools.count(1):
+        await asyncio.sleep(30)
+        sessions = load.history.sessions.total()
+        print(
+            f"chaos: {half_minutes / 2:g} of {options.minutes:g} minutes,"
+            f" {nemesis.kills} of {options.kills} kills, {sessions} sessions",
+            flush=True,
+        )
 
 
 async def _quiesce(load: Load, house: House, db: Database, history: History, *, is_mutant: bool) -> None:
@@ -103,7 +117,7 @@ async def _quiesce(load: Load, house: House, db: Database, history: History, *, 
     await _rested(db, house.lease)
     await _one_more_turn(load, db, history)
     await _rested(db, house.lease)
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(600):
         await load.followed()
 
 

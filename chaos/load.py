@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -28,6 +29,8 @@ EFFECTS: Final = ("read", "idempotent", "once")
 TOKEN: Final = "x-chaos-message"
 """The header that tells the harness which message a response belongs to."""
 RESTING: Final = ("COMPLETED", "FAILED", "CANCELLED", "WAITING_FOR_CLARIFICATION", "WAITING_FOR_APPROVAL")
+MOST_READING: Final = 64
+"""So many followers read at once: more would be most of the load in a long run."""
 PATIENCE: Final = 60.0
 """Seconds that a client waits for its session to rest before it goes away."""
 TROUBLE: Final = (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError)
@@ -65,6 +68,7 @@ class Load:
         self._chooser = random.Random(f"{seed} gateways")
         self._numbers = iter(range(10**9))
         self._followers: dict[str, asyncio.Task[None]] = {}
+        self._reading: deque[str] = deque(maxlen=MOST_READING)
         self.may_end = asyncio.Event()
         """Followers stop once their session rests."""
         self.http: aiohttp.ClientSession
@@ -160,6 +164,7 @@ class Load:
         if session_id not in self._followers:
             chooser = random.Random(f"{self._seed} follower {session_id}")
             self._followers[session_id] = asyncio.create_task(self._follow(session_id, chooser))
+            self._reading.append(session_id)
 
     async def followed(self) -> None:
         """All followers have read to the end."""
@@ -167,9 +172,14 @@ class Load:
         await asyncio.gather(*self._followers.values())
 
     async def _follow(self, session_id: str, chooser: random.Random) -> None:
-        """Reads the events, resuming by the last id whenever the line is cut, by itself now and then."""
+        """Reads the events, resuming by the last id whenever the line is cut, by itself now and then.
+
+        After a while it makes room for followers of newer sessions, and reads the rest at the end.
+        """
         got = self.history.streams.setdefault(session_id, [])
         while True:
+            if session_id not in self._reading:
+                await self.may_end.wait()
             is_last = self.may_end.is_set()
             query = {"until": "rest" if is_last else "never", "deltas": "false"}
             headers = {"Last-Event-ID": str(got[-1].id)} if got else {}

@@ -18,7 +18,7 @@ async def test_rows_that_somebody_may_still_read_are_told_of_and_go_the_next_tim
         assert "place_turns" in told
         assert done.left[0].startswith('"place_turns" holds deleted rows that an open transaction may still read')
     await reader.close()
-    # Postgres itself may be sampling a table at this moment, as a reader like any other: so more than one try.
+    # Whoever connects to any database of this Postgres counts as a reader for a moment: so more than one try.
     assert (await compaction.compact(db)).left == []
 
 
