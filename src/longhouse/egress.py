@@ -12,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -268,6 +269,7 @@ async def look_up(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 
+@lru_cache(maxsize=1024)
 def _address_of(host: str) -> Address | None:
     """The IP address in its usual notation; None for a name. ValueError where the host is neither."""
     with suppress(ValueError):

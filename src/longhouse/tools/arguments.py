@@ -31,7 +31,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 Check = Callable[[dict[str, Any]], str | None]
 """Returns what is wrong with the arguments, or None."""
 
-_REFUSED: Final = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
+_REFUSED: Final = frozenset(("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"))
 """Other ways to refer to parts of a schema; they are refused, since references with them are hard to follow."""
 
 _Type = Literal["null", "boolean", "object", "array", "number", "string", "integer"]
@@ -106,8 +106,8 @@ def _check_words(root: dict[str, Any]) -> None:
         for names in (schema.get("type"), schema.get("required"), *schema.get("dependentRequired", {}).values()):
             if isinstance(names, list) and len(set(names)) < len(names):
                 raise BadSchema("the schema is not valid: a name is there twice")
-        if refused := [word for word in _REFUSED if word in schema]:
-            raise BadSchema(f"the schema holds {refused[0]}, which is not understood here; leave it out")
+        if refused := _REFUSED & schema.keys():
+            raise BadSchema(f"the schema holds {min(refused)}, which is not understood here; leave it out")
         if schema.get("$schema", DIALECT).removesuffix("#") != DIALECT:
             raise BadSchema(f"$schema is not understood; leave it out, or write {DIALECT}")
         for pattern in (*schema.get("patternProperties", ()), *([schema["pattern"]] if "pattern" in schema else ())):

@@ -14,12 +14,12 @@ MAX_EXPANDED: Final = 10_000
 """Maximum number of subschemas when every reference is expanded."""
 
 _INDEX: Final = re.compile("[0-9]{1,6}")
-ONE: Final = (
+ONE: Final = frozenset((
     "additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else", "contentSchema",
     "unevaluatedItems", "unevaluatedProperties",
-)  # fmt: skip
-LISTED: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+))  # fmt: skip
+LISTED: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+NAMED: Final = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
 """The keywords that hold one schema, a list of schemas, and schemas by name, in this order."""
 
 
@@ -97,11 +97,13 @@ def walk(root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[dict[str,
 
 
 def _parts(schema: dict[str, Any], root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[Any]:
-    if "$ref" in schema:
-        read(found := target(root, schema["$ref"]))
-        yield found
-    yield from (schema[word] for word in ONE if word in schema)
-    for word in LISTED:
-        yield from schema.get(word, ())
-    for word in NAMED:
-        yield from schema.get(word, {}).values()
+    for word, value in schema.items():
+        if word == "$ref":
+            read(found := target(root, value))
+            yield found
+        elif word in ONE:
+            yield value
+        elif word in LISTED:
+            yield from value
+        elif word in NAMED:
+            yield from value.values()
