@@ -127,7 +127,7 @@ class Serving:
             opened = open_app(chosen, templates=templates, tools=(*TOOLS, *tools), works=works)
             app = await stack.enter_async_context(opened)
             connections = Connections(bounds)
-            url = await stack.enter_async_context(_served(app, connections))
+            url = await stack.enter_async_context(_served(app, connections, chosen.trusted_proxies))
             http = await stack.enter_async_context(aiohttp.ClientSession(url))
             # Without TLS there is no need to read the certificates of the whole world.
             plain = DefaultAsyncHttpxClient(verify=False)
@@ -137,8 +137,8 @@ class Serving:
 
 
 @asynccontextmanager
-async def _served(app: App, connections: Connections) -> AsyncIterator[str]:
-    config = config_of(app.asgi, connections, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
+async def _served(app: App, connections: Connections, trusts: Sequence[str]) -> AsyncIterator[str]:
+    config = config_of(app.asgi, connections, trusts=trusts, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

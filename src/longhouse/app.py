@@ -204,6 +204,7 @@ async def open_app(
                 is_mirrored=settings.redis_url is not None,
                 retain_days=settings.retain_days,
                 prices=prices_of(settings),
+                root_path=settings.root_path,
             )
             app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
@@ -312,13 +313,13 @@ async def open_embedder(settings: Settings) -> AsyncIterator[Embedder | None]:
 @asynccontextmanager
 async def open_mirror(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[PriorOf | None]:
     """Opens the projections to Redis and session logs; yields the loader of earlier history for new conversations."""
-    if not settings.redis_url and not settings.log_dir:
+    if not settings.redis_url and not settings.session_log_dir:
         yield None
         return
     # The Redis client takes half a second to import: only those who use it should pay for that.
     memory = await asyncio.to_thread(importlib.import_module, "longhouse.integrations.running")
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    where = {"redis_url": url, "log_dir": settings.log_dir, "language": settings.log_language}
+    where = {"redis_url": url, "log_dir": settings.session_log_dir, "language": settings.log_language}
     async with memory.running(db, bus.on_append.append, **where) as mirror:
         yield mirror.prior if mirror else None
 
@@ -411,7 +412,7 @@ async def open_engine(
         memory=memory.sessions, collects=memory.ledger.enabled, external=memory.ledger.external_for,
     )  # fmt: skip
     options = WorkerOptions(settings.worker_slots, settings.lease_seconds, settings.max_running)
-    worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)
+    worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.agent_log_dir, logs).keep)
     if not works:
         yield engine, worker
         return
@@ -429,18 +430,18 @@ async def open_engine(
 def cleanup_of(setup: Configured, db: Database) -> FileCleanup:
     """What removes the files of erased sessions from the folders of this machine."""
     settings, logs, reports = setup.settings, setup.folders("logs_dir"), setup.folders("reports_dir")
-    return FileCleanup(db, _paths(settings.logs_dir, logs), _paths(settings.reports_dir, reports))
+    return FileCleanup(db, _paths(settings.agent_log_dir, logs), _paths(settings.reports_dir, reports))
 
 
 async def remove_copies(setup: Configured, db: Database) -> str:
     """Removes what this machine's folders and Redis have of erased sessions, for a command; why it could not."""
     settings = setup.settings
     await cleanup_of(setup, db).remove_erased()
-    if not settings.redis_url and not settings.log_dir:
+    if not settings.redis_url and not settings.session_log_dir:
         return ""
     integrations = await asyncio.to_thread(importlib.import_module, "longhouse.integrations.running")
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    trouble: str = await integrations.remove_erased(db, redis_url=url, log_dir=settings.log_dir)
+    trouble: str = await integrations.remove_erased(db, redis_url=url, log_dir=settings.session_log_dir)
     return trouble
 
 

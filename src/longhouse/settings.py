@@ -1,6 +1,9 @@
 """Settings from `LONGHOUSE_*` environment variables. Only `app` and the command line read them."""
 
+import ipaddress
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -30,11 +33,44 @@ def _schema(given: str) -> str:
 
 
 PREFIX: Final = "LONGHOUSE_"
+RENAMED: Final = {"log_dir": "session_log_dir", "logs_dir": "agent_log_dir"}
+"""Former names of settings, which are accepted where the present one is not set."""
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"{PREFIX}{name}".upper()
+
+
+def _with_former(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """What was given, with the values of former names under the present ones."""
+    named, kept = {name.upper(): value for name, value in environ.items()}, dict(given)
+    for former, name in RENAMED.items():
+        value = kept.pop(former, None if variable_of(name) in named else named.get(variable_of(former)))
+        if value is not None:
+            kept.setdefault(name, value)
+    return kept
 
 
 def _prices(given: tuple[str, ...]) -> tuple[str, ...]:
     pricing.parse(given)
     return given
+
+
+def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(str(ipaddress.ip_network(one)) for one in given)
+    except ValueError:
+        raise ValueError(
+            "should be addresses or networks such as 127.0.0.1 or 10.0.0.0/8, with commas between them"
+        ) from None
+
+
+def _root_path(given: str) -> str:
+    root = given.strip().rstrip("/")
+    if root and not re.fullmatch(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+", root):
+        raise ValueError("should be a path such as /longhouse, of letters, digits and . _ ~ -")
+    return root
 
 
 def _given_to_tools(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -75,10 +111,10 @@ class Settings(BaseSettings):
 
     def __init__(self, **given: Any) -> None:
         try:
-            super().__init__(**given)
+            super().__init__(**_with_former(given, os.environ))
         except ValidationError as error:
             # The message leaves out the values, which may be secrets.
-            wrong = (f"{PREFIX}{where[0]}".upper() + f": {problem}" for where, problem in explain(error))
+            wrong = (f"{variable_of(str(where[0]))}: {problem}" for where, problem in explain(error))
             raise SetupError("; ".join(wrong)) from None
 
     config_file: File = Path("config.yaml")
@@ -89,6 +125,10 @@ class Settings(BaseSettings):
     """The agent of `longhouse chat`, and of `auto` when no agent fits."""
     host: str = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65535)
+    root_path: Annotated[str, AfterValidator(_root_path)] = ""
+    """The path below which a reverse proxy shows this server; empty: it has a host name of its own."""
+    trusted_proxies: Annotated[Items, AfterValidator(_networks)] = ()
+    """Addresses of reverse proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
     data_dir: Path = Path(".longhouse")
     pg_bin: Path | None = None
     database_url: SecretStr | None = None
@@ -121,7 +161,7 @@ class Settings(BaseSettings):
     """The NATS servers that carry hints between processes, separated by commas; without them, Postgres does."""
     redis_url: SecretStr | None = None
     """The Redis server to which conversations are mirrored."""
-    log_dir: Path | None = None
+    session_log_dir: Path | None = None
     """The folder of session logs, one for each conversation."""
     log_language: Literal["en", "ru", "zh"] = "en"
     memory_enabled: bool = True
@@ -140,7 +180,8 @@ class Settings(BaseSettings):
     tavily_base_url: str | None = None
     reports_dir: Path | None = None
     mcp_config: Path | None = None
-    logs_dir: Path | None = None
+    agent_log_dir: Path | None = None
+    """The folder of agent logs, one for each session."""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(lambda given: str(given).lower())
     ] = "info"

@@ -130,7 +130,7 @@ async def test_the_log_is_a_file_after_each_turn(serving: Serving, tmp_path: Pat
     folder = tmp_path / "deep" / "logs"
     refused = say("", fault=ScriptedStatus(status=400, message="No."))
     script = [call("clarificationtool", questions=["Which?"]), call("finalanswertool", answer="Привет."), refused]
-    async with serving(script, templates=[TEMPLATE], logs_dir=folder) as house:
+    async with serving(script, templates=[TEMPLATE], agent_log_dir=folder) as house:
         session_id = (await house.say("Hello", model="logger"))["model"]
         await house.until(session_id, "WAITING_FOR_CLARIFICATION")
         await house.say("That one", model=session_id)
@@ -161,7 +161,7 @@ async def test_a_folder_that_cannot_be_written_to_costs_the_log_only(serving: Se
     async with serving(
         [call("finalanswertool", answer="One."), call("finalanswertool", answer="Two.")],
         templates=[TEMPLATE],
-        logs_dir=tmp_path / "taken",
+        agent_log_dir=tmp_path / "taken",
     ) as house:
         session_id = (await house.say("Hello", model="logger"))["model"]
         answered = await house.say("Again", model=session_id)

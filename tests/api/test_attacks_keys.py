@@ -14,7 +14,7 @@ from key_helpers import ADMIN, Client, admin_of, client_of, keyed
 from openai import APIError, AsyncOpenAI, AuthenticationError
 
 from longhouse.api.inflight import InflightRequests
-from longhouse.cli.serving import _refuse_easy_key
+from longhouse.cli.serving import refuse_easy_key
 from longhouse.errors import SetupError
 from longhouse.models.scripted import Hang, Say
 from longhouse.store import keys
@@ -307,10 +307,10 @@ EASY = (
 def test_an_admin_key_that_is_easy_to_guess_is_for_loopback_only() -> None:
     for key in EASY:
         with pytest.raises(SetupError, match="easy to guess"):
-            _refuse_easy_key("0.0.0.0", key)
-        _refuse_easy_key("127.0.0.1", key)
-    _refuse_easy_key("0.0.0.0", "f3c1b0a9d8e7462598ab")
-    _refuse_easy_key("0.0.0.0", "")
+            refuse_easy_key("0.0.0.0", key)
+        refuse_easy_key("127.0.0.1", key)
+    refuse_easy_key("0.0.0.0", "f3c1b0a9d8e7462598ab")
+    refuse_easy_key("0.0.0.0", "")
 
 
 async def test_other_addresses_than_loopback_need_a_key(dsn: str) -> None:

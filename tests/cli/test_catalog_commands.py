@@ -185,7 +185,10 @@ async def test_a_class_is_described_whole_and_from_allowed_packages_only(
         }  # fmt: skip
         settings = Settings(database_url=SecretStr(dsn), tool_packages=package)
         file = written(tmp_path, "pay.json", described)
-        assert await said(commands.publish(settings, "tool", file, activate=True)) == ["pay@1"]
+        published, *printed = await said(commands.publish(settings, "tool", file, activate=True))
+        stored = await said(commands.show(settings, "tool", "pay@1"))
+        assert (published, printed) == ("pay@1", stored), "the whole descriptor, as it is stored"
+        assert json.loads("\n".join(printed))["runtime_binding"]["python_entrypoint"] == place
         with pytest.raises(EntrypointError, match=f"{package} has no tool class Nothing"):
             await commands.describe(settings, f"{package}:Nothing")
         with pytest.raises(EntrypointError, match="is not in a package that tools may come from"):

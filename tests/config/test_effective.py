@@ -47,7 +47,7 @@ def test_the_usual_files_are_read_if_they_are_there() -> None:
     assert model_of(found) == ("http://file/v1", "sk-file", "of-the-file", "http://proxy:1")
     assert found.settings.tavily_api_key.get_secret_value() == "tv-file"
     assert found.settings.tavily_base_url == "http://search"
-    assert (found.settings.reports_dir, found.settings.logs_dir) == (Path("file_reports"), Path("file_logs"))
+    assert (found.settings.reports_dir, found.settings.agent_log_dir) == (Path("file_reports"), Path("file_logs"))
 
 
 def test_a_file_that_is_named_has_to_be_there_and_an_empty_name_is_none() -> None:
@@ -57,9 +57,9 @@ def test_a_file_that_is_named_has_to_be_there_and_an_empty_name_is_none() -> Non
 
 
 def test_variables_win_over_the_file_one_by_one() -> None:
-    found = configured(llm_model="of-the-environment", llm_api_key="sk-environment", logs_dir="logs")
+    found = configured(llm_model="of-the-environment", llm_api_key="sk-environment", agent_log_dir="logs")
     assert model_of(found) == ("http://file/v1", "sk-environment", "of-the-environment", "http://proxy:1")
-    assert found.settings.logs_dir == Path("logs")
+    assert found.settings.agent_log_dir == Path("logs")
 
 
 def test_a_key_of_the_file_never_goes_to_an_address_of_the_environment() -> None:

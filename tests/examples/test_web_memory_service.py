@@ -109,7 +109,7 @@ def delegated(task: str, response: str) -> list[dict[str, Any]]:
 async def test_what_came_back_is_sent_along_the_next_time(
     redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LONGHOUSE_LOG_DIR", str(tmp_path))
+    monkeypatch.setenv("LONGHOUSE_SESSION_LOG_DIR", str(tmp_path))
     first = [*delegated("пользователя зовут Алия", "Я запомнил"), *delegated("как зовут?", "Алия")]
     first += [chunk("Вас зовут "), chunk("Алия")]
     agents = Agents(first, [chunk("Алия")])
@@ -136,7 +136,7 @@ async def test_what_came_back_is_sent_along_the_next_time(
 
 
 async def test_a_stream_that_ends_in_an_error_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LONGHOUSE_LOG_DIR", str(tmp_path))
+    monkeypatch.setenv("LONGHOUSE_SESSION_LOG_DIR", str(tmp_path))
     memory = MemoryService()
     async with talking_to(Agents([chunk("Ha"), {"error": {"message": "the model failed"}}]), memory) as service:
         with pytest.raises(AgentsError, match="the model failed"):
@@ -145,7 +145,7 @@ async def test_a_stream_that_ends_in_an_error_is_told(tmp_path: Path, monkeypatc
 
 
 async def test_what_cannot_be_answered_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LONGHOUSE_LOG_DIR", str(tmp_path))
+    monkeypatch.setenv("LONGHOUSE_SESSION_LOG_DIR", str(tmp_path))
     async with talking_to(Agents([{"error": {"message": "the model failed"}}]), MemoryService()) as service:
         runner = web.AppRunner(routes(service))
         await runner.setup()

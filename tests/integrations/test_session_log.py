@@ -194,7 +194,7 @@ def test_the_three_languages_say_the_same_things() -> None:
 
 
 def test_the_logger_is_public_and_writes_where_people_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LONGHOUSE_LOG_DIR", str(tmp_path))
+    monkeypatch.setenv("LONGHOUSE_LOG_DIR", str(tmp_path))  # its former name
     logger = get_session_logger(12345)
     assert isinstance(logger, logging.Logger)
     assert logger.name == "session_12345"

@@ -134,7 +134,7 @@ LINES = """\
 
 
 async def test_the_log_tells_the_story_line_by_line(serving: Serving, server: RedisServer, tmp_path: Path) -> None:
-    async with serving(scene, redis_url=server.url, log_dir=tmp_path, log_language="ru") as house:
+    async with serving(scene, redis_url=server.url, session_log_dir=tmp_path, log_language="ru") as house:
         await say(house, "Скажи подагенту что меня зовут Алия, а потом спроси")
         expected = LINES.format(rule="=" * 80).splitlines()
         async with asyncio.timeout(20):
@@ -160,7 +160,7 @@ async def keeping(house: House, redis: Redis) -> AsyncIterator[WebMemoryService]
 async def test_the_example_keeps_the_memory_of_a_server_that_keeps_none(
     serving: Serving, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LONGHOUSE_LOG_DIR", str(tmp_path))
+    monkeypatch.setenv("LONGHOUSE_SESSION_LOG_DIR", str(tmp_path))
     async with serving(scene) as house:
         async with keeping(house, redis) as service:
             assert await service.ask(CHAT, "Скажи подагенту моё имя, а потом спроси") == "Вас зовут Алия"

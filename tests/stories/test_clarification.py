@@ -1,5 +1,6 @@
 """A question frees the worker; the answer may come from anybody who knows the session."""
 
+from longhouse.api.sessions.waiting import MAX_TEXT
 from longhouse.models.scripted import call
 from server_helpers import AGENT, Serving
 
@@ -48,3 +49,24 @@ async def test_the_demo_model_plays_its_scene(serving: Serving) -> None:
                 "sgr_tool_calling_agent",
                 AGENT,
             ]
+
+
+async def test_an_answer_that_is_too_long_is_refused_before_anything_is_streamed(serving: Serving) -> None:
+    script = [call("clarificationtool", questions=["Which city?"]), call("finalanswertool", answer="Rain in Oslo.")]
+    async with serving(script) as house:
+        session_id = (await house.say("Will it rain?"))["model"]
+        before = await house.kinds(session_id)
+        long = "a" * (MAX_TEXT + 1)
+        asked = {"model": session_id, "messages": [{"role": "user", "content": long}]}
+        for path, body in (
+            ("/v1/chat/completions", asked),
+            ("/v1/chat/completions", {**asked, "stream": True}),
+            (f"/agents/{session_id}/provide_clarification", {"clarifications": long}),
+            (f"/agents/{session_id}/provide_clarification", {"messages": asked["messages"]}),
+            (f"/v1/sessions/{session_id}/clarification", {"answer": long}),
+        ):
+            async with house.http.post(path, json=body) as response:
+                assert (response.status, response.content_type) == (400, "application/json"), path
+        assert await house.kinds(session_id) == before
+        answered = await house.say("a" * MAX_TEXT, model=session_id)
+        assert answered["choices"][0]["message"]["content"] == "Rain in Oslo."

@@ -428,3 +428,58 @@ async def streamed(house: House, talk: list[Any], *, leaves: bool = False) -> st
             return ""
         chunks = [one.json for one in [one async for one in sse(response)] if one.data != "[DONE]"]
     return "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks)
+
+
+async def test_an_agent_that_nobody_waits_for_asks_at_the_top_after_the_turn_has_ended(dsn: str) -> None:
+    def master(body: Body) -> Say:
+        if task_of(body) == "Go":
+            return answer("Off it goes.") if results(body) else ask("ann", "Find out the weather.", wait=False)
+        return answer(f"I heard {task_of(body)}.")
+
+    def ann(body: Body) -> Say:
+        """Passes it on, so that who asks is two levels down, and asks after she was let go."""
+        return last_result(body) if results(body) else ask("cem", "Find out the weather.")
+
+    async with serve_model(cast(master=master, ann=ann, cem=asks)) as model:
+        settings = {"database_url": dsn, "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}
+        async with cast_house(**settings) as first:
+            talk = [user("Go")]
+            said = await first.say("Go", model="master")
+            root = said["model"]
+            assert content(said).startswith("Off it goes.")
+            first.kill()
+            await first.ended()
+        async with cast_house(**settings) as house:
+            async with asyncio.timeout(20):
+                while not (found := (await house.session(root))["questions"]):
+                    await asyncio.sleep(0.02)
+            assert [(one["name"], one["agent"], one["text"]) for one in found] == [
+                ("cem/1-action-0", "cem", "Which city?")
+            ]
+            assert (await house.session(root))["state"] == "COMPLETED", "it waits for nobody"
+            async with house.http.get("/v1/questions") as response:
+                [listed] = (await response.json())["data"]
+            assert (listed["root"], listed["name"]) == (root, "cem/1-action-0")
+
+            # The next message is not the answer, and its response tells of the question. A client that resends what it
+            # was told is known by it.
+            for words in ("Hello", "And now?"):
+                talk += [assistant(content(said)), user(words)]
+                async with house.http.post("/v1/chat/completions", json={"model": "master", "messages": talk}) as sent:
+                    said = await sent.json()
+                assert said["model"] == root
+                assert content(said).startswith(f"I heard {words}.")
+                assert ASKED in content(said)
+                assert f"/s/{root}" in content(said), "and where to answer it"
+            shaped = await house.say("JSON", model=root, response_format={"type": "json_object"})
+            assert content(shaped) == "I heard JSON.", "a program reads that"
+
+            named = {"reply_to": "cem/1-action-0"}
+            told = await house.say("Oslo", model=root, metadata=named)
+            assert content(told) == "cem has your answer, and goes on with it."
+            cem = found[0]["session_id"]
+            assert (await house.until(cem, "COMPLETED"))["result"] == "Rain in Oslo."
+            assert (await house.session(root))["questions"] == []
+            again = await house.say("Rome", model=root, metadata=named)
+            assert again["error"]["code"] == "already_settled"
+            assert content(await house.say("Bye", model=root)) == "I heard Bye."

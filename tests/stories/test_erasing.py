@@ -108,7 +108,7 @@ async def until(look: Any, is_there: Any) -> None:
 @asynccontextmanager
 async def own_data(folder: Path, redis_url: str) -> AsyncIterator[tuple[Serving, Settings]]:
     """A Postgres with a data folder of its own, which also has the logs and the reports."""
-    folders = {name: folder / name for name in ("log_dir", "logs_dir", "reports_dir")}
+    folders = {name: folder / name for name in ("session_log_dir", "agent_log_dir", "reports_dir")}
     settings = Settings(data_dir=folder, redis_url=SecretStr(redis_url), **folders, **NO_FILES)
     async with open_store(settings) as (_, postgres):
         assert postgres is not None
@@ -122,7 +122,7 @@ async def test_nothing_of_a_user_is_in_any_file_and_others_lose_no_byte(
     with data_folder() as data:
         async with own_data(data, server.url) as (serving, settings):
             places: dict[str, Any] = {
-                name: str(getattr(settings, name)) for name in ("log_dir", "logs_dir", "reports_dir")
+                name: str(getattr(settings, name)) for name in ("session_log_dir", "agent_log_dir", "reports_dir")
             }
             roles = cast(keeper=keeps, helper=helps)
             async with serving(roles, templates=[KEEPER, HELPER], redis_url=server.url, **places) as house:
@@ -154,7 +154,7 @@ async def test_nothing_of_a_user_is_in_any_file_and_others_lose_no_byte(
                 await house.db.run("ANALYZE")
                 await house.db.run("CHECKPOINT")
                 known = " ".join(files_with(data, ann))
-                assert all(place in known for place in ("base", "pg_wal", "log_dir", "logs_dir", "reports_dir")), known
+                assert all(place in known for place in ("base", "pg_wal", *places)), known
                 assert {"sessions", "journal", "ledger", "passages", "memories"} <= (
                     await rows_of(house.db, ann)
                 ).keys()

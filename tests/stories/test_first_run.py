@@ -50,6 +50,15 @@ async def test_the_demo_model_writes_a_letter_once_a_person_agrees(serving: Serv
         assert (await read(house, f"/v1/sessions/{again['model']}/artifacts"))["data"] == []
 
 
+async def test_every_agent_of_the_demo_says_what_it_is(serving: Serving) -> None:
+    async with serving() as house:
+        for task in ("My name is Алия 是.", "What has the user said so far?"):
+            told = content(await house.say(task, model="analytic", chat_id="c"))
+            assert told.startswith("I am the demo model of Longhouse")
+            assert "Алия 是" in told
+        assert "It remembers: My name is" in content(await house.say("My name is Ann.", model="master"))
+
+
 async def test_an_image_is_shown_to_the_session_that_it_was_sent_to(serving: Serving) -> None:
     async with serving() as house:
         image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"}}

@@ -104,7 +104,7 @@ def user(text: str, image: str | None = None) -> dict[str, Any]:
 async def test_nothing_of_a_session_is_left_anywhere(
     serving: Serving, server: RedisServer, redis: Redis, tmp_path: Path
 ) -> None:
-    folders = {name: tmp_path / name for name in ("log_dir", "logs_dir", "reports_dir")}
+    folders = {name: tmp_path / name for name in ("session_log_dir", "agent_log_dir", "reports_dir")}
     settings: dict[str, Any] = {name: str(path) for name, path in folders.items()}
     cast_of_two = cast(**ROLES)
     async with serving(cast_of_two, templates=[KEEPER, HELPER], redis_url=server.url, **settings) as house:
@@ -119,10 +119,10 @@ async def test_nothing_of_a_session_is_left_anywhere(
         # It was everywhere.
         async with asyncio.timeout(20):
             while f"subagent:helper:c-1/{LABEL}" not in await in_redis(redis) or CANARY not in on_disk(
-                folders["log_dir"]
+                folders["session_log_dir"]
             ):
                 await asyncio.sleep(0.05)
-        for name in ("logs_dir", "reports_dir"):
+        for name in ("agent_log_dir", "reports_dir"):
             assert CANARY in on_disk(folders[name]), name
         kept = await everything(house.db)
         assert CANARY in kept

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import resource
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -281,8 +282,10 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def config_of(app: ASGIApp, connections: Connections | None = None, **options: Any) -> uvicorn.Config:
-    """The uvicorn configuration of the server."""
+def config_of(
+    app: ASGIApp, connections: Connections | None = None, *, trusts: Sequence[str] = (), **options: Any
+) -> uvicorn.Config:
+    """The uvicorn configuration of the server; `trusts`: addresses of proxies that may say for whom they ask."""
     bounded = functools.partial(BoundedProtocol, connections=connections or Connections())
     return uvicorn.Config(
         app,
@@ -292,7 +295,8 @@ def config_of(app: ASGIApp, connections: Connections | None = None, **options: A
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(trusts),
+        forwarded_allow_ips=list(trusts),
         backlog=BACKLOG,
         **options,
     )

@@ -1,38 +1,39 @@
 """/openapi.json and the Swagger UI page at /docs, for admins."""
 
+from string import Template
 from typing import Final
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.staticfiles import StaticFiles
 
-from longhouse.api import auth, wire
+from longhouse.api import addresses, auth, wire
 
-PAGE: Final = """<!DOCTYPE html>
+PAGE: Final = Template("""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Longhouse</title>
-<link rel="stylesheet" href="/docs/static/swagger-ui.css">
-<link rel="icon" href="/docs/static/favicon.png">
+<link rel="stylesheet" href="$root/docs/static/swagger-ui.css">
+<link rel="icon" href="$root/docs/static/favicon.png">
 </head>
 <body>
 <div id="swagger-ui"></div>
-<script src="/docs/static/swagger-ui-bundle.js"></script>
-<script src="/docs/start.js"></script>
+<script src="$root/docs/static/swagger-ui-bundle.js"></script>
+<script src="$root/docs/start.js"></script>
 </body>
 </html>
-"""
+""")
 # A separate file: the content security policy allows no inline scripts.
-START: Final = """SwaggerUIBundle({
-    url: "/openapi.json",
+START: Final = Template("""SwaggerUIBundle({
+    url: "$root/openapi.json",
     dom_id: "#swagger-ui",
     deepLinking: true,
     showExtensions: true,
     showCommonExtensions: true,
     presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
 });
-"""
+""")
 
 HEADERS: Final = {
     # Swagger UI uses inline styles, and data: images in its style sheet.
@@ -57,17 +58,23 @@ def openapi(request: Request) -> Response:
         for operation in operations.values() if path.startswith("/admin/") else ():
             # What an admin does for another owner is written for users too: their keys do not open it here.
             operation["security"] = [{auth.admin.scheme_name: []}]
-    return wire.Json(document)
+    root = addresses.root_of(request.scope)
+    return wire.Json({**document, "servers": [{"url": root}]} if root else document)
 
 
 @router.get("/docs")
-async def page() -> Response:
-    return Response(PAGE, media_type="text/html", headers=HEADERS)
+async def page(request: Request) -> Response:
+    return _written(PAGE, "text/html", request)
 
 
 @router.get("/docs/start.js")
-async def start() -> Response:
-    return Response(START, media_type="text/javascript", headers=HEADERS)
+async def start(request: Request) -> Response:
+    return _written(START, "text/javascript", request)
+
+
+def _written(text: Template, media_type: str, request: Request) -> Response:
+    content = text.substitute(root=addresses.root_of(request.scope))
+    return Response(content, media_type=media_type, headers=HEADERS)
 
 
 @router.get("/docs/static/{name}")

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
 from longhouse.api import (
+    addresses,
     auth,
     erasing,
     errors,
@@ -55,7 +56,7 @@ from longhouse.api.statistics import Statistics
 from longhouse.api.usage import Prices
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
-from longhouse.errors import CallerError
+from longhouse.errors import CallerError, SetupError
 from longhouse.memory.parts import MemoryParts
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.bus.local import Bus
@@ -116,6 +117,7 @@ def build(
     is_mirrored: bool = False,
     retain_days: int | None = None,
     prices: Prices | None = None,
+    root_path: str = "",
 ) -> ASGIApp:
     # FastAPI's own documentation pages would be public: ours are in `openapi`.
     app = FastAPI(
@@ -175,7 +177,16 @@ def build(
         app.router.routes += one.routes  # not `include_router`, which would build each route a second time
     _add_monitoring(app, db, metrics)
     _add_error_handlers(app)
-    return AccessLogMiddleware(DrainMiddleware(app, authenticator.inflight), metrics, authenticator)
+    whole = AccessLogMiddleware(DrainMiddleware(app, authenticator.inflight), metrics, authenticator)
+    return addresses.SubPathMiddleware(whole, _free(root_path, app)) if root_path else whole
+
+
+def _free(root_path: str, app: FastAPI) -> str:
+    """The root path; refuses one that our own paths begin with, which could not be told from them."""
+    first = root_path.split("/")[1]
+    if any(getattr(route, "path", "").split("/")[1:2] == [first] for route in app.router.routes):
+        raise SetupError(f"LONGHOUSE_ROOT_PATH: /{first} is a path of Longhouse itself; choose another.")
+    return root_path
 
 
 def _memory_parts(

@@ -1,6 +1,6 @@
 """`longhouse tools …` and `longhouse templates …`: catalog commands that work directly on the database."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -120,16 +120,25 @@ async def publish(
     *,
     activate: Annotated[bool, typer.Option(help="Make what is published active.")] = True,
 ) -> None:
-    """Publish descriptors from a file. Unchanged content makes no new version."""
+    """Publish descriptors from a file. Unchanged content makes no new version.
+
+    What is stored of a tool with a python_entrypoint is printed whole.
+    """
     sent, new = read_file(file), 0
     async with _opened(settings, kind) as (_, catalog):
         # Configuration files are read too: their keys and models apply here as they do for the server.
         service = CatalogService(catalog, kind, validator_of(configure(settings), catalog))
         for start in range(0, len(sent), BATCH):
-            for one in await service.publish(sent[start : start + BATCH], by=BY, activate=activate):
+            batch = sent[start : start + BATCH]
+            published = await service.publish(batch, by=BY, activate=activate)
+            with_class = _with_class(batch)
+            for one in published:
                 new += one.is_new
                 state = "" if one.is_active else ", not active"
                 typer.echo(f"{one.name}@{one.version}{'' if one.is_new else ', unchanged'}{state}")
+                if one.name in with_class:
+                    stored = await service.version(one.name, one.version)
+                    _print_json({**stored.descriptor, "version": stored.version})
                 for warning in one.warnings:
                     typer.echo(f"{one.name}: {warning}", err=True)
     typer.echo(f"{new} new, {len(sent) - new} unchanged", err=True)
@@ -270,6 +279,12 @@ def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Aw
             yield f"the MCP server {server!r} cannot be reached: {unreachable[server]}"
         else:
             yield f"the MCP server {server!r} does not offer it"
+
+
+def _with_class(published: Iterable[dict[str, Any]]) -> set[str]:
+    """The names of those that a class runs, of descriptors that were accepted."""
+    bound = ((one["name"], one.get("runtime_binding")) for one in published)
+    return {name for name, binding in bound if binding and binding.get("python_entrypoint")}
 
 
 def _print_json(value: Any) -> None:

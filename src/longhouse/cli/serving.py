@@ -15,11 +15,13 @@ import typer
 import uvicorn
 from starlette.types import ASGIApp
 
+import longhouse
 from longhouse import background
 from longhouse.api import server
 from longhouse.api.auth import LEAST_KEY, is_easy
 from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
 from longhouse.app import App, open_app, open_store
+from longhouse.cli import environment
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, add_commands, given, run
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -53,19 +55,20 @@ def serve(
 
 
 async def _serve(settings: Settings, *, works: bool) -> None:
-    _refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
+    environment.report()
+    refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
     await _refuse_missing_key(settings)
     raise_file_limit()
     with _listening(settings.host, settings.port) as listener:
         async with open_app(settings, works=works) as app:
-            served = _Server(config_of(app.asgi, timeout_graceful_shutdown=3))
+            served = _Server(config_of(app.asgi, trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
             _on_end(served.leave)
             is_open = await app.authenticator.is_open()
-            if is_open and not _is_local(settings.host):
-                raise _missing_key(settings.host)  # the last key was revoked since the check
+            if is_open and not is_local(settings.host):
+                raise missing_key(settings.host)  # the last key was revoked since the check
             freeze_objects()
             address, port = listener.getsockname()[:2]
-            typer.echo(f"longhouse serves on http://{address}:{port}")
+            typer.echo(f"longhouse {longhouse.__version__} serves on http://{address}:{port}")
             if is_open:
                 structlog.get_logger().warning("no_api_key_set", message=OPEN)
             if app.is_demo:
@@ -75,6 +78,7 @@ async def _serve(settings: Settings, *, works: bool) -> None:
 
 async def work(settings: Settings, host: Host = None, port: WatchPort = None) -> None:
     """Work on sessions without serving the API."""
+    environment.report()
     settings = settings.model_copy(update=given(host=host, port=port))
     if port is not None:
         await _refuse_missing_key(settings)
@@ -84,7 +88,7 @@ async def work(settings: Settings, host: Host = None, port: WatchPort = None) ->
             ended = asyncio.Event()
             _on_end(ended.set)
             freeze_objects()
-            typer.echo(f"worker ready: {app.worker.id}")
+            typer.echo(f"longhouse {longhouse.__version__}, worker ready: {app.worker.id}")
             if listener is not None:
                 address, chosen = listener.getsockname()[:2]
                 typer.echo(f"its state is served on http://{address}:{chosen}")
@@ -155,9 +159,9 @@ def _on_end(leave: Callable[[], None]) -> None:
         loop.add_signal_handler(name, on_signal)
 
 
-def _refuse_easy_key(host: str, key: str) -> None:
+def refuse_easy_key(host: str, key: str) -> None:
     """Refuses a guessable admin key on an address that others can reach."""
-    if key and is_easy(key) and not _is_local(host):
+    if key and is_easy(key) and not is_local(host):
         raise SetupError(
             f"LONGHOUSE_ADMIN_KEY is easy to guess, and {host} can be reached by others: "
             f"choose {LEAST_KEY} random characters or more, none of them well known."
@@ -166,7 +170,7 @@ def _refuse_easy_key(host: str, key: str) -> None:
 
 async def _refuse_missing_key(settings: Settings) -> None:
     """Refuses to bind a public address without keys: anyone who reaches the port would own everything."""
-    if _is_local(settings.host) or settings.admin_key.get_secret_value().strip():
+    if is_local(settings.host) or settings.admin_key.get_secret_value().strip():
         return
     # An embedded Postgres that does not exist yet holds no key, and is not created to find that out.
     has_store = settings.database_url or (settings.data_dir / "postgres").exists()
@@ -174,17 +178,17 @@ async def _refuse_missing_key(settings: Settings) -> None:
         async with open_store(settings, create=False) as (db, _):
             if await is_any_valid(db):
                 return
-    raise _missing_key(settings.host)
+    raise missing_key(settings.host)
 
 
-def _missing_key(host: str) -> SetupError:
+def missing_key(host: str) -> SetupError:
     return SetupError(
         f"{host} is not a loopback address, and no API key is set: set LONGHOUSE_ADMIN_KEY, "
         f"make a key with `longhouse keys create`, or serve on 127.0.0.1."
     )
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -13,6 +13,7 @@ from longhouse.errors import SetupError
 from longhouse.models import probe as probing
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
+from longhouse.models.probe import ProbeFinding
 from longhouse.settings import Settings
 from longhouse.store import migrate as migrations
 from longhouse.store.catalog.catalog import Catalog
@@ -74,13 +75,19 @@ async def probe(
     """Find out what the model's endpoint supports, and what a template should say about it."""
     setup = configure(settings)
     settings, model = setup.settings, model or setup.settings.llm_model
+    name, findings = await probed(settings, model)
+    typer.echo(f"{name}, model {model!r}")
+    typer.echo(probing.report(findings))
+
+
+async def probed(settings: Settings, model: str) -> tuple[str, list[ProbeFinding]]:
+    """The name of the model's endpoint, and what it supports."""
     if not settings.llm_base_url:
         raise SetupError("there is no endpoint to probe: set LONGHOUSE_LLM_BASE_URL, _API_KEY and _MODEL.")
     key = settings.llm_api_key.get_secret_value()
     opening = open_endpoint(settings.llm_base_url, key, proxy=settings.llm_proxy, hang=settings.llm_timeout)
     async with opening as endpoint:
-        typer.echo(f"{endpoint.name}, model {model!r}")
-        typer.echo(probing.report(await probing.probe(OpenAIModel(endpoint), model)))
+        return endpoint.name, await probing.probe(OpenAIModel(endpoint), model)
 
 
 add_commands(cli, {"migrate": migrate, "probe": probe})

@@ -84,10 +84,11 @@ def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: 
 
 
 def _filled(settings: Settings, files: LoadedFiles, secrets: Secrets) -> Settings:
-    execution = files.common.pick("execution", "reports_dir", "logs_dir")
+    folders = {"reports_dir": "reports_dir", "logs_dir": "agent_log_dir"}
+    execution = files.common.pick("execution", *folders)
     values: dict[str, Any] = {
         "llm_model": files.common.section("llm").get("model"),
-        **{name: Path(folder) for name, folder in execution.items()},
+        **{folders[name]: Path(folder) for name, folder in execution.items()},
         **_model(settings, files, secrets),
         **_search(settings, files),
     }

@@ -20,20 +20,22 @@ from longhouse.integrations.redis import keys
 log = structlog.get_logger()
 
 FOLDER: Final = "memory_sessions"
-LOG_DIR: Final = "LONGHOUSE_LOG_DIR"
+LOG_DIRS: Final = ("LONGHOUSE_SESSION_LOG_DIR", "LONGHOUSE_LOG_DIR")
+"""The variables that name the folder: the second is its former name."""
 _BREAKS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def get_session_logger(chat_id: int | str, *, owner: str = keys.LOCAL, folder: Path | None = None) -> logging.Logger:
     """The logger of one conversation: `{folder}/memory_sessions/memory_{chat_id}.log`.
 
-    The folder is LONGHOUSE_LOG_DIR, or `logs`. Each owner but the local one has a folder of its own in it.
+    The folder is LONGHOUSE_SESSION_LOG_DIR, or `logs`. Each owner but the local one has a folder of its own in it.
     """
     name = str(chat_id)
     if not keys.CHAT_ID.fullmatch(name):
         allowed = "1 to 128 of the characters A-Z a-z 0-9 . _ : @ -, and not dots alone"
         raise CallerError(f"chat_id must be {allowed}.", param="chat_id")
-    return _logger(name, owner, folder or Path(os.environ.get(LOG_DIR) or "logs"))
+    named = next((found for one in LOG_DIRS if (found := os.environ.get(one))), "logs")
+    return _logger(name, owner, folder or Path(named))
 
 
 @lru_cache(maxsize=256)

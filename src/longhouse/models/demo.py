@@ -13,6 +13,7 @@ from longhouse.models.scripted import Say, call, say
 QUESTION: Final = "This is the built-in demo model. Before it plays its scene: which city are you in?"
 ACTS: Final = ("clarificationtool", "clocktool")
 RECALL: Final = "What has the user said so far?"
+SUBAGENT: Final = "I am the demo model of Longhouse, in the part of a sub-agent."
 HOW_TO: Final = (
     "To talk to a real model, set LONGHOUSE_LLM_BASE_URL, LONGHOUSE_LLM_API_KEY and LONGHOUSE_LLM_MODEL "
     "and start again."
@@ -77,7 +78,8 @@ def _master(messages: Sequence[Message]) -> Say:
         return call("agent_analytic", task=f"Remember what the user said: {text}")
     if len(results) == 1:
         return call("agent_analytic", task=RECALL)
-    answer = f"I am the demo model of Longhouse and lead a sub-agent. It remembers: {results[-1]} {HOW_TO}"
+    remembered = results[-1].removeprefix(SUBAGENT).strip()
+    answer = f"I am the demo model of Longhouse and lead a sub-agent. It remembers: {remembered} {HOW_TO}"
     return call("finalanswertool", answer=answer, status="completed")
 
 
@@ -86,7 +88,7 @@ def _analytic(messages: Sequence[Message]) -> Say:
     tasks = [text_of(message.content) for message in messages if isinstance(message, User)]
     remembered = [task.removeprefix("Remember what the user said: ") for task in tasks if task != RECALL]
     answer = "; ".join(remembered) + "." if tasks[-1] == RECALL else f"I will remember: {remembered[-1]}."
-    return call("finalanswertool", answer=answer, status="completed")
+    return call("finalanswertool", answer=f"{SUBAGENT} {answer}", status="completed")
 
 
 def _reader(system: str, messages: Sequence[Message]) -> Say:

@@ -33,4 +33,6 @@ def clear(response: Response, request: Request) -> None:
 def _set(response: Response, request: Request, value: str, seconds: int) -> None:
     is_local = origins.LOCAL_HOST.fullmatch(origins.host_of(request.scope))
     is_secure = addresses.scheme_of(request.scope) == "https" and not is_local
-    response.set_cookie(NAME, value, max_age=seconds, path="/", secure=is_secure, httponly=True, samesite="strict")
+    # Below a path of its own: two Longhouses on one host name do not sign each other out.
+    path = addresses.root_of(request.scope) or "/"
+    response.set_cookie(NAME, value, max_age=seconds, path=path, secure=is_secure, httponly=True, samesite="strict")

@@ -12,7 +12,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from longhouse.api import wire
+from longhouse.api import addresses, wire
 
 PAGES: Final = (
     "/",
@@ -90,9 +90,9 @@ def release() -> str:
 
 
 @functools.cache
-def _index() -> StaticFile:
-    """The page, with the addresses of this release's files."""
-    content = files()["index.html"].content.replace(b"/console/", f"/console/{release()}/".encode())
+def _index(root_path: str) -> StaticFile:
+    """The page, with the addresses of this release's files; from those its scripts know the root path."""
+    content = files()["index.html"].content.replace(b"/console/", f"{root_path}/console/{release()}/".encode())
     return StaticFile(content, TYPES[".html"], _etag(content))
 
 
@@ -114,7 +114,7 @@ async def page(request: Request) -> Response:
     none."""
     if not _takes_html(request.headers.get("accept", "")):
         raise wire.not_found("There is no such route.")
-    response = _answer(request, _index(), CHECKED)
+    response = _answer(request, _index(addresses.root_of(request.scope)), CHECKED)
     response.headers["vary"] = "accept"
     return response
 

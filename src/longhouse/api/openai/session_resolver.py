@@ -218,7 +218,7 @@ class SessionResolver:
             prompt = structs.replace(prompt, chain=_continued(session, chat.history))
         if reply_to is not None and _has_asked(session, reply_to) and reply_to not in session.open:
             return await self._answered_again(chat, session, prompt)
-        waiting = await find_questions(self.db, session, reply_to)
+        waiting = await find_questions(self.db, session, reply_to, in_background=True)
         questions = [one for one in waiting if one.call.call_kind == "ask"]
         if session.turn and questions:
             return await self._answer(chat, session, prompt, questions[0])
@@ -230,7 +230,10 @@ class SessionResolver:
         if handle := await chat_decisions.decide(self.inbox, chat, session, prompt, about=on):
             return handle
         if reply_to is not None:
-            raise settled("The call that metadata.reply_to names was decided already, or its deadline has passed.")
+            raise settled(
+                "The call that metadata.reply_to names was decided already, its deadline has passed, or the turn does"
+                f" not wait for it: see /v1/sessions/{session.id}/questions, and decide at …/approval."
+            )
         return await self._queue(chat, session, prompt)
 
     async def _answered_again(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:

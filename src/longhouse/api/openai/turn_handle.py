@@ -6,7 +6,8 @@ from datetime import datetime
 
 from msgspec import structs
 
-from longhouse.api.sessions.waiting import Question
+from longhouse.api.sessions.waiting import MAX_TEXT, Question
+from longhouse.errors import CallerError
 from longhouse.journal.events import Decided, Prompted
 from longhouse.journal.session import Session, Turn
 from longhouse.runtime.inbox import Inbox
@@ -35,6 +36,8 @@ class TurnHandle:
     """The message waits for a decision on a call: the response says so at once."""
     is_own_user: bool = True
     """Does the session belong to the user of the request?"""
+    passed_on_to: str = ""
+    """The sub-agent that the message went to, if the turn of this session has ended without it: nothing is followed."""
 
     @property
     def version(self) -> int | None:
@@ -73,7 +76,11 @@ async def append_reply(
 
     `by`, `user`: who has given the answer, and whom the request names; a decision has its own.
     Raises AlreadyReturned if another answer came first, and NotThere if a decision finds that the session has moved on.
+    An answer that is too long is refused here, before a response has begun.
     """
+    if isinstance(reply, str) and len(reply) > MAX_TEXT:
+        told = f"An answer has {MAX_TEXT:,} characters at most, and this one has {len(reply):,}: shorten it."
+        raise CallerError(told, code="answer_too_long")
     trace, asking, is_own = session.trace, question.session, question.session.id == session.id
     if accepted and not is_own:
         accepted = replace(accepted, follows=trace)
@@ -86,7 +93,9 @@ async def append_reply(
         delivered = await inbox.decide(asking, structs.replace(reply, chain=own_chain), accepted=accepted)
     if is_own:
         return TurnHandle(delivered.session, trace, is_behind=delivered.is_behind, seen_heads=before)
-    return TurnHandle(session, trace, client_chain=chain, seen_heads=before)
+    has_ended = session.turn is not None and bool(session.turn.ended)
+    passed_on_to = asking.agent if has_ended else ""
+    return TurnHandle(session, trace, client_chain=chain, seen_heads=before, passed_on_to=passed_on_to)
 
 
 async def seen_heads(db: Database, session: Session, at: datetime | None = None) -> Mapping[str, int]:

@@ -15,12 +15,18 @@ from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
-from longhouse.api.sessions.waiting import Question, WaitingStatus, handles_in, waiting_status
+from longhouse.api.sessions.waiting import (
+    Question,
+    WaitingStatus,
+    background_questions,
+    handles_in,
+    waiting_status,
+)
 from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.session import Session, Turn, joined_text
+from longhouse.journal.session import BLANK_LINE, Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
@@ -30,6 +36,8 @@ from longhouse.store.database import Database
 WITH_IT: Final = "Still waiting for a decision. Your message is kept, and reaches the agent once this is decided:"
 BEHIND_IT: Final = "Still waiting for a decision. Your message is next, once this is decided:"
 BEHIND_QUESTION: Final = "Your message is next, once this is answered:"
+PASSED_ON: Final = "{agent} has your answer, and goes on with it."
+IN_BACKGROUND: Final = "An agent that works in the background asks:"
 STATUSES: Final = {
     "cancelled": 409,
     "limit_reached": 422,
@@ -103,6 +111,9 @@ class TurnStream:
     async def pieces(self) -> AsyncIterator[list[Piece]]:
         """Batches of pieces; an empty one is a heartbeat."""
         session = self.session
+        if self.handle.passed_on_to:
+            yield self._finish(PASSED_ON.format(agent=self.handle.passed_on_to))
+            return
         if self.handle.is_behind:
             self.subscription.put(JournalGrew())
         # An answer to one of several questions: the next one is open already. An aside: the response lists open ones.
@@ -122,6 +133,8 @@ class TurnStream:
                 await self._check_pause()
             if not self.is_over and self.handle.is_behind and not self._draft:
                 pieces += self._join_draft()
+            if self.is_over and not self.error:
+                pieces += await self._mention_background()
             if pieces or not batch:
                 yield pieces
             if self.is_over:
@@ -287,6 +300,22 @@ class TurnStream:
         words = words_on(waiting, self.session, is_own_user=self.handle.is_own_user, address=self.address)
         return self._finish(f"{note}\n\n{words}", self._of_subagent(waiting[0]))
 
+    async def _mention_background(self) -> list[Piece]:
+        """What sub-agents ask that the turn has left at work: a message here would not reach them, so where to answer
+        is said too. Not where a program reads the answer, and not to a repeated request: it has the same response."""
+        turn, sampling = self.session.turn, self.session.turn.prompted.sampling if self.session.turn else None
+        is_told = turn and turn.ended and not (sampling and sampling.response_format)
+        uses = (use for entry in self.session.transcript if isinstance(entry, Step) for use in entry.uses)
+        # What a queued prompt asks for may be under way by now: its own response tells of it.
+        if not is_told or self.handle.is_behind or self.session.queue or not any(map(_delegates, uses)):
+            return []
+        asked = [one.text_with_agent for one in await background_questions(self.db, self.session)]
+        if not asked:
+            return []
+        place = self.address or f"/v1/sessions/{self.session.id}/questions"
+        note = f"{IN_BACKGROUND}\n\n{BLANK_LINE.join(asked)}\n\nAnswer at {place}"
+        return self._send(joined_text([self._sent], note), is_whole=True)
+
     def _of_subagent(self, question: Question) -> Question | None:
         """The question, if a sub-agent asks it."""
         return None if question.session.id == self.session.id else question
@@ -349,6 +378,10 @@ class TurnStream:
 
     def _activity(self, event: str, role: str = "", **detail: Any) -> Piece:
         return Piece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
+
+
+def _delegates(use: Use) -> bool:
+    return use.tool.startswith(AGENT_PREFIX)
 
 
 def follow_turn(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> TurnStream:

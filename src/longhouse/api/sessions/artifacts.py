@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from fastapi import Request, Response
 
-from longhouse.api import auth, pagination, wire
+from longhouse.api import addresses, auth, pagination, wire
 from longhouse.api.json_route import strict_router
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Loaded
 from longhouse.journal.session import Artifact, Session
@@ -27,7 +27,7 @@ router = strict_router("Sessions", auth.user)
 @router.get(f"{SESSION_PATH}/artifacts")
 async def list_artifacts(session: Loaded, request: Request) -> Response:
     """The files that the session's tools created, oldest first."""
-    here = request.url.path  # an admin downloads below /admin
+    here = f"{addresses.root_of(request.scope)}{request.url.path}"  # an admin downloads below /admin
     return wire.Json(pagination.page([_described(session, artifact, here) for artifact in session.files]))
 
 

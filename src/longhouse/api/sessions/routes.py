@@ -16,7 +16,15 @@ from longhouse.api.openai.session_resolver import no_such_question
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.listing import listed
-from longhouse.api.sessions.waiting import Question, WaitingStatus, find_questions, settled, waiting_status
+from longhouse.api.sessions.waiting import (
+    MAX_TEXT,
+    Question,
+    WaitingStatus,
+    background_questions,
+    find_questions,
+    settled,
+    waiting_status,
+)
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.session import Session, State, Turn
@@ -30,9 +38,6 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.session_lists import Facets
-
-MAX_TEXT: Final = 200_000
-"""Characters of an answer, of a comment, of the result of a call."""
 
 SearchText = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -238,8 +243,11 @@ def cursor_of(row: session_store.SessionRow) -> str:
 async def detailed(db: Database, session: Session) -> dict[str, Any]:
     """A session with all details, and its title."""
     counters = await session_counters.counted(db, {session.id: session.head}, may_lag=OFTEN)
+    status = await waiting_status(db, session)
+    questions = [*status.questions, *await background_questions(db, session, status.questions)]
     return {
-        **described(session, await waiting_status(db, session)),
+        **described(session, status),
+        "questions": [_question(one, session) for one in questions],
         "paused": _paused(await budgets.paused(db, session.id)) if session.is_running or session.queue else None,
         "title": counters[session.id].shown_title,
     }

@@ -17,10 +17,12 @@ from longhouse.journal.visible_text import readable
 from longhouse.store import journals, sessions
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
-from longhouse.store.delegation.tree import Root
+from longhouse.store.delegation.tree import Node, Root
 
 HOW: Final = "name the one that you mean with its agent, as in analytic/1-action-0, or go to the session that asks."
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
+MAX_TEXT: Final = 200_000
+"""Characters of an answer, of a comment, of the result of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +184,25 @@ async def waiting_status(db: Database, session: Session) -> WaitingStatus:
         return WaitingStatus(not can_move, own)
     found = await tree.nodes(db, [Root(session.id, session.id, turn.trace)], awaited=True, open_only=True)
     nodes = [node for node in found if node.id != session.id]
-    asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
-    questions = [question for one in asking for question in _own(one)]
+    questions = await _asked_by(db, nodes)
     # Without an open question, an outcome is on its way to the session.
     rests = not can_move and bool(questions or own) and not any(node.can_move for node in nodes)
-    by_age = sorted(questions, key=lambda one: (one.call.at or one.session.updated_at, one.call.seq))
-    return WaitingStatus(rests, own, by_age, can_move)
+    return WaitingStatus(rests, own, questions, can_move)
+
+
+async def background_questions(db: Database, session: Session, known: Sequence[Question] = ()) -> list[Question]:
+    """What sub-agents ask that the session does not wait for (`wait: false`), also after its turn has ended; without
+    those that are known."""
+    found = await tree.nodes(db, [Root(session.id, session.id, None)], open_only=True)
+    questions = await _asked_by(db, [node for node in found if node.id != session.id])
+    return [one for one in questions if not any(map(one.is_same, known))]
+
+
+async def _asked_by(db: Database, nodes: Sequence[Node]) -> list[Question]:
+    """The open questions of these sessions, oldest first."""
+    asking = [await journals.load(db, node.id, node.head) for node in nodes if node.state in ASKING]
+    questions = [question for one in asking for question in _own(one)]
+    return sorted(questions, key=lambda one: (one.call.at or one.session.updated_at, one.call.seq))
 
 
 async def tree_ids(db: Database, session_id: str) -> list[str]:

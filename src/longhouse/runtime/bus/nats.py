@@ -40,6 +40,8 @@ PING_EVERY: Final = 5
 """Seconds after which a silent connection is tried; it is given up after two without an answer."""
 LARGEST: Final = 512 * 1024
 """Bytes of a message; NATS refuses more than a megabyte. A longer text travels in pieces."""
+TRIED_FOR: Final = 5.0
+"""Seconds in which a NATS that is only tried must answer."""
 AWAY: Final = "NATS is away: sessions go on, hints between processes come later"
 REFUSED: Final = "NATS refuses the user, password or token of LONGHOUSE_NATS_URL"
 DENIED: Final = "NATS does not let its user publish and subscribe to all that Longhouse needs: longhouse.> and _INBOX.>"
@@ -248,6 +250,32 @@ class NatsRelay:
         task = asyncio.create_task(background.guarded("bus_follow", work))
         self._changed.add(task)
         task.add_done_callback(self._changed.discard)
+
+
+async def problem(servers: Sequence[str]) -> str:
+    """Why no hints can go through these servers, in words that hold no password; empty if they can."""
+    client, errors = _Client(), list[Exception]()
+
+    async def failed(error: Exception) -> None:
+        errors.append(error)
+
+    async def heard(message: Msg) -> None:
+        pass
+
+    try:
+        async with asyncio.timeout(TRIED_FOR):
+            await client.connect(list(servers), max_reconnect_attempts=1, error_cb=failed, **_credentials(servers))
+            subject = f"longhouse.doctor.{_token(str(id(client)))}"
+            # A permission is refused when it is used.
+            await client.subscribe(subject, cb=heard)
+            await client.publish(subject, b"")
+            await client.flush()
+    except (Error, OSError, TimeoutError) as error:
+        errors.append(error)
+    finally:
+        await _close(client)
+    meanings = (_meaning(one, str(one).lower()) for one in errors)
+    return next(filter(None, meanings), AWAY) if errors else ""
 
 
 def _meaning(error: Exception, text: str) -> str:

@@ -1,5 +1,7 @@
 // Talks to the server: JSON in, JSON out, errors as sentences, and streams that go on where they broke.
 
+import { at } from "./base.js";
+
 export class ApiError extends Error {
   constructor(status, error) {
     super(error.message);
@@ -21,7 +23,7 @@ export function withQuery(path, parameters = {}) {
 async function request(method, path, { body, headers = {}, signal } = {}) {
   let response;
   try {
-    response = await fetch(path, { method, body, headers, signal, credentials: "same-origin" });
+    response = await fetch(at(path), { method, body, headers, signal, credentials: "same-origin" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, { message: UNREACHABLE });

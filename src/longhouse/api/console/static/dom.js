@@ -1,5 +1,7 @@
 // Builds what is shown. Every string becomes a text node: nothing that a model, a tool or a person wrote is ever markup.
 
+import { at } from "./base.js";
+
 const SAFE_LINK = /^(https?:|mailto:|blob:|\/(?!\/)|#)/i;
 
 /** A link's address, or null if it could run something. Browsers drop tabs and line breaks within an address. */
@@ -25,7 +27,7 @@ function set(element, name, value) {
   else if (name === "class") element.className = [value].flat().filter(Boolean).join(" ");
   else if (name === "data") Object.assign(element.dataset, value);
   else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
-  else if (name === "href" || name === "src") element.setAttribute(name, safeLink(value) ?? "#");
+  else if (name === "href" || name === "src") element.setAttribute(name, at(safeLink(value) ?? "#"));
   else element.setAttribute(name, value === true ? "" : String(value));
 }
 

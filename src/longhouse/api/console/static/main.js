@@ -1,5 +1,6 @@
 // The console: the frame around every screen, and which screen is where.
 
+import { at, pathOf } from "./base.js";
 import { fill, h, icon, ICONS } from "./dom.js";
 import * as identity from "./me.js";
 import { open, route, start } from "./router.js";
@@ -76,7 +77,7 @@ function footer() {
 }
 
 function isHere(address) {
-  const path = location.pathname;
+  const path = pathOf(location.pathname);
   return address === "/" ? path === "/" || path.startsWith("/s/") : path === address || path.startsWith(`${address}/`);
 }
 
@@ -103,7 +104,7 @@ function show(screen) {
 /** What the screen shows, as the API tells it. */
 function showJson(address) {
   jsonLink.hidden = !address;
-  if (address) jsonLink.href = address;
+  if (address) jsonLink.href = at(address);
 }
 
 /** Opens a screen only for somebody who is signed in; others are asked for a key first. */
@@ -116,7 +117,7 @@ const guarded = (file, name) => async (parameters, query) => {
 
 async function leave() {
   await identity.signOut();
-  location.assign("/");
+  location.assign(at("/"));
 }
 
 function help() {

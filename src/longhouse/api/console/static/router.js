@@ -1,5 +1,7 @@
 // Screens by address. Every screen has one that can be sent; going back and forth works as in any web site.
 
+import { at, pathOf } from "./base.js";
+
 const routes = [];
 let show = null;
 let current = null;
@@ -19,21 +21,22 @@ export function start(shown) {
     const link = event.target.closest?.("a[href]");
     const isPlain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.defaultPrevented;
     if (!link || !isPlain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
-    if (!find(link.pathname)) return;
+    const path = pathOf(link.pathname);
+    if (!find(path)) return;
     event.preventDefault();
-    go(link.pathname + link.search);
+    go(path + link.search);
   });
   return open();
 }
 
 export function go(address, { replace = false } = {}) {
-  history[replace ? "replaceState" : "pushState"](null, "", address);
+  history[replace ? "replaceState" : "pushState"](null, "", at(address));
   return open();
 }
 
 /** Moves the present screen to another address, as when what it shows has got one. */
 export function moveTo(address, json = null) {
-  history.pushState(null, "", address);
+  history.pushState(null, "", at(address));
   document.dispatchEvent(new CustomEvent("moved", { detail: { json } }));
 }
 
@@ -65,7 +68,7 @@ function decoded(parts) {
 /** Opens the screen of the present address; one that was left meanwhile is not shown. */
 export async function open() {
   const number = ++visit;
-  const found = find(location.pathname);
+  const found = find(pathOf(location.pathname));
   const query = Object.fromEntries(new URLSearchParams(location.search));
   current?.close?.();
   current = null;

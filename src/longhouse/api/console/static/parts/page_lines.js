@@ -1,8 +1,9 @@
 // Lines to the server that all pages of one browser share: it keeps six, and what is sent needs one of them too.
 
 import { follow } from "../api.js";
+import { BASE } from "../base.js";
 
-const NAME = "longhouse line";
+const NAME = `longhouse line ${BASE}`;
 /** How many pages follow a session at once; one more line is for the questions. */
 const PLACES = 4;
 /** Milliseconds after which a page that nobody looks at gives its line back. */

@@ -1,6 +1,7 @@
 // All that waits for a person: one live list for the whole browser, its number beside the inbox and in the title.
 
 import { follow, get } from "../api.js";
+import { at, BASE } from "../base.js";
 import { plainLine } from "../format.js";
 import { questionsPath } from "../me.js";
 import { setWaiting } from "../title.js";
@@ -12,7 +13,7 @@ const POLL_HIDDEN_EVERY = 10_000;
 /** The longest page of the server. */
 const MOST = 200;
 /** The lock of the one page that follows, and the channel by which it tells the others. */
-const LINE = "longhouse questions";
+const LINE = `longhouse questions ${BASE}`;
 
 const channel = "BroadcastChannel" in window ? new BroadcastChannel(LINE) : null;
 // Only a secure context has locks.
@@ -174,7 +175,7 @@ function notify(row) {
   const note = new Notification(`${KINDS[row.kind]} · ${plainLine(row.agent, 40)}`, { body: plainLine(text, 140), tag: keyOf(row) });
   note.onclick = () => {
     window.focus();
-    location.assign(`/s/${encodeURIComponent(row.root)}`);
+    location.assign(at(`/s/${encodeURIComponent(row.root)}`));
   };
 }
 

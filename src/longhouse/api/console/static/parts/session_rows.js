@@ -1,5 +1,6 @@
 // One session as a row of a grid; on a narrow screen the same row is a card.
 
+import { at } from "../base.js";
 import { h } from "../dom.js";
 import { ago, count, plainLine, span } from "../format.js";
 import { isAdmin } from "../me.js";
@@ -103,7 +104,7 @@ function show(element, row, isNew) {
   parts.questions.title = `${row.questions} open questions`;
   parts.name.textContent = plainLine(row.template, 60);
   parts.version.textContent = row.version ? `@${row.version}` : "";
-  parts.link.setAttribute("href", `/sessions/${encodeURIComponent(row.session_id)}`);
+  parts.link.setAttribute("href", at(`/sessions/${encodeURIComponent(row.session_id)}`));
   parts.link.textContent = title;
   parts.second.classList.toggle("bad", Boolean(row.error));
   parts.second.replaceChildren(...secondLine(row));

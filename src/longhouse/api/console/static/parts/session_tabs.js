@@ -73,7 +73,7 @@ function fileTable(files) {
   const rows = files.map((file) => [
     h(
       "a",
-      { href: file.download, download: true, title: visible(file.path) },
+      { href: new URL(file.download, location.origin).href, download: true, title: visible(file.path) },
       icon(ICONS.file),
       " ",
       plainLine(file.path, 80),

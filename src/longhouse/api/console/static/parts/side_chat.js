@@ -1,6 +1,7 @@
 // A chat beside the page, with one version of an agent: to try what is not active yet.
 
 import { stream } from "../api.js";
+import { at } from "../base.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { me, sessionPath } from "../me.js";
 import { actButton, say } from "../ui.js";
@@ -76,7 +77,7 @@ export function sideChat(name, version, onClose) {
     talk = newTalk(id);
     view = new TalkView(talk, { waits: () => false });
     fill(place, view.node);
-    link.href = `/sessions/${encodeURIComponent(id)}`;
+    link.href = at(`/sessions/${encodeURIComponent(id)}`);
     link.hidden = false;
     line = followInPlace(sessionPath(id, "/events"), {
       parameters: { tree: "true", until: "never" },

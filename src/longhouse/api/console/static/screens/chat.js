@@ -1,6 +1,7 @@
 // The chat: conversations, one talk that follows its journal, and the composer.
 
 import { get, post, stream } from "../api.js";
+import { at } from "../base.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { plainLine, straight } from "../format.js";
 import { isAdmin, me, sessionPath } from "../me.js";
@@ -308,7 +309,7 @@ class Chat {
     if (this.isClosed) return;
     moveTo(`/s/${encodeURIComponent(session)}`, sessionPath(session));
     this.details.hidden = false;
-    this.details.href = `/sessions/${encodeURIComponent(session)}`;
+    this.details.href = at(`/sessions/${encodeURIComponent(session)}`);
     this.list.show(session);
     this.list.load();
   }

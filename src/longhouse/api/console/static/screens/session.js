@@ -1,6 +1,7 @@
 // One session: what happened in it, when, and why; what the model saw; everything that is kept of it.
 
 import { get, post, remove, withQuery } from "../api.js";
+import { at } from "../base.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { count, dateAndTime, plainLine, span, visible } from "../format.js";
 import { me, sessionPath } from "../me.js";
@@ -435,7 +436,7 @@ class OneSession {
 
   curl() {
     const address = new URL(
-      this.tab === "timeline" ? withQuery(this.address(), { turns: this.turns }) : this.address(),
+      at(this.tab === "timeline" ? withQuery(this.address(), { turns: this.turns }) : this.address()),
       location.origin,
     );
     const key = me()?.is_open ? "" : ' -H "Authorization: Bearer $LONGHOUSE_API_KEY"';

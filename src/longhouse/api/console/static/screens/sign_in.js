@@ -1,13 +1,15 @@
 // Signing in: a key pasted once becomes the browser's cookie.
 
+import { at, pathOf } from "../base.js";
 import { h } from "../dom.js";
 import * as identity from "../me.js";
 
 /** Where the person wanted to go: this very address, or what `/sign-in?to=…` names, if it is of this server. */
 function destination({ to = "/" }) {
-  if (location.pathname !== "/sign-in") return location.href;
-  const address = URL.canParse(to, location.origin) ? new URL(to, location.origin) : null;
-  return address?.origin === location.origin && address.pathname !== "/sign-in" ? address.href : "/";
+  if (pathOf(location.pathname) !== "/sign-in") return location.href;
+  const address = URL.canParse(at(to), location.origin) ? new URL(at(to), location.origin) : null;
+  const isOurs = address?.origin === location.origin && pathOf(address.pathname) !== "/sign-in";
+  return isOurs ? address.href : at("/");
 }
 
 export async function signIn(parameters, query) {

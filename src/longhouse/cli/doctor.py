@@ -1,0 +1,272 @@
+"""`longhouse doctor`: looks at what a house needs, and says of each thing whether it works, or how to mend it."""
+
+import asyncio
+import importlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import unquote
+
+import asyncpg
+import typer
+
+import longhouse
+from longhouse.app import open_embedder
+from longhouse.cli import environment
+from longhouse.cli.house import open_as_it_is
+from longhouse.cli.running import add_commands
+from longhouse.cli.serving import is_local, missing_key, refuse_easy_key
+from longhouse.cli.setting_up import probed
+from longhouse.config.effective import Configured, configure
+from longhouse.errors import LonghouseError
+from longhouse.journal.visible_text import readable_lines
+from longhouse.models import probe
+from longhouse.redaction import redaction_of
+from longhouse.settings import Settings
+from longhouse.store import checkup, leases, migrate
+from longhouse.store.database import PASSING, POOL_SIZE
+from longhouse.store.keys import is_any_valid
+from longhouse.store.postgres import Postgres
+
+LEAST_FREE: Final = 2**30
+"""Bytes; Postgres stops when its disk is full."""
+CLOCK_DIFFERENCE: Final = 2.0
+"""Seconds; deadlines, budgets of a day and expiry of keys are told by the clocks of processes."""
+CONNECTIONS: Final = POOL_SIZE + 2
+"""Connections of one process: its pool, a heartbeat, one that listens."""
+
+Level = Literal["ok", "note", "BROKEN"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    about: str
+    sentence: str
+
+
+Check = Callable[[Configured], AsyncIterator[Finding]]
+
+cli = typer.Typer()
+
+
+async def doctor(
+    settings: Settings,
+    model: Annotated[
+        bool, typer.Option("--model/--no-model", help="Ask the model's endpoint too: three small requests.")
+    ] = True,
+) -> None:
+    """Look at Postgres, disk, clock, model, Redis and NATS, and say what is broken and how to mend it."""
+    typer.echo(f"longhouse {longhouse.__version__}")
+    hide, broken = redaction_of(_secrets(settings)).hide, 0
+    async for finding in _findings(settings, asks_model=model):
+        broken += finding.level == "BROKEN"
+        typer.echo(f"{finding.level:<6}  {finding.about}: {readable_lines(hide(finding.sentence))}")
+    if broken:
+        typer.echo(f"{broken} broken: mend what is marked, and look again", err=True)
+        raise typer.Exit(1)
+    typer.echo("nothing is broken")
+
+
+async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Finding]:
+    for _, sentence in environment.problems(os.environ):
+        yield Finding("note", "settings", sentence)
+    try:
+        setup = configure(settings)
+    except LonghouseError as error:
+        yield Finding("BROKEN", "settings", str(error))
+        return
+    checks: dict[str, Check] = {
+        "postgres": _postgres,
+        "disk": _folders,
+        **({"model": _model} if asks_model else {}),
+        "embeddings": _embeddings,
+        "redis": _redis,
+        "nats": _nats,
+    }
+    for about, check in checks.items():
+        try:
+            async for finding in check(setup):
+                yield finding
+        except (LonghouseError, asyncpg.PostgresError, *PASSING) as error:
+            yield Finding("BROKEN", about, str(error) or type(error).__name__)
+
+
+# Postgres
+
+
+async def _postgres(setup: Configured) -> AsyncIterator[Finding]:
+    settings = setup.settings
+    if not settings.database_url and not (settings.data_dir / "postgres").is_dir():
+        where = settings.data_dir.absolute()
+        yield Finding("note", "postgres", f"there is no house in {where} yet: `longhouse serve` makes one.")
+        yield _keys(settings, in_database=False)
+        return
+    async with open_as_it_is(settings) as (db, postgres):
+        found = await checkup.examine(db)
+        whose = _whose(postgres)
+        yield Finding("ok", "postgres", f"version {found.version} answers, {whose}; {found.size / 2**20:,.0f} MB.")
+        for one in (_rights(found), _vector(found), _clock(found), _connections(found)):
+            yield one
+        pending = [one.name for one in await migrate.plan(db)]
+        yield _schema(pending, is_own=postgres is not None)
+        if not pending:
+            yield _workers(await leases.alive(db))
+            yield _keys(settings, in_database=await is_any_valid(db))
+
+
+def _whose(postgres: Postgres | None) -> str:
+    if postgres is None:
+        return "as LONGHOUSE_DATABASE_URL says"
+    return "started for this look alone" if postgres.owned else "and another process of this house uses it"
+
+
+def _schema(pending: Sequence[str], *, is_own: bool) -> Finding:
+    if not pending:
+        return Finding("ok", "schema", "it is up to date.")
+    if is_own:
+        return Finding("note", "schema", f"{len(pending)} pending: the next start migrates.")
+    return Finding("BROKEN", "schema", f"{len(pending)} pending: run `longhouse migrate`.")
+
+
+def _workers(alive: int) -> Finding:
+    if alive:
+        return Finding("ok", "workers", f"{alive} at work.")
+    return Finding("note", "workers", "none is at work: `longhouse serve` or `longhouse work` starts one.")
+
+
+def _keys(settings: Settings, *, in_database: bool) -> Finding:
+    """Whether `longhouse serve` would listen where it is told to."""
+    key = settings.admin_key.get_secret_value().strip()
+    refuse_easy_key(settings.host, key)
+    if not (is_local(settings.host) or key or in_database):
+        raise missing_key(settings.host)
+    return Finding("ok", "keys", f"`longhouse serve` may listen on {settings.host}.")
+
+
+def _rights(found: checkup.Checkup) -> Finding:
+    if found.is_read_only:
+        told = "Postgres may only be read: name the primary, or switch default_transaction_read_only off."
+        return Finding("BROKEN", "rights", told)
+    if found.closed_tables:
+        told = f"the role {found.role} may not read and write {', '.join(found.closed_tables)}"
+        return Finding("BROKEN", "rights", f"{told}: grant it, or connect as their owner.")
+    return Finding("ok", "rights", f"the role {found.role} may read and write.")
+
+
+def _vector(found: checkup.Checkup) -> Finding:
+    match found.vector:
+        case None:
+            return Finding("note", "pgvector", "it is not there; only comparing vectors in SQL needs it.")
+        case "":
+            return Finding("note", "pgvector", "it is there and not used: `longhouse migrate` uses it if the role may.")
+        case version:
+            return Finding("ok", "pgvector", f"version {version}.")
+
+
+def _clock(found: checkup.Checkup) -> Finding:
+    if abs(found.seconds_ahead) <= CLOCK_DIFFERENCE:
+        return Finding("ok", "clock", "it agrees with that of Postgres.")
+    how = "behind" if found.seconds_ahead > 0 else "ahead of"
+    told = f"this machine is {abs(found.seconds_ahead):,.1f} s {how} Postgres: set both clocks by NTP."
+    return Finding("BROKEN", "clock", told)
+
+
+def _connections(found: checkup.Checkup) -> Finding:
+    told = f"{found.used} of {found.most} are in use"
+    if found.most - found.used >= CONNECTIONS:
+        return Finding("ok", "connections", f"{told}.")
+    return Finding(
+        "note", "connections", f"{told}, and another process needs up to {CONNECTIONS}: raise max_connections."
+    )
+
+
+# What lies beside it
+
+
+async def _folders(setup: Configured) -> AsyncIterator[Finding]:
+    settings = setup.settings
+    data = None if settings.database_url else (settings.data_dir / "postgres").resolve()
+    named = {
+        "LONGHOUSE_DATA_DIR": data,
+        "LONGHOUSE_SESSION_LOG_DIR": settings.session_log_dir,
+        "LONGHOUSE_AGENT_LOG_DIR": settings.agent_log_dir,
+        "LONGHOUSE_REPORTS_DIR": settings.reports_dir,
+    }
+    for name, folder in named.items():
+        for finding in _folder(name, folder) if folder else ():
+            yield finding
+
+
+def _folder(name: str, folder: Path) -> Iterator[Finding]:
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    free = shutil.disk_usage(there).free
+    # The data of an embedded Postgres belongs to the account that runs it: whether it may be used is seen above.
+    if name != "LONGHOUSE_DATA_DIR" and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        yield Finding("BROKEN", "disk", f"{there} of {name} cannot be written: give it to the account of Longhouse.")
+    elif free < LEAST_FREE:
+        yield Finding("BROKEN", "disk", f"{there} of {name} has {free / 2**20:,.0f} MB left: make room.")
+    else:
+        yield Finding("ok", "disk", f"{there} of {name} has {free / 2**30:,.0f} GB left.")
+
+
+# What is reached over the network
+
+
+async def _model(setup: Configured) -> AsyncIterator[Finding]:
+    if not setup.settings.llm_base_url:
+        yield Finding("note", "model", "none is set, the demo model answers: set LONGHOUSE_LLM_BASE_URL.")
+        return
+    name, findings = await probed(setup.settings, setup.settings.llm_model)
+    yield Finding("ok", "model", f"{name} answers as {setup.settings.llm_model}. {' '.join(probe.advice(findings))}")
+
+
+async def _embeddings(setup: Configured) -> AsyncIterator[Finding]:
+    async with open_embedder(setup.settings) as embedder:
+        if embedder:
+            await embedder.embed(["hello"])
+    used = setup.settings.embeddings_base_url and setup.settings.embeddings_model
+    yield Finding("ok", "embeddings", f"{used} answers." if used else "those of the built-in table.")
+
+
+async def _redis(setup: Configured) -> AsyncIterator[Finding]:
+    if not setup.settings.redis_url:
+        return
+    # Only those who use it pay for the import.
+    module = await asyncio.to_thread(importlib.import_module, "longhouse.integrations.redis.client")
+    async with module.open_redis(setup.settings.redis_url.get_secret_value()) as client:
+        try:
+            await client.ping()
+        except module.TROUBLE as error:
+            told = f"it does not answer ({error}): start it, or correct LONGHOUSE_REDIS_URL."
+            yield Finding("BROKEN", "redis", told)
+            return
+    yield Finding("ok", "redis", "it answers.")
+
+
+async def _nats(setup: Configured) -> AsyncIterator[Finding]:
+    if not setup.settings.nats_url:
+        return
+    module = await asyncio.to_thread(importlib.import_module, "longhouse.runtime.bus.nats")
+    trying: Awaitable[str] = module.problem(setup.settings.nats_url.get_secret_value().split(","))
+    problem = await trying
+    if problem:
+        yield Finding("BROKEN", "nats", f"{problem}; start or mend it, or correct LONGHOUSE_NATS_URL.")
+        return
+    yield Finding("ok", "nats", "it takes hints.")
+
+
+def _secrets(settings: Settings) -> Iterator[str]:
+    """What no sentence may repeat: texts of servers may."""
+    for name in ("admin_key", "llm_api_key", "embeddings_api_key", "tavily_api_key"):
+        yield getattr(settings, name).get_secret_value()
+    for url in (settings.database_url, settings.redis_url, settings.nats_url):
+        for one in url.get_secret_value().split(",") if url else ():
+            password = one.rpartition("@")[0].partition("://")[2].partition(":")[2]
+            yield from (one, password, unquote(password))
+
+
+add_commands(cli, {"doctor": doctor})

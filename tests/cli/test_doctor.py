@@ -1,0 +1,122 @@
+"""`longhouse doctor`: what works, what does not and how to mend it; beside a house that serves, and where none is."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.nats_server import nats_server
+
+from conftest import plain_role
+from forked_server import completed
+from longhouse import clock
+from longhouse.cli.doctor import _clock
+from longhouse.models.scripted import say
+from longhouse.models.scripted_server import serve as serve_model
+from longhouse.store import checkup
+from longhouse.store.database import Database
+from redis_server import RedisServer
+from server_helpers import data_folder, launched_words, process
+
+SECRET = "sEcReT9-of-this-test"
+
+
+def about(told: str, what: str) -> str:
+    """The line about this."""
+    [line] = [line for line in told.splitlines() if line.partition("  ")[2].lstrip().startswith(f"{what}:")]
+    return line
+
+
+def test_where_nothing_is_started_nothing_is_broken_and_nothing_is_made(tmp_path: Path) -> None:
+    done = completed("doctor", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"there is no house in {tmp_path / '.longhouse'} yet: `longhouse serve` makes one." in done.stdout
+    assert "the demo model answers" in about(done.stdout, "model")
+    assert done.stdout.endswith("nothing is broken\n")
+    assert list(tmp_path.iterdir()) == []
+    done = completed("doctor", folder=tmp_path, LONGHOUSE_HOST="0.0.0.0", LONGHOUSE_LOG_DIRR="x")
+    assert done.returncode == 1
+    assert "no API key is set: set LONGHOUSE_ADMIN_KEY" in done.stdout
+    assert "LONGHOUSE_LOG_DIRR is no setting" in done.stdout
+
+
+async def test_a_house_is_looked_at_while_it_serves_and_after_it_was_killed() -> None:
+    with data_folder() as folder:
+        async with process(data_dir=str(folder)) as house:
+            code, told = await launched_words("doctor", data_dir=str(folder))
+            assert (code, "BROKEN" in told) == (0, False), told
+            assert "another process of this house uses it" in about(told, "postgres")
+            assert about(told, "workers") == "ok      workers: 1 at work."
+            async with house.http.get("/ready") as response:
+                assert response.status == 200, "it is served as before"
+            house.kill()
+            await house.ended()
+        code, told = await launched_words("doctor", data_dir=str(folder))
+        assert code == 0, told
+        assert "started for this look alone" in about(told, "postgres")
+        assert "LONGHOUSE_DATA_DIR has" in about(told, "disk")
+
+
+async def test_what_is_reached_answers(dsn: str, server: RedisServer) -> None:
+    async with nats_server() as nats, serve_model(lambda body: say("Hello.")) as model:
+        places: dict[str, Any] = {
+            "redis_url": server.url,
+            "nats_url": nats.url,
+            "llm_base_url": model.url,
+            "llm_api_key": SECRET,
+        }
+        code, told = await launched_words("doctor", database_url=dsn, **places)
+        assert code == 0, told
+        for what in ("postgres", "rights", "clock", "connections", "schema", "keys", "model", "redis", "nats"):
+            assert about(told, what).startswith("ok "), told
+        assert "llm_policy.can" in about(told, "model"), "what the probe found"
+        assert SECRET not in told
+        asked = len(model.requests)
+        code, told = await launched_words("doctor", "--no-model", database_url=dsn, llm_base_url=model.url)
+        assert (code, len(model.requests)) == (0, asked)
+
+
+async def test_what_is_broken_is_said_with_what_to_do_and_without_secrets(db: Database, dsn: str) -> None:
+    places: dict[str, Any] = {
+        "redis_url": f"redis://:{SECRET}@127.0.0.1:1",
+        "nats_url": f"nats://me:{SECRET}@127.0.0.1:1",
+        "llm_base_url": "http://127.0.0.1:1/v1",
+        "llm_api_key": SECRET,
+        "embeddings_base_url": "http://127.0.0.1:1/v1",
+        "reports_dir": "/proc/none",
+    }
+    schema = db.schema
+    async with plain_role(dsn, owner=False) as stranger:
+        role = stranger.partition("://")[2].partition("@")[0]
+        await db.run(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        await db.run(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+        code, told = await launched_words("doctor", database_url=stranger, **places)
+    assert code == 1
+    assert f"the role {role} may not read and write" in about(told, "rights")
+    assert "correct LONGHOUSE_REDIS_URL" in about(told, "redis")
+    assert about(told, "nats").startswith("BROKEN  nats: NATS is away")
+    for what in ("rights", "redis", "nats", "model", "embeddings", "disk"):
+        assert about(told, what).startswith("BROKEN"), told
+    assert SECRET not in told
+    assert "6 broken" in told
+    code, told = await launched_words("doctor", database_url=f"postgresql://me:{SECRET}@127.0.0.1:1/longhouse")
+    assert (code, SECRET in told) == (1, False)
+    assert "check LONGHOUSE_DATABASE_URL" in about(told, "postgres")
+
+
+async def test_pending_migrations_are_named(db: Database, dsn: str) -> None:
+    await db.run("DELETE FROM schema_migrations WHERE number = (SELECT max(number) FROM schema_migrations)")
+    code, told = await launched_words("doctor", database_url=dsn)
+    assert (code, about(told, "schema")) == (1, "BROKEN  schema: 1 pending: run `longhouse migrate`.")
+
+
+async def test_a_clock_that_differs_from_that_of_postgres_is_noticed(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await checkup.examine(db)).seconds_ahead == pytest.approx(0, abs=1)
+    now = clock.now
+    for hours, word in ((1, "ahead of"), (-1, "behind")):
+        monkeypatch.setattr(clock, "now", lambda hours=hours: now() + timedelta(hours=hours))
+        finding = _clock(await checkup.examine(db))
+        assert finding.level == "BROKEN"
+        assert f"s {word} Postgres: set both clocks by NTP." in finding.sentence

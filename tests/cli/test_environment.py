@@ -1,0 +1,60 @@
+"""Variables that set nothing are named at the start; settings that were renamed are read under both names."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longhouse.cli import environment
+from longhouse.settings import Settings
+from server_helpers import process
+
+
+def test_a_name_with_a_mistake_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    env_file = tmp_path / ".env"
+    lines = ("LONGHOUSE_RETAIN_DAY=3", "export LONGHOUSE_HOSTT='x'", "OTHER=1", "# LONGHOUSE_NO=1", "LONGHOUSE_PORT=1")
+    env_file.write_text("\n".join(lines), "utf-8")
+    given = {
+        "LONGHOUSE_LLM_BASEURL": "sEcReT9",
+        "longhouse_databse_url": "sEcReT9",
+        "LONGHOUSE_ЯЗЫК": "ru",
+        "LONGHOUSE_LOG_DIR": "logs",
+        "LONGHOUSE_SECRET_ANY": "sEcReT9",
+        "LONGHOUSE_API_KEY": "sEcReT9",
+        "LONGHOUSE_PORT": "8400",
+        "LONGHOUSE_HOSTT": "x",
+        "PATH": "/bin",
+    }
+    told = [sentence for _, sentence in environment.problems(given, env_file)]
+    assert told == [
+        "LONGHOUSE_DATABSE_URL is no setting, and does nothing: did you mean LONGHOUSE_DATABASE_URL?",
+        "LONGHOUSE_HOSTT is no setting, and does nothing: did you mean LONGHOUSE_HOST?",
+        "LONGHOUSE_LLM_BASEURL is no setting, and does nothing: did you mean LONGHOUSE_LLM_BASE_URL?",
+        "LONGHOUSE_LOG_DIR is called LONGHOUSE_SESSION_LOG_DIR now: the old name still works.",
+        "LONGHOUSE_ЯЗЫК is no setting, and does nothing: docs/settings.md lists the settings.",
+        f"LONGHOUSE_RETAIN_DAY is no setting, and does nothing ({env_file}): did you mean LONGHOUSE_RETAIN_DAYS?",
+    ]
+    env_file.write_bytes(b"\xff\xfe\x00")
+    assert not [*environment.problems({}, env_file)], "a file that cannot be read says nothing"
+    assert not [*environment.problems({}, tmp_path)]
+
+
+def test_folders_of_logs_are_read_under_both_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for former, name in (("log_dir", "session_log_dir"), ("logs_dir", "agent_log_dir")):
+        assert getattr(Settings(**{former: tmp_path}), name) == tmp_path
+        monkeypatch.setenv(f"LONGHOUSE_{former.upper()}", "old")
+        assert getattr(Settings(), name) == Path("old")
+        assert getattr(Settings(**{name: tmp_path}), name) == tmp_path
+        monkeypatch.setenv(f"LONGHOUSE_{name.upper()}", "new")
+        assert getattr(Settings(), name) == Path("new"), "the present name wins"
+
+
+async def test_a_process_that_stays_says_its_version_and_what_sets_nothing(dsn: str) -> None:
+    async with process(database_url=dsn, databaseurl="sEcReT9", logs_dir="/tmp/none") as house:
+        said = "\n".join(house.said)
+        assert " serves on http://" in house.said[-1]
+        assert house.said[-1].startswith("longhouse 0.")
+        records = {record["event"]: record for record in map(json.loads, house.said[:-1])}
+        assert "did you mean LONGHOUSE_DATABASE_URL?" in records["setting_unknown"]["message"]
+        assert "LONGHOUSE_AGENT_LOG_DIR now" in records["setting_renamed"]["message"]
+        assert "sEcReT9" not in said
