@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from longhouse import prices as pricing
@@ -30,6 +30,7 @@ def _schema(given: str) -> str:
 
 
 PREFIX: Final = "LONGHOUSE_"
+FILES: Final = ("config_file", "agents_file", "logging_config")
 
 
 def _prices(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,6 +81,12 @@ class Settings(BaseSettings):
             # The message leaves out the values, which may be secrets.
             wrong = (f"{PREFIX}{where[0]}".upper() + f": {problem}" for where, problem in explain(error))
             raise SetupError("; ".join(wrong)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """An empty variable sets nothing, as in an `.env` that was not filled in; for files it means none."""
+        return {name: value for name, value in given.items() if value != "" or name in FILES}
 
     config_file: File = Path("config.yaml")
     agents_file: File = Path("agents.yaml")
