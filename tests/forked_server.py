@@ -37,9 +37,15 @@ WITHIN: Final = 60.0
 class Forked:
     """As much of `asyncio.subprocess.Process` as tests need."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], files: int | None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        files: int | None,
+        folder: Path | str | None = None,
+    ) -> None:
         reading, writing = multiprocessing.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(target=_run, args=(list(command), dict(environment), files, writing))
+        self._process = _CONTEXT.Process(target=_run, args=(list(command), dict(environment), files, folder, writing))
         self._process.start()
         writing.close()
         self._output = os.fdopen(os.dup(reading.fileno()), "rb")
@@ -183,9 +189,13 @@ def _run_on(command: list[str], environment: dict[str, str], terminal: str) -> N
     cli(prog_name="longhouse")
 
 
-def _run(command: list[str], environment: dict[str, str], files: int | None, output: Connection) -> None:
+def _run(
+    command: list[str], environment: dict[str, str], files: int | None, folder: Path | str | None, output: Connection
+) -> None:
     """`longhouse` with these arguments, or a program of the tests."""
     assert IS_PRELOADED
+    if folder is not None:
+        os.chdir(folder)
     if files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     os.environ.clear()

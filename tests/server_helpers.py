@@ -214,13 +214,16 @@ async def process(*arguments: str, **environment: str) -> AsyncIterator[Process]
 
 
 @asynccontextmanager
-async def launched(*command: str, files: int | None = None, **environment: str) -> AsyncIterator[Process]:
+async def launched(
+    *command: str, files: int | None = None, folder: Path | str | None = None, **environment: str
+) -> AsyncIterator[Process]:
     """`longhouse` itself, or a program of the tests that says where it serves as `longhouse serve` does.
 
-    `files`: how many it may have open.
+    `files`: how many it may have open. `folder`: where it is called, and reads the files that are there.
     """
-    env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in (NO_FILES | environment).items()}}
-    started = Forked(command, env, files)
+    given = environment if folder else NO_FILES | environment
+    env = {**os.environ, **{f"LONGHOUSE_{name.upper()}": value for name, value in given.items()}}
+    started = Forked(command, env, files, folder)
     output = await started.output()
     said: list[str] = []
     reading: asyncio.Task[None] | None = None

@@ -7,19 +7,19 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_560,  # proxies, a root path, former names of settings; prices of models; the address of NATS is checked
-    "agents": 2_900,
-    "api": 9_440,  # a root path, background questions; erasing; limits of keys; documents, the ledger; the console
-    "catalog": 720,
-    "cli": 4_735,  # `doctor`, unknown variables; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals
-    "config": 990,
+    ".": 1_590,  # prices of models; the address of NATS is checked; tools and searches of files
+    "agents": 2_980,  # classes by import string
+    "api": 9_320,  # erasing; limits of keys; documents, memory files, the ledger; lists, questions; the console
+    "catalog": 810,  # tools of files
+    "cli": 4_690,  # `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting and settling
+    "config": 1_145,  # tools, packages and classes in files
     "integrations": 1_060,
     "journal": 2_930,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
-    "models": 1_850,
-    "runtime": 4_195,  # budgets; what keeps NATS away, long drafts; who is next, by owner; titles; the bus; probes
+    "models": 1_970,  # SOCKS proxies
+    "runtime": 4_190,  # budgets; what keeps NATS away, long drafts; who is next, by owner; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 11_570,  # what `doctor` asks; places and permits in a fleet; counters, statistics; passages, the ledger
+    "store": 11_535,  # places and permits in a fleet, its counts; counters, statistics; passages, documents, the ledger
     "tools": 5_460,  # results that are remembered; tools that read documents; processes of their own
 }
 

@@ -27,9 +27,11 @@ from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.api.usage import Prices
 from longhouse.background import Step
-from longhouse.catalog.sources import publish_classes, publish_templates
+from longhouse.catalog import file_tools
+from longhouse.catalog.sources import publish_classes, publish_files
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.config.effective import Configured, configure
+from longhouse.config.loader import LoadedFiles
 from longhouse.errors import SetupError
 from longhouse.integrations.agent_log import LogFolder
 from longhouse.memory.documents.library import DocumentLibrary
@@ -85,13 +87,14 @@ from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
 from longhouse.tools.builtin.report import CreateReportTool
 from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
-from longhouse.tools.builtin.tavily import BASE_URL, open_search
+from longhouse.tools.builtin.tavily import BASE_URL, WebSearch, open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
 from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import belongs, open_mcp
 from longhouse.tools.offering import Offering, required_tools_problem
 from longhouse.tools.toolbox import Toolbox
+from longhouse.validation_messages import did_you_mean, path_text
 
 log = structlog.get_logger()
 
@@ -132,6 +135,8 @@ class App:
     """None with an external Postgres."""
     is_demo: bool
     """No model is configured: the built-in demo model answers."""
+    files: LoadedFiles
+    """What the files say, with the tools as they were published."""
 
 
 @asynccontextmanager
@@ -156,7 +161,7 @@ async def open_app(
         open_memory(settings, db, bus, embedder) as memory,
         ProcessPool(most=settings.tool_processes, environment=settings.tool_environment).running() as processes,
     ):
-        catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for)
+        catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for, settings.tool_packages)
         async with (
             open_tools(setup, catalog, finder, memory.documents, classes, processes=processes) as (toolbox, offering),
             open_engine(
@@ -208,7 +213,7 @@ async def open_app(
             )
             app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,
-                postgres=postgres, is_demo=not settings.llm_base_url,
+                postgres=postgres, is_demo=not settings.llm_base_url, files=setup.files,
             )  # fmt: skip
             async with watchdog.watching(), background.running("database_size", sample_size(db), every=SIZE_EVERY):
                 yield app
@@ -372,7 +377,6 @@ async def open_tools(
     """Opens the tools that this process can run, and publishes them and the templates."""
     settings, search = setup.settings, ToolSearchService(catalog, finder)
     key, url = settings.tavily_api_key.get_secret_value(), settings.tavily_base_url
-    web_search = open_search(url or BASE_URL, key) if key or url else nullcontext()
     config = setup.common(
         ToolConfig(
             search=SearchConfig(tavily_api_key=key, tavily_api_base_url=url or BASE_URL),
@@ -380,13 +384,42 @@ async def open_tools(
         )
     )
     configs = setup.of_agents(config)
-    async with web_search as service, open_remote(setup.egress) as http:
-        services = Services(search=service, memory=Memories(catalog.db), find_tools=search.find, documents=documents)
-        binder = binder_of(http, setup.secrets.find, settings.tool_packages, processes)
-        toolbox = Toolbox(classes, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
-        await publish(catalog, setup, toolbox.classes)
+    async with (
+        open_searches(config.search if key or url else None, configs) as searches,
+        open_remote(setup.egress) as http,
+    ):
+        services = Services(memory=Memories(catalog.db), find_tools=search.find, documents=documents)
+        toolbox = Toolbox(
+            classes,
+            config=config,
+            configs=configs,
+            services=replace(services, search=searches[None]),
+            own_services={name: replace(services, search=searches[name]) for name in configs},
+            catalog=catalog,
+            binder=binder_of(http, setup.secrets.find, settings.tool_packages, processes),
+        )
+        await publish(catalog, setup, toolbox.classes, processes)
         async with open_mcp(setup.servers, toolbox):
             yield toolbox, Offering(catalog, toolbox, replace(search, resolve=toolbox.resolve))
+
+
+@asynccontextmanager
+async def open_searches(
+    common: SearchConfig | None, configs: Mapping[str, ToolConfig]
+) -> AsyncIterator[Mapping[str | None, WebSearch | None]]:
+    """Opens the search services: that of all agents under None, and under its name that of each agent in the files."""
+    places: dict[str | None, SearchConfig | None] = {None: common}
+    places |= {name: one.search for name, one in configs.items()}
+    opened: dict[tuple[str, str], WebSearch] = {}
+    found: dict[str | None, WebSearch | None] = {}
+    async with AsyncExitStack() as stack:
+        for name, one in places.items():
+            is_own = one and (common or one.tavily_api_key or one.tavily_api_base_url != BASE_URL)
+            place = (one.tavily_api_base_url, one.tavily_api_key) if one and is_own else None
+            if place and place not in opened:
+                opened[place] = await stack.enter_async_context(open_search(*place))
+            found[name] = opened[place] if place else None
+        yield found
 
 
 @asynccontextmanager
@@ -482,11 +515,25 @@ def validator_of(setup: Configured, catalog: Catalog, processes: ProcessPool | N
     )
 
 
-async def publish(catalog: Catalog, setup: Configured, classes: Sequence[type[BaseTool]]) -> list[Published]:
-    """Publishes the tools and templates of this process to the catalog; no template if one of them is invalid."""
+async def publish(
+    catalog: Catalog, setup: Configured, classes: Sequence[type[BaseTool]], processes: ProcessPool
+) -> tuple[list[Published], list[Published]]:
+    """Publishes the tools and templates of this process to the catalog: of the files everything, or nothing if one of
+    them is invalid."""
+    files, packages = setup.files, setup.settings.tool_packages
     await publish_classes(catalog, classes)
+    given = tuple(files.tools.values())
+    tools, problems = await file_tools.completed(catalog, given, packages, processes)
+    for one in problems:
+        files.add_tool_problem(given[one.nth].name, one.where, one.message)
+    for one in await validator_of(setup, catalog, processes).tool_problems(tools):
+        if one.is_warning:
+            log.warning("tool_warning", message=one.message, tool=tools[one.nth].name, field=path_text(one.where))
+        else:
+            files.add_tool_problem(tools[one.nth].name, one.where, one.message)
     await _check(setup, catalog)
-    return await publish_templates(catalog, setup.files.templates, touched=setup.files.touched)
+    files.tools |= {one.name: one for one in tools}
+    return await publish_files(catalog, tools, files.templates, touched=files.touched)
 
 
 async def _check(setup: Configured, catalog: Catalog) -> None:
@@ -499,15 +546,20 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
     tools = {tool for _, tool in named}
     agents = {f"{AGENT_PREFIX}{name}" for name in {*files.own, *(template.name for template in files.templates)}}
     active = await catalog.active_tools(tools, LOCAL.owner)
-    inactive, known = await catalog.switched_off(tools - active.keys(), LOCAL.owner), {*active, *agents}
+    inactive = await catalog.switched_off(tools - active.keys() - files.tool_names, LOCAL.owner)
+    known = {*active, *agents, *files.tool_names}
+    every = {*known, *await catalog.tools.names(owner=LOCAL.owner)} if tools - known else known
     for name, tool in sorted(named):
         if tool in inactive:
             message = "A template names a tool that is switched off."
             log.warning("template_tool_inactive", message=message, template=name, tool=tool)
         elif tool in known or belongs(tool, setup.servers):
             continue
-        elif not files.add_tool_mistake(name, tool, f"there is no tool {tool!r}"):
+        elif not files.add_tool_mistake(name, tool, f"there is no tool {tool!r}{did_you_mean(tool, every, 0.7)}"):
             wrong.append(f"{name}@1: no tool {tool!r}")
+    for name, one in files.tools.items():
+        if one.runtime_binding.mcp and not belongs(name, setup.servers):
+            files.add_tool_problem(name, (), "no MCP server of this name is configured: its tools are <server>.<tool>")
     for template in files.templates:
         llm = template.llm_policy
         problem = setup.secrets.problem(llm.api_key_ref, llm.base_url) if llm.api_key_ref and llm.base_url else None

@@ -21,6 +21,8 @@ from yarl import URL
 from longhouse.errors import SetupError
 
 LONGEST_URL: Final = 2_000
+SOCKS_PORT: Final = 1080
+"""The port of a SOCKS proxy that names none."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -28,7 +30,7 @@ Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 """Resolves a name to addresses."""
 
 _HOST: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*\.?")
-_AUTHORITY: Final = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
+_AUTHORITY: Final = re.compile(r"[a-z0-9]+://([^/?#]*)", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ENTRY: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 
@@ -93,20 +95,20 @@ class Egress:
         more._allowed = self._allowed
         for url in urls:
             with suppress(ValueError):  # whoever calls it learns what is wrong with it
-                host, port = plain_host(URL(url).raw_host), URL(url).port
+                host, port = plain_host(URL(url).raw_host), URL(url).port or SOCKS_PORT
                 address = _address_of(host)
                 more._allowed += (_Allowed(ipaddress.ip_network(address) if address else host, port),)
         return more
 
-    def problem(self, url: str) -> str | None:
+    def problem(self, url: str, *, is_proxy: bool = False) -> str | None:
         """Why this URL cannot be called. No name is resolved, so the resolver may still refuse it later."""
         try:
-            return self.refusal_of(parse(url))
+            return self.refusal_of(parse(url, is_proxy=is_proxy))
         except ValueError as error:
             return str(error)
 
     def refusal_of(self, url: URL) -> str | None:
-        return self.refusal(url.raw_host or "", url.port or 0)
+        return self.refusal(url.raw_host or "", _port(url))
 
     def refusal(self, host: str, port: int) -> str | None:
         """Why this host may not be reached, where that is known without a DNS lookup."""
@@ -147,19 +149,26 @@ ANYWHERE: Final = Egress(anywhere=True)
 """For services that the operator configures: a model on this machine, a search service in the local network."""
 
 
-def parse(url: str) -> URL:
-    """Parses the URL of a tool, both to check it and to call it. ValueError says what is wrong with it."""
+def _port(url: URL) -> int:
+    return url.port or (SOCKS_PORT if url.scheme.startswith("socks5") else 0)
+
+
+def parse(url: str, *, is_proxy: bool = False) -> URL:
+    """Parses the URL of a tool, both to check it and to call it. ValueError says what is wrong with it.
+
+    `is_proxy`: it may also be a SOCKS proxy.
+    """
     if len(url) > LONGEST_URL:
         raise ValueError(f"the address has more than {LONGEST_URL} characters")
     if not url.isascii() or not url.isprintable() or any(c in url for c in ' \\"<>^`{|}'):
         raise ValueError("the address contains characters that are not allowed there; percent-encode them")
     try:
         parsed = URL(url)
-        host, port = parsed.raw_host, parsed.port
+        host, port = parsed.raw_host, _port(parsed)
     except ValueError:
         raise ValueError("this is not an address") from None
-    if parsed.scheme not in ("http", "https") or not host:
-        raise ValueError("the address begins with http:// or https:// and a host")
+    if parsed.scheme not in ("http", "https", *(("socks5", "socks5h") if is_proxy else ())) or not host:
+        raise ValueError(f"the address begins with http://{', socks5://' if is_proxy else ''} or https:// and a host")
     written = _AUTHORITY.match(url)
     if not written or "@" in written[1]:  # the parser would drop an empty user name
         raise ValueError("the address contains a user or a password; name a secret instead")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from longhouse import prices as pricing
@@ -33,6 +33,7 @@ def _schema(given: str) -> str:
 
 
 PREFIX: Final = "LONGHOUSE_"
+FILES: Final = ("config_file", "agents_file", "logging_config")
 RENAMED: Final = {"log_dir": "session_log_dir", "logs_dir": "agent_log_dir"}
 """Former names of settings, which are accepted where the present one is not set."""
 
@@ -116,6 +117,12 @@ class Settings(BaseSettings):
             # The message leaves out the values, which may be secrets.
             wrong = (f"{variable_of(str(where[0]))}: {problem}" for where, problem in explain(error))
             raise SetupError("; ".join(wrong)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """An empty variable sets nothing, as in an `.env` that was not filled in; for files it means none."""
+        return {name: value for name, value in given.items() if value != "" or name in FILES}
 
     config_file: File = Path("config.yaml")
     agents_file: File = Path("agents.yaml")

@@ -36,10 +36,16 @@ def path_text(where: Where) -> str:
     return "".join(parts).removeprefix(".")
 
 
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a sentence about a name that is not known; empty if no known name is near."""
+    near = difflib.get_close_matches(name.lower(), lower := {one.lower(): one for one in known}, n=1, cutoff=cutoff)
+    return f"; did you mean {lower[near[0]]}?" if near else ""
+
+
 def unknown_field(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
-    if near := difflib.get_close_matches(name, names, n=1):
-        return f"is not known; did you mean {near[0]}?"
+    if near := did_you_mean(name, names):
+        return f"is not known{near}"
     return f"is not known; known here: {', '.join(names)}" if names else "there is no such field"
 
 
@@ -47,7 +53,7 @@ def _sentence(one: Mapping[str, Any], model: Any, words: Mapping[str, str]) -> s
     if one["type"] in _UNKNOWN:
         return unknown_field(str(one["loc"][-1]), _fields(model, one["loc"][:-1]))
     if one["type"] == "string_pattern_mismatch" and "http" in one["ctx"]["pattern"]:
-        return ADDRESS
+        return ADDRESS.replace("http://", "http://, socks5://") if "socks" in one["ctx"]["pattern"] else ADDRESS
     problem = words.get(one["type"]) or str(one["msg"]).removeprefix("Value error, ")
     return problem[:LONGEST].rstrip(".")
 

@@ -10,6 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from acme import acme
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.api.admin.docs import TEMPLATE, TOOL
 from longhouse.app import TOOLS
@@ -19,7 +20,6 @@ from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.tools.bindings.python import EntrypointError
 from server_helpers import launched_words
 
 Say = Callable[[Awaitable[None]], Awaitable[list[str]]]

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from longhouse.cli import environment
+from longhouse.cli.main import cli
 from longhouse.settings import Settings
 from server_helpers import process
 
 
-def test_a_name_with_a_mistake_is_told_with_the_one_that_was_meant(tmp_path: Path) -> None:
-    env_file = tmp_path / ".env"
-    lines = ("LONGHOUSE_RETAIN_DAY=3", "export LONGHOUSE_HOSTT='x'", "OTHER=1", "# LONGHOUSE_NO=1", "LONGHOUSE_PORT=1")
-    env_file.write_text("\n".join(lines), "utf-8")
+def test_a_name_with_a_mistake_is_told_with_the_one_that_was_meant() -> None:
     given = {
         "LONGHOUSE_LLM_BASEURL": "sEcReT9",
         "longhouse_databse_url": "sEcReT9",
@@ -25,18 +24,23 @@ def test_a_name_with_a_mistake_is_told_with_the_one_that_was_meant(tmp_path: Pat
         "LONGHOUSE_HOSTT": "x",
         "PATH": "/bin",
     }
-    told = [sentence for _, sentence in environment.problems(given, env_file)]
+    told = [sentence for _, sentence in environment.problems(given)]
     assert told == [
         "LONGHOUSE_DATABSE_URL is no setting, and does nothing: did you mean LONGHOUSE_DATABASE_URL?",
         "LONGHOUSE_HOSTT is no setting, and does nothing: did you mean LONGHOUSE_HOST?",
         "LONGHOUSE_LLM_BASEURL is no setting, and does nothing: did you mean LONGHOUSE_LLM_BASE_URL?",
         "LONGHOUSE_LOG_DIR is called LONGHOUSE_SESSION_LOG_DIR now: the old name still works.",
         "LONGHOUSE_ЯЗЫК is no setting, and does nothing: docs/settings.md lists the settings.",
-        f"LONGHOUSE_RETAIN_DAY is no setting, and does nothing ({env_file}): did you mean LONGHOUSE_RETAIN_DAYS?",
     ]
-    env_file.write_bytes(b"\xff\xfe\x00")
-    assert not [*environment.problems({}, env_file)], "a file that cannot be read says nothing"
-    assert not [*environment.problems({}, tmp_path)]
+
+
+def test_an_env_file_that_is_no_text_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_bytes(b"\xff\xfe\x00")
+    done = CliRunner().invoke(cli, ["migrate", "--check"])
+    assert (done.exit_code, done.output) == (
+        1, "longhouse: The file .env of this folder cannot be read: make it text in UTF-8, or move it.\n"
+    )  # fmt: skip
 
 
 def test_folders_of_logs_are_read_under_both_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

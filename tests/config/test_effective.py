@@ -1,5 +1,6 @@
 """Settings and files together: the environment wins, and a key goes only to the address that it was given for."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.tools.config import ToolConfig
+from longhouse.tools.config import SearchConfig, ToolConfig
 
 CONFIG = """
 llm: {base_url: "http://file/v1", api_key: sk-file, model: of-the-file, proxy: "http://proxy:1"}
@@ -107,3 +108,43 @@ def test_servers_of_the_environment_s_file_win_name_by_name() -> None:
     Path("config.yaml").write_text("mcp: {mcpServers: {one: {command: ours}, two: {command: ours}}}")
     found = configure(Settings(mcp_config=Path("mcp.json")))
     assert [(server.name, server.entry.command) for server in found.servers] == [("one", "theirs"), ("two", "ours")]
+
+
+def test_an_agent_may_have_a_search_service_and_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SEARCH", "tv-mine")
+    Path("config.yaml").write_text(CONFIG)
+    Path("agents.yaml").write_text("""
+agents:
+  plain: {}
+  keyed: {search: {tavily_api_key: "${MY_SEARCH}", tavily_api_base_url: ""}}
+  elsewhere: {search: {tavily_api_base_url: "http://own"}}
+  both: {search: {tavily_api_base_url: "http://own", tavily_api_key: tv-own}}
+""")
+    setup = configure(Settings())
+    setup.files.mistakes.refuse()
+    shared = replace(SearchConfig(), tavily_api_key="tv-file", tavily_api_base_url="http://search")
+    found = {name: one.search for name, one in setup.of_agents(ToolConfig(search=shared)).items()}
+    assert {name: (one.tavily_api_base_url, one.tavily_api_key) for name, one in found.items()} == {
+        "plain": ("http://search", "tv-file"),
+        "keyed": ("http://search", "tv-mine"),
+        "elsewhere": ("http://own", ""),
+        "both": ("http://own", "tv-own"),
+    }, "the key of all goes to no other address"
+
+
+def test_empty_texts_and_variables_set_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGHOUSE_LLM_MODEL", "")
+    monkeypatch.setenv("LONGHOUSE_LLM_BASE_URL", "")
+    monkeypatch.setenv("LONGHOUSE_PORT", "")
+    found = configured()
+    assert model_of(found) == ("http://file/v1", "sk-file", "of-the-file", "http://proxy:1")
+    Path("config.yaml").write_text("""
+llm: {base_url: "", api_key: "", proxy: "", model: ""}
+search: {tavily_api_key: "", tavily_api_base_url: ""}
+execution: {logs_dir: "", reports_dir: "", for_tools: ""}
+""")
+    found = configure(Settings())
+    found.files.mistakes.refuse()
+    assert model_of(found) == (None, "", "gpt-4o-mini", None)
+    assert (found.settings.logs_dir, found.settings.port) == (None, 8400)
+    assert found.common(ToolConfig()).execution.for_tools == "", "what only tools know goes to them as it is"

@@ -53,7 +53,7 @@ def test_what_is_wrong_with_a_key_is_said_without_it(tmp_path: Path) -> None:
   b: {llm: {base_url: "http://user:sk-canary-3@host/v1"}}
   c: {llm: {base_url: "http://host/v1", api_key: 12345678}}
   d: {llm: {base_url: "http://host/v1", api_key: sk-canary-4, api_key_ref: x}}
-  e: {search: {tavily_api_key: sk-canary-5}}
+  e: {search: {tavily_api_key: 7}}
   f: {llm: {base_url: "http://host/v1", api_key_ref: sk-canary-6-abcdefghijklmnopqrstuvwxyz0123456789}}
 """
     lines = wrong(given(tmp_path, config, agents), tmp_path)
@@ -63,7 +63,7 @@ def test_what_is_wrong_with_a_key_is_said_without_it(tmp_path: Path) -> None:
         "user or a password in it",
         "agents.yaml:4: agents.c.llm.api_key: should be a text; put it in quotes",
         "agents.yaml:5: agents.d.llm.api_key_ref: is set together with api_key; set only one of them",
-        "agents.yaml:6: agents.e.search.tavily_api_key: belongs in config.yaml: one service searches for all agents",
+        "agents.yaml:6: agents.e.search.tavily_api_key: should be a text; put it in quotes",
         "agents.yaml:7: agents.f.llm.api_key_ref: it looks like a key; name a secret here, and give its value to the "
         "process",
         "config.yaml:1: llm.api_key: needs a base_url beside it: a key is sent only there",

@@ -122,11 +122,13 @@ def test_prompts_come_from_texts_and_files_beside_the_yaml_file(tmp_path: Path) 
         agents:
           both: {prompts: {system_prompt_str: In place., system_prompt_file: prompts/system.txt}}
           file: {prompts: {system_prompt_file: prompts/system.txt, initial_user_request_str: "Do: {task}"}}
-    """
+          empty: {prompts: {system_prompt_str: "", system_prompt_file: FOLDER/prompts/system.txt}}
+    """.replace("FOLDER", str(tmp_path))
     templates = sound(given(tmp_path, "prompts: {system_prompt_str: Common.}", agents))
     assert templates["both"].prompt_pack.system_prompt == "In place."
     assert templates["file"].prompt_pack.system_prompt == "From a file, {current_date}.", "nearer than what is common"
     assert templates["file"].prompt_pack.initial_user_request == "Do: {task}"
+    assert templates["empty"].prompt_pack.system_prompt == "From a file, {current_date}.", "an absolute path is meant"
 
 
 def test_prompt_files_lie_beneath_the_folder_of_the_yaml_file(tmp_path: Path) -> None:
@@ -137,17 +139,17 @@ def test_prompt_files_lie_beneath_the_folder_of_the_yaml_file(tmp_path: Path) ->
     (folder / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     agents = f"""agents:
   a: {{prompts: {{system_prompt_file: ../secret.txt}}}}
-  b: {{prompts: {{system_prompt_file: {tmp_path}/secret.txt}}}}
+  b: {{prompts: {{system_prompt_file: {tmp_path}/gone.txt}}}}
   c: {{prompts: {{system_prompt_file: link.txt}}}}
   d: {{prompts: {{system_prompt_file: gone.txt}}}}
   e: {{prompts: {{system_prompt_file: bytes.txt}}}}
   f: {{prompts: {{system_prompt: Hello.}}}}
   g: {{prompts: {{system_prompt_file: "x\\0y"}}}}
 """
-    outside = "should be a file in the folder of agents.yaml, or below it"
+    outside = "should be a file in the folder of agents.yaml, or below it, or an absolute path"
     assert wrong(given(folder, agents=agents), folder) == [
         f"agents.yaml:2: agents.a.prompts.system_prompt_file: {outside}",
-        f"agents.yaml:3: agents.b.prompts.system_prompt_file: {outside}",
+        "agents.yaml:3: agents.b.prompts.system_prompt_file: names a file that is not there",
         f"agents.yaml:4: agents.c.prompts.system_prompt_file: {outside}",
         "agents.yaml:5: agents.d.prompts.system_prompt_file: names a file that is not there",
         "agents.yaml:6: agents.e.prompts.system_prompt_file: names a file that is not text in UTF-8",

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.python import MOVED, EntrypointError, bound, check, known, load
+from longhouse.tools.bindings.python import MOVED, bound, check, known, load
 from longhouse.tools.builtin.clock import ClockTool
 
 TOOL = """

@@ -39,6 +39,19 @@ def key(name: str) -> str:
     return name.lower()
 
 
+def spelled(given: str, known: Iterable[str]) -> str | None:
+    """The known name that is meant, in whichever spelling: WebSearchTool, web_search_tool, web-search, websearch."""
+    names = list(known)
+    if given in names:
+        return given
+    plain, plainly = _letters(given), {_letters(name): name for name in reversed(names)}
+    return plainly.get(plain) or plainly.get(f"{plain}tool")
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
 class Names:
     """A list of names as in policies, where `<prefix>.*` matches all names with that prefix."""
 

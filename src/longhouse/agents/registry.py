@@ -40,6 +40,10 @@ class Registry(Generic[T]):
         return cls._old_names.get(name)
 
     @classmethod
+    def old_names(cls) -> list[str]:
+        return list(cls._old_names)
+
+    @classmethod
     def list_items(cls) -> list[T]:
         return list(cls._items.values())
 

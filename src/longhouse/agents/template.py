@@ -29,6 +29,7 @@ SelectionStrategy = Literal["static", "retrieval_per_step", "retrieval_sticky"]
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 _Address = Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)]
+_Proxy = Annotated[str, Field(pattern=r"^(https?|socks5h?)://[^\s@\\]+$", max_length=2000)]
 _Prompt = Annotated[str, Field(max_length=100_000)]
 _Name = Annotated[str, Field(min_length=1, max_length=160)]
 
@@ -84,7 +85,7 @@ class LLMPolicy(Strict):
     """None: the endpoint from the settings."""
     api_key_ref: SecretName | None = None
     """Without it, an endpoint other than that of the settings gets no key."""
-    proxy: _Address | None = None
+    proxy: _Proxy | None = None
     model: _Name | None = None
     """None: the model from the settings."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.4

@@ -48,7 +48,7 @@ class RuntimeBinding(Strict):
     """The secret that is sent to the remote endpoint."""
 
 
-def _one_binding(binding: RuntimeBinding) -> RuntimeBinding:
+def one_binding(binding: RuntimeBinding) -> RuntimeBinding:
     ways = (binding.python_entrypoint, binding.remote_endpoint, binding.mcp, binding.agent)
     if sum(way is not None for way in ways) != 1:
         raise ValueError("exactly one of python_entrypoint, remote_endpoint, mcp and agent is needed")
@@ -126,7 +126,7 @@ class ToolDescriptor(Versioned):
     """If set, the model gets this instead of the short description."""
     input_schema: dict[str, Any] | None = None
     """None, here and below: the class's own value if the tool is bound to a class, else the default."""
-    runtime_binding: Annotated[RuntimeBinding, AfterValidator(_one_binding)]
+    runtime_binding: Annotated[RuntimeBinding, AfterValidator(one_binding)]
     security_policy: SecurityPolicy = field(default_factory=SecurityPolicy)
     effect: Effect | None = None
     """None: the class's own value; `once` for remote and MCP tools, which declare none; `read` for agents."""

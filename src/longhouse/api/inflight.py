@@ -64,6 +64,9 @@ class InflightRequests:
         self._by_key: defaultdict[str, set[InflightRequest]] = defaultdict(set)
         self.not_empty = asyncio.Event()
         """Set while there are requests in flight."""
+        self.empty = asyncio.Event()
+        """Set while there are none."""
+        self.empty.set()
 
     def of(self, key: str) -> list[InflightRequest]:
         return list(self._by_key.get(key, ()))
@@ -75,6 +78,7 @@ class InflightRequests:
         inflight.key = key
         self._by_key[key].add(inflight)
         self.not_empty.set()
+        self.empty.clear()
 
     def leave(self, inflight: InflightRequest) -> None:
         """Removes the request; one that never entered is ignored."""
@@ -86,10 +90,17 @@ class InflightRequests:
             del self._by_key[inflight.key]
         if not self._by_key:
             self.not_empty.clear()
+            self.empty.set()
 
     def end(self, key: str) -> None:
         """Ends all requests of this key, except the current one."""
         self._end(self.of(key))
+
+    def end_all(self) -> None:
+        """Ends all requests; their clients are told that the server stops."""
+        for inflight in list(self._all):
+            if inflight.task:
+                inflight.task.cancel()
 
     @property
     def browsers(self) -> set[str]:

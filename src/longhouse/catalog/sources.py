@@ -2,16 +2,15 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import DEFAULTS, ToolDescriptor
-from longhouse.store.catalog.catalog import BUILT_IN, Catalog
-from longhouse.store.catalog.publish import Published, PublishTerms
+from longhouse.store.catalog.catalog import BUILT_IN, FILES, Catalog
+from longhouse.store.catalog.publish import LOCK, Published, PublishTerms
+from longhouse.store.catalog.repository import T, VersionRepository
+from longhouse.store.database import Transaction
 from longhouse.tools.base import BaseTool
-
-FILES: Final = "files"
-"""The publisher of templates from configuration files."""
 
 
 async def publish_classes(catalog: Catalog, classes: Iterable[type[BaseTool]]) -> None:
@@ -29,27 +28,47 @@ def _without_defaults(own: ToolDescriptor) -> ToolDescriptor:
 async def publish_templates(
     catalog: Catalog, templates: Sequence[Template], *, touched: Collection[str] = ()
 ) -> list[Published]:
-    """Publishes built-in templates and those of files; `touched` are the names that files have defined or changed.
+    """Publishes built-in templates and those of files; `touched` are the names that files have defined or changed."""
+    return (await publish_files(catalog, (), templates, touched=touched))[1]
 
-    A template that differs from the last one of the files becomes active, even if an earlier version was the same. An
-    unchanged one leaves the catalog alone, whatever version is active now. Built-in templates replace only versions
+
+async def publish_files(
+    catalog: Catalog, tools: Sequence[ToolDescriptor], templates: Sequence[Template], *, touched: Collection[str]
+) -> tuple[list[Published], list[Published]]:
+    """Publishes the tools of files, and the templates, in one transaction: agents never come without their tools."""
+
+    async def publish(tx: Transaction) -> tuple[list[Published], list[Published]]:
+        await tx.lock(*LOCK)
+        done = await _publish_changed(catalog.tools, tools, {one.name for one in tools}, tx)
+        return done, await _publish_changed(catalog.templates, templates, touched, tx)
+
+    return await catalog.db.together(publish)
+
+
+async def _publish_changed(
+    repository: VersionRepository[T], given: Sequence[T], touched: Collection[str], tx: Transaction
+) -> list[Published]:
+    """Publishes what files and the program bring.
+
+    What differs from the last one of the files becomes active, even if an earlier version was the same. What is
+    unchanged leaves the catalog alone, whatever version is active now. What the program brings replaces only versions
     that were published by files or by the program.
     """
-    last = await catalog.templates.last_by([one.name for one in templates], (BUILT_IN, FILES))
-    groups: dict[tuple[str, bool, bool], list[Template]] = {}
-    for one in templates:
+    last = await repository.last_by([one.name for one in given], (BUILT_IN, FILES), tx)
+    groups: dict[tuple[str, bool, bool], list[T]] = {}
+    for one in given:
         by = FILES if one.name in touched else BUILT_IN
         digest, owner, before = last.get(one.name, ("", None, ""))
-        is_anew = digest != catalog.templates.digest(one)
+        is_anew = digest != repository.digest(one)
         is_other = is_anew or one.owner not in (None, owner)
         key = (by, is_other and FILES in (by, before), by == FILES and is_anew)
         groups.setdefault(key, []).append(one)
     published: dict[str, Published] = {}
     for (by, again, over_all), group in groups.items():
-        # Neither files nor the program can make a template public: they can only name its owner.
+        # Neither files nor the program can make a name public: they can only name its owner.
         terms = PublishTerms(
             over=None if over_all else (BUILT_IN, FILES), keep_owner={one.name for one in group if one.owner is None}
         )
-        done = await catalog.templates.publish(group, by=by, again=again, terms=terms)
+        done = await repository.publish(group, by=by, again=again, terms=terms, tx=tx)
         published |= {one.name: one for one in done}
-    return [published[one.name] for one in templates]
+    return [published[one.name] for one in given]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from yarl import URL
 
+from longhouse.agents import entrypoints
 from longhouse.agents.naming import AGENT_PREFIX, key, name_problem
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
@@ -97,6 +98,12 @@ class CatalogValidator:
             await asyncio.sleep(0)  # a long list must not block the streams of other requests
         return given
 
+    async def tool_problems(self, given: Sequence[ToolDescriptor]) -> list[Problem]:
+        """The problems of tools that files bring: the same that are refused when they are published over the API."""
+        found = [Problem(nth, *one) for nth, tool in enumerate(given) for one in self._of_tool(tool)]
+        kept = {one.name for one in given if one.owner is None}
+        return [*found, *await self._compared(self.catalog.tools, given, kept)]
+
     def _of_tool(self, tool: ToolDescriptor) -> Iterator[Found]:
         way = tool.runtime_binding
         if problem := name_problem(tool.name, for_agent=way.agent is not None):
@@ -132,10 +139,11 @@ class CatalogValidator:
             yield ("runtime_binding", "api_key_ref"), problem
 
     def _of_template(self, template: Template) -> Iterator[Found]:
-        found, policy = dict(of_template(template)), template.llm_policy
+        found, policy = dict(of_template(template, self.packages)), template.llm_policy
         for name in ("base_url", "proxy"):
             where = ("llm_policy", name)
-            if (url := getattr(policy, name)) and where not in found and (problem := self.models.problem(url)):
+            url = getattr(policy, name)
+            if url and where not in found and (problem := self.models.problem(url, is_proxy=name == "proxy")):
                 found[where] = problem
         base_url, of_base_url = policy.base_url, ("llm_policy", "base_url")
         if base_url and policy.proxy and not found and (problem := self.models.refusal_behind_proxy(URL(base_url))):
@@ -250,15 +258,16 @@ def _missing(nth: int, template: Template, active: Collection[str], off: Collect
                 yield Problem(nth, where, "there is no tool of this name")
 
 
-def of_template(template: Template) -> Iterator[Found]:
-    """The problems of a template, whoever publishes it: field and sentence."""
+def of_template(template: Template, packages: Sequence[str] = ()) -> Iterator[Found]:
+    """The problems of a template, whoever publishes it: field and sentence. Nothing is imported: a class of an allowed
+    package may still turn out to be none when its first agent works."""
     # The tool that calls its agent has a longer name.
     if problem := name_problem(template.name) or name_problem(f"{AGENT_PREFIX}{template.name}", for_agent=True):
         yield ("name",), problem
     elif key(template.name) == ROUTER:
         yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
-    if AgentRegistry.get(template.base_agent_class) is None:
-        yield ("base_agent_class",), "there is no agent class of this name"
+    if problem := _class_problem(template.base_agent_class, packages):
+        yield ("base_agent_class",), problem
     for name, placeholder in template.prompt_pack.gaps.items():
         yield ("prompt_pack", name), f"it has no {placeholder}: what people say would not reach the model"
     for name in ("base_url", "proxy"):
@@ -267,6 +276,12 @@ def of_template(template: Template) -> Iterator[Found]:
     yield from _key_as_ref(template.llm_policy.api_key_ref, "llm_policy", "api_key_ref")
     if problem := next(filter(None, map(_path_problem, template.memory_policy.show)), None):
         yield ("memory_policy", "show"), problem
+
+
+def _class_problem(name: str, packages: Sequence[str]) -> str | None:
+    if AgentRegistry.get(name) is not None:
+        return None
+    return entrypoints.check(name, packages) if ":" in name else "there is no agent class of this name"
 
 
 def _path_problem(path: str) -> str | None:

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app import TOOLS, open_store, validator_of
@@ -204,7 +205,7 @@ async def describe(
     settings: Settings, place: Annotated[str, typer.Argument(help="A class, as package.module:ClassName.")]
 ) -> None:
     """Print the complete descriptor of a class, ready to publish."""
-    own = python.load(place, settings.tool_packages).descriptor()
+    own = python.load(place, configure(settings).settings.tool_packages).descriptor()
     whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
     _print_json(ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True))
 
@@ -242,7 +243,7 @@ async def _class_problems(tool: ToolDescriptor, setup: Configured, processes: Pr
         return []
     try:
         described = await _described(tool, setup, processes)
-    except python.EntrypointError as error:
+    except EntrypointError as error:
         return [python.fault_of(tool, error).message]
     says = schema_problem(described.schema)
     return [f"the schema of its class: {says}"] if says else []

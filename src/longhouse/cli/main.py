@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, NamedTuple
@@ -10,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import longhouse
-from longhouse.errors import LonghouseError
+from longhouse.errors import LonghouseError, SetupError
 from longhouse.journal.visible_text import readable_lines
 
 
@@ -24,12 +25,17 @@ class Listed(NamedTuple):
 
 
 COMMANDS: Final = {
+    "init": Listed("init", "Make a small project that runs: agents.yaml, tools.py, .env.example and a README."),
+    "dev": Listed(
+        "dev",
+        "Serve a project while you work on it: its files are read again when they are saved, and what changed is said.",
+    ),
     "serve": Listed(
         "serving", "Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."
     ),
     "seed": Listed(
         "setting_up",
-        "Publish the agents of config.yaml and agents.yaml. Content that is already published makes no new version.",
+        "Publish the tools and agents of config.yaml and agents.yaml. What is already published makes no new version.",
     ),
     "chat": Listed("chat.command", "Talk to an agent in the terminal."),
     "work": Listed("serving", "Work on sessions without serving the API."),
@@ -102,8 +108,9 @@ class Commands(TyperGroup):
         self._is_listing = False
 
     def invoke(self, ctx: Any) -> Any:
-        """Prints our own errors as one sentence, without a traceback."""
+        """Reads `.env` first; prints our own errors as one sentence, without a traceback."""
         try:
+            _read_env()
             return super().invoke(ctx)
         except LonghouseError as error:
             typer.echo(f"longhouse: {readable_lines(str(error))}", err=True)
@@ -117,6 +124,15 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         one = COMMANDS.get(cmd_name)
         return TyperCommand(cmd_name, help=one.help) if self._is_listing and one else self.commands.get(cmd_name)
+
+
+def _read_env() -> None:
+    """Variables of the file `.env` in this folder, for what the environment does not set."""
+    if os.path.isfile(".env"):
+        try:
+            importlib.import_module("dotenv").load_dotenv(".env", interpolate=False)
+        except (OSError, UnicodeDecodeError):
+            raise SetupError("The file .env of this folder cannot be read: make it text in UTF-8, or move it.") from None
 
 
 cli = typer.Typer(cls=Commands, help="A server for AI agents that live long and forget nothing.", no_args_is_help=True)

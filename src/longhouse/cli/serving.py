@@ -6,7 +6,7 @@ import ipaddress
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -51,16 +51,19 @@ def serve(
 ) -> None:
     """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
     settings = Settings(**given(host=host, port=port, config_file=config_file, agents_file=agents_file))
-    run(settings, partial(_serve, works=works))
+    run(settings, partial(serve_house, open_house=partial(open_app, works=works)))
 
 
-async def _serve(settings: Settings, *, works: bool) -> None:
+async def serve_house(
+    settings: Settings, *, open_house: Callable[[Settings], AbstractAsyncContextManager[App]]
+) -> None:
+    """Serves a house until a signal comes."""
     environment.report()
     refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
     await _refuse_missing_key(settings)
     raise_file_limit()
     with _listening(settings.host, settings.port) as listener:
-        async with open_app(settings, works=works) as app:
+        async with open_house(settings) as app:
             served = _Server(config_of(app.asgi, trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
             _on_end(served.leave)
             is_open = await app.authenticator.is_open()

@@ -1,5 +1,6 @@
 """`longhouse migrate`, `seed` and `probe`: what is done once, before or beside serving."""
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final
 
 import typer
@@ -17,6 +18,9 @@ from longhouse.models.probe import ProbeFinding
 from longhouse.settings import Settings
 from longhouse.store import migrate as migrations
 from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.publish import Published
+from longhouse.store.catalog.repository import T, VersionRepository
+from longhouse.tools.isolation.pool import ProcessPool
 
 UP_TO_DATE: Final = "the schema is up to date"
 PENDING: Final = 3
@@ -27,7 +31,7 @@ cli = typer.Typer()
 
 @cli.command()
 def seed(config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
-    """Publish the agents of config.yaml and agents.yaml. Content that is already published makes no new version."""
+    """Publish the tools and agents of config.yaml and agents.yaml. What is already published makes no new version."""
     run(Settings(**given(config_file=config_file, agents_file=agents_file)), publish_configured)
 
 
@@ -58,14 +62,31 @@ async def migrate(
 
 async def publish_configured(settings: Settings) -> None:
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
-    async with open_store(setup.settings) as (db, _):
+    environment = setup.settings.tool_environment
+    async with (
+        open_store(setup.settings) as (db, _),
+        ProcessPool(most=setup.settings.tool_processes, environment=environment).running() as processes,
+    ):
         catalog = Catalog(db)
-        before = {one.name: await catalog.templates.active(one.name) for one in setup.files.templates}
-        for one in await publish(catalog, setup, TOOLS):
-            active = await catalog.templates.active(one.name)
-            became = "new" if one.is_new else "unchanged" if active == before[one.name] else "active again"
-            other = "" if active == one.version else f", version {active} is active" if active else ", none is active"
-            typer.echo(f"{one.name}  version {one.version}  {became}{other}")
+        agents = [one.name for one in setup.files.templates]
+        before = await _active(catalog.tools, setup.files.tools), await _active(catalog.templates, agents)
+        tools, templates = await publish(catalog, setup, TOOLS, processes)
+        _tell("tool ", tools, before[0], await _active(catalog.tools, before[0]))
+        _tell("", templates, before[1], await _active(catalog.templates, before[1]))
+
+
+async def _active(repository: VersionRepository[T], names: Iterable[str]) -> dict[str, int | None]:
+    return {name: await repository.active(name) for name in names}
+
+
+def _tell(
+    what: str, published: Iterable[Published], before: Mapping[str, int | None], after: Mapping[str, int | None]
+) -> None:
+    for one in published:
+        active = after[one.name]
+        became = "new" if one.is_new else "unchanged" if active == before[one.name] else "active again"
+        other = "" if active == one.version else f", version {active} is active" if active else ", none is active"
+        typer.echo(f"{what}{one.name}  version {one.version}  {became}{other}")
 
 
 async def probe(

@@ -1,22 +1,25 @@
 """Converts the files' sections for one agent, or for all, into template fields, secrets and tool configuration."""
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from longhouse.agents import entrypoints, naming
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.config.mistakes import FilePlace, Mistakes
-from longhouse.config.models import Execution, class_name
+from longhouse.config.models import Execution
 from longhouse.config.yaml_document import YamlDocument, merged, read_text
 from longhouse.errors import SetupError
 from longhouse.secrets import BoundSecret
 from longhouse.tools.mcp.config import McpServer, read_server
-from longhouse.validation_messages import Where
+from longhouse.validation_messages import Where, did_you_mean
 
 log = structlog.get_logger()
 
@@ -41,12 +44,13 @@ class Definition:
     values: dict[str, Any]
 
     @classmethod
-    def of_agent(cls, name: str, *documents: YamlDocument) -> "Definition":
-        path = ("agents", name)
+    def of(cls, section: str, name: str, *documents: YamlDocument) -> "Definition":
+        """An agent, or a tool."""
+        path = (section, name)
         places = tuple((one, path) for one in documents if path in one.lines)
         values: dict[str, Any] = {}
         for document, _ in reversed(places):
-            values = merged(values, (document.values["agents"] or {}).get(name) or {})
+            values = merged(values, (document.values[section] or {}).get(name) or {})
         return cls(places, values)
 
     def section(self, name: str) -> dict[str, Any]:
@@ -95,8 +99,42 @@ def _spellings(path: Where) -> Iterator[Where]:
             yield ("tools", *rest)
 
 
+@dataclass(frozen=True, slots=True)
+class KnownNames:
+    """What files may name: the tools of the process and of the files, and packages of tools and agent classes."""
+
+    tools: Collection[str]
+    packages: Sequence[str] = ()
+    read: set[Path] = field(default_factory=set)
+    """The files that were read."""
+    entrypoints: dict[str, str] = field(default_factory=dict)
+    """Entrypoint -> the name of its tool; those that only the list of an agent names are added when they are met."""
+
+    def tool_name(self, given: Any) -> Any:
+        """The name of a tool in any of its spellings (WebSearchTool, web_search_tool, web_search), or of a class."""
+        if entrypoint := entrypoints.spelled(str(given), self.packages):
+            return self.entrypoints.setdefault(entrypoint, entrypoint.partition(":")[2].lower())
+        return naming.spelled(str(given), self.tools) or given
+
+    def class_name(self, given: str) -> str:
+        """The name under which an agent class is registered, which is imported if that is needed.
+
+        Of a path outside of the packages only the last part counts: it is how other programs name our classes.
+        """
+        entrypoint, name = entrypoints.spelled(given, self.packages), re.split("[.:]", given)[-1]
+        problem = entrypoints.check(entrypoint, self.packages) if entrypoint else None
+        if entrypoint and not problem:
+            AgentRegistry.load(entrypoint, self.packages)
+            return entrypoint
+        known = sorted({cls.name for cls in AgentRegistry.list_items()})
+        if found := naming.spelled(name, (*known, *AgentRegistry.old_names())):
+            return found
+        near = did_you_mean(name, known, 0.7)
+        raise EntrypointError(problem or f"there is no agent class {given!r}; known: {', '.join(known)}{near}")
+
+
 def template_fields(
-    definition: Definition, reach: Mapping[str, Any], tools: Collection[str], mistakes: Mistakes
+    definition: Definition, reach: Mapping[str, Any], known: KnownNames, mistakes: Mistakes
 ) -> dict[str, Any]:
     """The sections as template fields; a value under the template's own field name wins."""
     llm, search, execution = (definition.section(name) for name in ("llm", "search", "execution"))
@@ -104,28 +142,25 @@ def template_fields(
     policies = {
         "llm_policy": {**_without(llm, (*_REACH, "model")), **reach},
         "execution_policy": {**_only(search, ["max_searches"]), **_only(execution, _BUDGETS)},
-        "prompt_pack": _prompts(definition, mistakes),
+        "prompt_pack": _prompts(definition, known.read, mistakes),
         "tool_policy": {} if named is None else {"allowlist": named},
         "base_agent_class": definition.values.get("base_class"),
     }
     own = _only(definition.values, _TEMPLATE)
     found: dict[str, Any] = merged({key: one for key, one in policies.items() if one}, own)
-    if base := found.get("base_agent_class"):
-        found["base_agent_class"] = _registered(base, place_of(("base_agent_class",), [definition]))
+    if base := found.pop("base_agent_class", None):
+        place = place_of(("base_agent_class",), [definition])
+        try:
+            found["base_agent_class"] = _newest(known.class_name(base), place)
+        except EntrypointError as error:
+            mistakes.add(place, str(error))
     if policy := found.get("tool_policy"):
-        lists = {key: [tool_name(one, tools) for one in policy[key]] for key in _TOOL_LISTS if policy.get(key)}
+        lists = {key: [known.tool_name(one) for one in policy[key]] for key in _TOOL_LISTS if policy.get(key)}
         found["tool_policy"] = {**policy, **lists}
     return found
 
 
-def tool_name(given: Any, tools: Collection[str]) -> Any:
-    """The name of a tool in any of its spellings: WebSearchTool, web_search_tool, web_search."""
-    plain = str(given).replace("_", "").lower()
-    return next((name for name in (given, plain, f"{plain}tool") if name in tools), given)
-
-
-def _registered(given: str, place: FilePlace) -> str:
-    name = class_name(given)
+def _newest(name: str, place: FilePlace) -> str:
     newer = AgentRegistry.newer(name)
     if newer:
         log.warning("deprecated_agent_class", message=f"{name} is deprecated; use {newer}", place=str(place))
@@ -160,6 +195,21 @@ def endpoint(
     return {**policy, **{key: one for key, one in reach.items() if one or key in own}}, secrets
 
 
+def drop_empty(values: dict[str, Any]) -> None:
+    """Takes empty texts out of the sections: they mean none, as in files that a program has filled in."""
+    if values.get("base_class") == "":
+        del values["base_class"]
+    for name in ("llm", "search", "execution", "prompts"):
+        section = values.get(name)
+        if not isinstance(section, dict):
+            continue
+        for key in [key for key, value in section.items() if value == ""]:
+            if key == "proxy":
+                section[key] = None  # none, whatever all agents have
+            elif name != "execution" or key in _EXECUTION:
+                del section[key]
+
+
 def has_endpoint_mistake(definition: Definition, mistakes: Mistakes) -> bool:
     """Whether part of the endpoint is invalid. It is then ignored, so that a key never goes to an unintended URL."""
     return any(definition.place("llm", key) in mistakes for key in _REACH)
@@ -185,25 +235,30 @@ def servers_of(definition: Definition, mistakes: Mistakes) -> dict[str, McpServe
     return found
 
 
-def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
+def _prompts(definition: Definition, read: set[Path], mistakes: Mistakes) -> dict[str, str]:
     """The prompt pack: inline text, or a file next to the YAML file; the text wins."""
     section, found = definition.section("prompts"), {}
     for kind in PROMPTS:
         text, file = section.get(f"{kind}_str"), section.get(f"{kind}_file")
         if text is None and file:
-            text = _prompt_file(file, definition.place("prompts", f"{kind}_file"), mistakes)
+            place = definition.place("prompts", f"{kind}_file")
+            read.add(place.file.absolute().parent / file)
+            text = _prompt_file(file, place, mistakes)
         if text is not None:
             found[kind] = text
     return found
 
 
 def _prompt_file(name: str, place: FilePlace, mistakes: Mistakes) -> str | None:
-    """The text of a prompt file. It must be in the folder of the YAML file or below, because prompts are published."""
+    """The text of a prompt file. A relative path must stay in the folder of the YAML file or below: prompts are
+    published, and a link or a `..` could make others read what nobody meant. An absolute path says what is meant."""
     folder = place.file.absolute().parent.resolve()
     try:
         path = (folder / name).resolve()
-        if Path(name).is_absolute() or not path.is_relative_to(folder):
-            mistakes.add(place, f"should be a file in the folder of {place.file.name}, or below it")
+        if not Path(name).is_absolute() and not path.is_relative_to(folder):
+            mistakes.add(
+                place, f"should be a file in the folder of {place.file.name}, or below it, or an absolute path"
+            )
         elif not path.is_file():
             mistakes.add(place, "names a file that is not there")
         elif "\x00" in (text := read_text(path, LARGEST_PROMPT)):

@@ -16,7 +16,7 @@ from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.secrets import BoundSecret, Secrets
 from longhouse.settings import Settings
-from longhouse.tools.config import ToolConfig
+from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.mcp.config import McpServer, read_servers
 
 
@@ -39,8 +39,9 @@ class Configured:
 
     @property
     def egress(self) -> Egress:
-        """The egress rules of tools."""
-        return Egress(self.settings.allow_egress)
+        """The egress rules of tools: what the operator allows, and the endpoints of tools that the files describe."""
+        endpoints = (tool.runtime_binding.remote_endpoint for tool in self.files.tools.values())
+        return Egress(self.settings.allow_egress).allowing(url for url in endpoints if url)
 
     @property
     def model_egress(self) -> Egress:
@@ -67,15 +68,31 @@ class Configured:
                     template.execution_policy,
                 )
                 limits = {name: getattr(policy, name) for name in ("max_iterations", "max_clarifications")}
-                search = replace(found.search, max_searches=policy.max_searches)
+                search = replace(self._own_search(found.search, own), max_searches=policy.max_searches)
                 configs[template.name] = replace(found, search=search, execution=replace(found.execution, **limits))
         return configs
+
+    def _own_search(self, common: SearchConfig, own: Definition) -> SearchConfig:
+        """The search service of an agent; a key of the files goes only to the address that stands beside it."""
+        key, url = (own.section("search").get(name) for name in ("tavily_api_key", "tavily_api_base_url"))
+        if not key and url in (None, common.tavily_api_base_url):
+            return common
+        url = (
+            url or self.files.common.section("search").get("tavily_api_base_url") or SearchConfig().tavily_api_base_url
+        )
+        return replace(
+            common, tavily_api_key=_key(key, "search.tavily_api_key") if key else "", tavily_api_base_url=url
+        )
 
 
 def configure(settings: Settings, *, templates: Iterable[Template] = (), tools: Iterable[str] = ()) -> Configured:
     """Loads the files that the settings name; `templates` are the built-in ones, `tools` the names of own tools."""
     files = read_files(
-        settings.file_of("config_file"), settings.file_of("agents_file"), templates=templates, tools=set(tools)
+        settings.file_of("config_file"),
+        settings.file_of("agents_file"),
+        templates=templates,
+        tools=set(tools),
+        packages=settings.tool_packages,
     )
     secrets = Secrets({name: BoundSecret(_key(one.value, name), one.base_url) for name, one in files.secrets.items()})
     # MCP servers from the environment's file win by name.
@@ -88,6 +105,7 @@ def _filled(settings: Settings, files: LoadedFiles, secrets: Secrets) -> Setting
     execution = files.common.pick("execution", *folders)
     values: dict[str, Any] = {
         "llm_model": files.common.section("llm").get("model"),
+        "tool_packages": files.packages,
         **{folders[name]: Path(folder) for name, folder in execution.items()},
         **_model(settings, files, secrets),
         **_search(settings, files),

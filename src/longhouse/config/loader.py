@@ -1,6 +1,8 @@
 """Loads config.yaml and agents.yaml, and merges them with the built-in templates."""
 
-from collections.abc import Collection, Iterable, Sequence
+import importlib.util
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +13,30 @@ from longhouse.agents import naming
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.catalog.validation import of_template
 from longhouse.config import definitions
-from longhouse.config.definitions import Definition, place_of
+from longhouse.config.definitions import Definition, KnownNames, place_of
 from longhouse.config.mistakes import FilePlace, Mistakes, validated
 from longhouse.config.models import AgentsFile, ConfigFile
 from longhouse.config.yaml_document import YamlDocument, merged, read_document
 from longhouse.secrets import BoundSecret, other_address_message
 from longhouse.tools.mcp.config import McpServer
+from longhouse.validation_messages import Where
 
 _TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
 
 
 def read_files(
-    config_file: Path | None, agents_file: Path | None, *, templates: Iterable[Template], tools: Collection[str]
+    config_file: Path | None,
+    agents_file: Path | None,
+    *,
+    templates: Iterable[Template],
+    tools: Collection[str],
+    packages: Sequence[str] = (),
 ) -> "LoadedFiles":
-    """Merges the files into these templates; `tools` are the names of the tools of this process.
+    """Merges the files into these templates; `tools` are the names of the tools of this process, `packages` those that
+    tools and agent classes may come from, in place of what the files say.
 
     Only a file that is not YAML is refused at once. Other mistakes are reported together with those that the catalog
     finds later.
@@ -40,9 +50,43 @@ def read_files(
         mistakes.refuse()
     assert config is not None
     assert agents is not None
-    config.check(ConfigFile, mistakes)
-    agents.check(AgentsFile, mistakes)
-    return LoadedFiles(config, agents, templates, tools, mistakes)
+    for document, model in ((config, ConfigFile), (agents, AgentsFile)):
+        for values in (document.values, *_entries(document, "agents").values()):
+            definitions.drop_empty(values)
+        document.check(model, mistakes)
+    listed = [_packages_of(document, mistakes) for document in (agents, config)]
+    read = {path for path in (config_file, agents_file) if path}
+    known = KnownNames({*tools}, packages or next(filter(None, listed), ()), read)
+    return LoadedFiles(config, agents, templates, known, mistakes)
+
+
+def _entries(document: YamlDocument, section: str) -> dict[str, dict[str, Any]]:
+    found = document.values.get(section)
+    return {name: one for name, one in found.items() if isinstance(one, dict)} if isinstance(found, dict) else {}
+
+
+def _packages_of(document: YamlDocument, mistakes: Mistakes) -> tuple[str, ...]:
+    """The packages that a file names. They may lie beside it: its folder is searched, after all that is installed."""
+    packages = tuple(one for one in document.values.get("tool_packages") or () if isinstance(one, str))
+    folder = str(document.file.absolute().parent.resolve())
+    if packages and folder not in sys.path:
+        sys.path.append(folder)
+    for nth, package in enumerate(packages):
+        top = package.partition(".")[0]
+        is_here = Path(folder, f"{top}.py").is_file() or Path(folder, top, "__init__.py").is_file()
+        if is_here and (other := _found_elsewhere(top, folder)):
+            mistakes.add(document.place(("tool_packages", nth)), f"{other} has this name already; rename yours")
+    return packages
+
+
+def _found_elsewhere(top: str, folder: str) -> str | None:
+    """The file that Python would import under this name, if it is not in the folder."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    origin = spec.origin if spec else None
+    return origin if origin and not Path(origin).resolve().is_relative_to(folder) else None
 
 
 class LoadedFiles:
@@ -56,16 +100,30 @@ class LoadedFiles:
         config: YamlDocument,
         agents: YamlDocument,
         built_in: Iterable[Template],
-        tools: Collection[str],
+        known: KnownNames,
         mistakes: Mistakes,
     ) -> None:
         self.mistakes = mistakes
+        self.read = known.read
+        """The files that were read, and those that they name."""
+        self.packages = tuple(known.packages)
         given = tuple(built_in)
         self._built_in = {template.name: template for template in given}
-        self.common = Definition(((config, ()),), config.values)
+        self.common = Definition(((config, ()),), {name: one for name, one in config.values.items() if name != "tools"})
         """The configuration of all agents."""
-        self._defaults = definitions.template_fields(self.common, {}, tools, mistakes)
-        self._common_servers = definitions.servers_of(self.common, mistakes)
+        servers = Definition(((agents, ()), (config, ())), merged(config.values, _only_servers(agents)))
+        self._common_servers = definitions.servers_of(servers, mistakes)
+        self._tool_definitions = {
+            name: Definition.of("tools", name, agents, config)
+            for name in {**(config.values.get("tools") or {}), **(agents.values.get("tools") or {})}
+        }
+        self.tools = dict(self._own_tools())
+        """The tools that the files describe, by name, without those that are invalid."""
+        for name, tool in self.tools.items():
+            if entrypoint := tool.runtime_binding.python_entrypoint:
+                known.entrypoints.setdefault(entrypoint, name)
+        known = replace(known, tools={*known.tools, *self._tool_definitions})
+        self._defaults = definitions.template_fields(self.common, {}, known, mistakes)
         self.secrets = self._common_secret()
         """API keys by the names that templates refer to, each with the URL that is configured next to it."""
         self.own: dict[str, Definition] = {}
@@ -74,7 +132,7 @@ class LoadedFiles:
         self._own_servers: dict[str, dict[str, McpServer]] = {}
         definitions.warn_of_typos(self.common)
         for name in {**(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}:
-            self._define(name, Definition.of_agent(name, agents, config), tools)
+            self._define(name, Definition.of("agents", name, agents, config), known)
         self._check_similar_names()
         self.servers = self._all_servers()
         self._check_common()
@@ -86,6 +144,51 @@ class LoadedFiles:
         self.templates = (*(one for one in given if one.name not in self.touched), *changed)
         self.tool_places = {(name, tool): place for name in self.own for tool, place in self._tools(name).items()}
         """(template, tool) -> the place in a file where the tool is named."""
+        self._add_entrypoints(known.entrypoints)
+
+    @property
+    def tool_names(self) -> set[str]:
+        """The names of the tools that the files describe, also of invalid ones."""
+        return {*self.tools, *self._tool_definitions}
+
+    def add_tool_problem(self, name: str, where: Where, what: str) -> None:
+        """Adds a mistake of a tool that the files describe, or whose class they name in the list of an agent."""
+        definition = self._tool_definitions.get(name)
+        named = (place for (_, tool), place in self.tool_places.items() if tool == name)
+        self.mistakes.add(definition.place(*where) if definition else next(named, self.common.place()), what)
+
+    def _own_tools(self) -> Iterator[tuple[str, ToolDescriptor]]:
+        for name, definition in self._tool_definitions.items():
+            if (own := definition.values.get("name")) is not None and own != name:
+                self.mistakes.add(definition.place("name"), f"should be {name!r} as above it, or be left out")
+            if any(place.path[:2] == ("tools", name) for place in self.mistakes):
+                continue  # what else is wrong with it may follow from that
+            if definition.values.get("runtime_binding") is None and "." not in name:
+                self.mistakes.add(
+                    definition.place(), "needs a runtime_binding: a python_entrypoint or a remote_endpoint"
+                )
+                continue
+            # A name with a dot is `<server>.<tool>` of an MCP server, unless something else is said.
+            values = {
+                "description_short": "",
+                "runtime_binding": {"mcp": name},
+                **_set(definition.values),
+                "name": name,
+            }
+            tool, problems = validated(ToolDescriptor, values)
+            for path, what in problems:
+                self.mistakes.add(definition.place(*path), what)
+            if tool:
+                yield name, tool
+
+    def _add_entrypoints(self, entrypoints: Mapping[str, str]) -> None:
+        """Adds the tools whose classes only agents name; those are called as the class, in lower case."""
+        for entrypoint, name in entrypoints.items():
+            binding = RuntimeBinding(python_entrypoint=entrypoint)
+            tool = self.tools.setdefault(name, ToolDescriptor(name=name, description_short="", runtime_binding=binding))
+            if tool.runtime_binding != binding:
+                what = f"there is another tool {name!r} already; give this one a name of its own under `tools`"
+                self.add_tool_problem(name, (), what)
 
     def add_tool_mistake(self, template: str, tool: str, what: str) -> bool:
         """Adds a mistake at the place where a template names a tool; False where no file names it."""
@@ -94,7 +197,7 @@ class LoadedFiles:
             self.mistakes.add(place, what)
         return place is not None
 
-    def _define(self, name: str, agent: Definition, tools: Collection[str]) -> None:
+    def _define(self, name: str, agent: Definition, known: KnownNames) -> None:
         if problem := naming.name_problem(name):
             self.mistakes.add(agent.place(), problem)
         if (own := agent.values.get("name")) is not None and own != name:
@@ -102,7 +205,7 @@ class LoadedFiles:
         reach, secrets = definitions.endpoint(name, agent, self.common, self.mistakes)
         self.secrets |= secrets
         self.own[name] = agent
-        self._fields[name] = definitions.template_fields(agent, reach, tools, self.mistakes)
+        self._fields[name] = definitions.template_fields(agent, reach, known, self.mistakes)
         self._own_servers[name] = definitions.servers_of(agent, self.mistakes)
         definitions.warn_of_typos(agent)
 
@@ -175,6 +278,14 @@ class LoadedFiles:
                     place = self.own[name].place("mcp", "mcpServers", server)
                     self.mistakes.add(place, f"another server is called {server!r} already")
         return tuple(every.values())
+
+
+def _set(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _only_servers(document: YamlDocument) -> dict[str, Any]:
+    return {"mcp": document.values["mcp"]} if document.values.get("mcp") else {}
 
 
 def _with_servers(fields: dict[str, Any], servers: Collection[str]) -> dict[str, Any]:

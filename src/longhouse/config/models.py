@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor, one_binding
 
 _STRICT: Final = ConfigDict(extra="forbid")
 
@@ -25,22 +25,7 @@ def _refused(why: str) -> BeforeValidator:
     return BeforeValidator(refuse)
 
 
-def class_name(given: str) -> str:
-    """The registered name of an agent class. Nothing is imported: only the last part of a path counts."""
-    return given.rpartition(".")[2].rpartition(":")[2]
-
-
-def _known_class(given: str) -> str:
-    known = sorted(cls.name for cls in AgentRegistry.list_items())
-    name = class_name(given)
-    if (AgentRegistry.newer(name) or name) not in known:
-        raise ValueError(f"there is no agent class {given!r}; known: {', '.join(known)}")
-    return given
-
-
-_CLASS: Final = AfterValidator(_known_class)
 _CATALOG: Final = _refused("is set by the catalog")
-_ELSEWHERE: Final = _refused("belongs in config.yaml: one service searches for all agents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +37,7 @@ class LLM(LLMPolicy):
 
 @dataclass(frozen=True, slots=True)
 class SearchSection:
-    """The search service of all agents, and how much of its results an agent gets."""
+    """The search service of all agents, or of one, and how much of its results an agent gets."""
 
     __pydantic_config__ = _STRICT
 
@@ -61,12 +46,6 @@ class SearchSection:
     max_searches: Annotated[int, Field(ge=0, le=10_000)] = 4
     max_results: Annotated[int, Field(ge=1, le=100)] | None = None
     content_limit: _Count | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSearch(SearchSection):
-    tavily_api_key: Annotated[str | None, _ELSEWHERE] = field(default=None, repr=False)
-    tavily_api_base_url: Annotated[str | None, _ELSEWHERE] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +86,25 @@ class AgentSection(Template):
 
     name: str = ""
     version: Annotated[int, _CATALOG] = 1
-    base_agent_class: Annotated[str, _CLASS] = ""
+    base_agent_class: str = ""
     llm_policy: LLMPolicy = field(default_factory=LLMPolicy)
-    base_class: Annotated[str, _CLASS] | None = None
+    base_class: _Text | None = None
     llm: LLM | None = None
-    search: AgentSearch | None = None
+    search: SearchSection | None = None
     execution: Execution | None = None
     prompts: Prompts | None = None
     mcp: Mcp | None = None
     tools: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSection(ToolDescriptor):
+    """One tool: the fields of its descriptor, without what its name, its class or its MCP server says."""
+
+    name: str = ""
+    version: Annotated[int, _CATALOG] = 1
+    description_short: Annotated[str, Field(max_length=4000)] = ""
+    runtime_binding: Annotated[RuntimeBinding, AfterValidator(one_binding)] | None = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +112,10 @@ class AgentsFile:
     __pydantic_config__ = _STRICT
 
     agents: dict[str, AgentSection | None] | None = None
+    tools: dict[str, ToolSection | None] | None = None
+    tool_packages: list[_Text] | None = None
+    """The packages that tools and agent classes may come from; the folder of the file is searched for them, too."""
+    mcp: Mcp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,4 +124,3 @@ class ConfigFile(AgentsFile):
     search: SearchSection | None = None
     execution: Execution | None = None
     prompts: Prompts | None = None
-    mcp: Mcp | None = None

@@ -43,6 +43,8 @@ def scene(body: Body) -> Say:
         return _reader(system, body.messages)
     if "You write letters for the user" in system:
         return _secretary(body.messages)
+    if "You play dice with the user" in system:
+        return _player(body.messages)
     return _researcher(body)
 
 
@@ -124,6 +126,15 @@ def _secretary(messages: Sequence[Message]) -> Say:
     told = results[-1].rstrip(".")
     begin = "I am the demo model of Longhouse and follow a script. I wrote a letter, and was told"
     answer = f"{begin}: {told}. {HOW_TO}"
+    return call("finalanswertool", answer=answer, status="completed")
+
+
+def _player(messages: Sequence[Message]) -> Say:
+    """Rolls two dice with the tool of a new project, and tells what they show."""
+    results = [message.content for message in _this_turn(messages) if isinstance(message, ToolResult)]
+    if not results:
+        return call("roll_dice", times=2)
+    answer = f"I am the demo model of Longhouse and follow a script. The tool in tools.py says: {results[-1]} {HOW_TO}"
     return call("finalanswertool", answer=answer, status="completed")
 
 

@@ -9,19 +9,23 @@ import io
 import os
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from longhouse.egress import ANYWHERE, Egress, EgressRefused, EgressResolver, Lookup, look_up
+from longhouse.egress import ANYWHERE, SOCKS_PORT, Egress, EgressRefused, EgressResolver, Lookup, look_up
 from longhouse.errors import SetupError
+from longhouse.models import socks
 from longhouse.redaction import Redaction, redaction_of
 
+HTTP_SCHEMES: Final = ("http", "https")
+PROXY_SCHEMES: Final = (*HTTP_SCHEMES, *socks.SCHEMES)
 CONNECT: Final = 10.0
 """Seconds for the DNS lookup and the connect."""
 CONNECTING: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
@@ -180,7 +184,7 @@ async def open_endpoint(
     `has_user`: the URL may hold a user and a password.
     """
     url = _address(base_url, f"{whose} base URL", egress, has_user)
-    via = _address(proxy, f"{whose} proxy", egress) if proxy else None
+    via = _address(proxy, f"{whose} proxy", egress, schemes=PROXY_SCHEMES) if proxy else None
     if via and egress.refusal_behind_proxy(url):
         raise SetupError(f"{whose} base URL is a name that its proxy would look up; see LONGHOUSE_ALLOW_EGRESS.")
     if not can_be_sent(api_key):
@@ -215,8 +219,11 @@ async def open_session(
     """
     gate = EgressResolver(egress, lookup)
     kept: dict[str, Any] = {"keepalive_timeout": _KEEP_ALIVE} if keep else {"force_close": True, "use_dns_cache": False}
+    connector: Callable[..., aiohttp.TCPConnector] = aiohttp.TCPConnector
+    if proxy and proxy.scheme in socks.SCHEMES:
+        connector, proxy = partial(socks.SocksConnector, proxy), None
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept),
+        connector=connector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         proxy=proxy,
@@ -242,13 +249,16 @@ def can_be_sent(key: str) -> bool:
     return key.isascii() and key.isprintable()
 
 
-def _address(text: str, what: str, egress: Egress, has_user: bool = True) -> URL:
+def _address(text: str, what: str, egress: Egress, has_user: bool = True, schemes: Sequence[str] = HTTP_SCHEMES) -> URL:
     try:
         url = URL(text)
     except ValueError:
         url = URL()
-    if url.scheme not in ("http", "https") or not url.host or (not has_user and (url.user or url.password)):
-        raise SetupError(f"{what} is not an address that starts with http:// or https://")
+    if url.scheme not in schemes or not url.host or (not has_user and (url.user or url.password)):
+        starts = " or ".join(f"{scheme}://" for scheme in schemes)
+        raise SetupError(f"{what} is not an address that starts with {starts}")
+    if url.port is None:
+        url = url.with_port(SOCKS_PORT)
     if refused := egress.refusal_of(url):
         if egress is ANYWHERE:  # configured by the operator, who reads this error
             raise SetupError(f"{what} cannot be used: {refused}.")

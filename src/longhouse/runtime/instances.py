@@ -2,15 +2,15 @@
 
 import uuid
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import cache
 from typing import Final
 
 from longhouse import clock
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
 from longhouse.agents.template import Template
 from longhouse.errors import SetupError
@@ -85,8 +85,9 @@ class Instance:
 class Pool:
     """Instances by template version, built on demand and kept while in use."""
 
-    def __init__(self, model_for: ModelFor) -> None:
+    def __init__(self, model_for: ModelFor, packages: Sequence[str] = ()) -> None:
         self._model_for = model_for
+        self._packages = packages
         self._instances: dict[str, list[Instance]] = defaultdict(list)
         self.stopped: list[Instance] = []
         """Retired instances, until the registry has written them."""
@@ -123,17 +124,19 @@ class Pool:
         instance = Instance(
             id=f"{template.name}-{uuid.uuid4()}",
             template=template,
-            strategy=strategy_of(template.base_agent_class),
+            strategy=strategy_of(template.base_agent_class, self._packages),
             model=await self._model_for(template),
         )
         self._instances[template.ref].append(instance)
         return instance
 
 
-@cache
-def strategy_of(agent_class: str) -> BaseAgent:
-    """One strategy per agent class: strategies have no state."""
-    cls = AgentRegistry.get(agent_class)
+def strategy_of(agent_class: str, packages: Sequence[str] = ()) -> BaseAgent:
+    """The strategy of an agent class; one of these packages is imported if needed."""
+    try:
+        cls = AgentRegistry.load(agent_class, packages) if packages else AgentRegistry.get(agent_class)
+    except EntrypointError as error:
+        raise SetupError(f"The agent class {agent_class!r} cannot be used: {error}.") from None
     if cls is None:
         raise SetupError(f"There is no agent class {agent_class!r} in this process.")
     return cls()

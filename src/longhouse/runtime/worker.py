@@ -142,6 +142,10 @@ class Worker:
     def _free(self) -> int:
         return max(0, self._options.slots - len(self._running))
 
+    def leave(self) -> None:
+        """Claims nothing more, and releases each session at its next step: others take them."""
+        self._engine.stopping = True
+
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Runs the worker while the block runs; at its end the sessions are released for other workers."""
@@ -165,7 +169,7 @@ class Worker:
                         yield
                     finally:
                         self._bus.on_wake.remove(self.hint)
-                        self._engine.stopping = True  # before the tasks above are awaited: no run begins another step
+                        self.leave()  # before the tasks above are awaited: no run begins another step
             finally:
                 await self._shut_down()
         # If this write fails, other workers remove us like a dead worker: we hold no session any more.

@@ -97,6 +97,7 @@ class Toolbox:
         config: ToolConfig | None = None,
         configs: Mapping[str, ToolConfig] | None = None,
         services: Services | None = None,
+        own_services: Mapping[str, Services] | None = None,
         catalog: Catalog | None = None,
         binder: Binder = _binds_none,
     ) -> None:
@@ -108,6 +109,8 @@ class Toolbox:
         self._configs = configs or {}
         """Configurations of agents that have their own."""
         self._services = services or Services()
+        self._own_services = own_services or {}
+        """Services of agents that have their own."""
         self.catalog = catalog
         self._binder = binder
         self._execution = CallExecutor()
@@ -160,6 +163,9 @@ class Toolbox:
         """The active version of a tool that this owner may see."""
         version = await self.catalog.tools.active(name, owner=owner) if self.catalog else 1
         return await self.resolve(name, version) if version is not None else None
+
+    def _services_of(self, session: Session) -> Services:
+        return self._own_services.get(session.agent, self._services)
 
     def _overlay(self, name: str) -> SecurityOverlay | None:
         return self.catalog.overlays.of(name) if self.catalog else None
@@ -221,7 +227,7 @@ class Toolbox:
             return Result(refused)
         about = {"tool": call.tool, "session": session.id, "call": call.call}
         try:
-            context = context_of(call, session, turn, self._services, memory_scope)
+            context = context_of(call, session, turn, self._services_of(session), memory_scope)
             before = written(context)
             output = await self._execution.run(
                 lambda: self._done(tool.name, work, context, config), tool.timeout, **about
@@ -250,7 +256,7 @@ class Toolbox:
         limit = tool.per_minute
         if limit and self.catalog and not await self.catalog.could_use(session.owner, tool.name, limit):
             return None
-        context = context_of(call, session, turn, self._services, memory_scope)
+        context = context_of(call, session, turn, self._services_of(session), memory_scope)
         revision = await self._revision(tool, call, context)
         if revision is None:
             return None
@@ -279,7 +285,7 @@ class Toolbox:
         call = Open(call="", tool=name, version=int(version), arguments=source.arguments, seq=0)
         if tool is None or not await self._is_open(tool, call):
             return True
-        context = context_of(call, session, turn, self._services, "conversation")
+        context = context_of(call, session, turn, self._services_of(session), "conversation")
         return await self._revision(tool, call, context) == source.revision
 
     async def _is_open(self, tool: Tool, call: Open) -> bool:

@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from longhouse.agents import window
+from longhouse.agents import entrypoints, window
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.registry import Registry
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
@@ -22,6 +23,21 @@ class AgentRegistry(Registry[type["BaseAgent"]]):
         "SGRAutoToolCallingAgent": "SGRToolCallingAgent",
         "SGRSOToolCallingAgent": "SGRAgent",
     }
+
+    @classmethod
+    def load(cls, name: str, packages: Sequence[str]) -> type["BaseAgent"] | None:
+        """The class of this name. `package.module:ClassName` is imported from an allowed package, and is registered
+        under this name too; EntrypointError says why it cannot be."""
+        if ":" not in name:
+            return cls.get(name)
+        if problem := entrypoints.check(name, packages):
+            raise EntrypointError(problem)
+        found = entrypoints.imported(name)
+        if not isinstance(found, type) or not issubclass(found, BaseAgent) or found is BaseAgent:
+            module, _, missing = name.partition(":")
+            raise EntrypointError(f"{module} has no agent class {missing}")
+        cls.register(found, name=name)
+        return found
 
 
 class BaseAgent:

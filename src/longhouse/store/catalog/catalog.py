@@ -12,10 +12,12 @@ from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.store.catalog.overlays import Overlaid, Overlays
 from longhouse.store.catalog.publish import ANY, PublishTerms
 from longhouse.store.catalog.repository import VersionRepository
-from longhouse.store.database import Database, Executor
+from longhouse.store.database import Database, Executor, Transaction
 
 BUILT_IN: Final = "longhouse"
 """The publisher name of built-in tools and templates."""
+FILES: Final = "files"
+"""The publisher name of tools and templates from configuration files."""
 
 OWNERS: Final = """
     SELECT name, active, owner FROM catalog_names
@@ -80,15 +82,14 @@ class Templates(VersionRepository[Template]):
             await self._tools.deactivate(f"{AGENT_PREFIX}{name}", retire=retire)
         return done
 
-    async def _activated(self, names: set[str], terms: PublishTerms = ANY) -> None:
-        rows = await self.db.rows(OWNERS, names=list(names)) if names else []
+    async def _activated(self, tx: Transaction, names: set[str], terms: PublishTerms = ANY) -> None:
+        rows = await tx.rows(OWNERS, names=list(names)) if names else []
         owners = {row["name"]: row["owner"] for row in rows}
-        templates = await self.several({row["name"]: int(row["active"]) for row in rows})
+        templates = await self.several({row["name"]: int(row["active"]) for row in rows}, tx)
         tools = [delegation.as_tool(replace(one, owner=owners[one.name])) for one in templates]
         # Terms that protect other publishers' templates protect the tools `agent.<name>` in the same way.
-        await self._tools.publish(
-            tools, by=BUILT_IN, terms=ANY if terms.over is None else PublishTerms(over=(BUILT_IN,))
-        )
+        over = ANY if terms.over is None else PublishTerms(over=(BUILT_IN,))
+        await self._tools.publish(tools, by=BUILT_IN, terms=over, tx=tx)
 
 
 class Catalog:

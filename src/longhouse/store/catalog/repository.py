@@ -1,7 +1,7 @@
 """Repository of the versions of tools or templates: versions are added, never edited; one of a name may be active."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from longhouse.agents.naming import key
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.store.catalog.publish import ANY, LOCK, PUBLISH, ConcurrentChange, Published, PublishTerms
-from longhouse.store.database import Database
+from longhouse.store.catalog.publish import ANY, LOCK, PUBLISH, ConcurrentChange, Done, Published, PublishTerms
+from longhouse.store.database import Database, Executor, Transaction
 
 Kind = Literal["tool", "template"]
 T = TypeVar("T", Template, ToolDescriptor)
@@ -188,35 +188,48 @@ class VersionRepository(Generic[T]):
         self._versions: dict[tuple[str, int], T] = {}
 
     async def publish(
-        self, given: Sequence[T], *, by: str, activate: bool = True, again: bool = True, terms: PublishTerms = ANY
+        self,
+        given: Sequence[T],
+        *,
+        by: str,
+        activate: bool = True,
+        again: bool = True,
+        terms: PublishTerms = ANY,
+        tx: Transaction | None = None,
     ) -> list[Published]:
-        """Adds versions, all or none. With `again=False`, content that was published before is not activated again."""
+        """Adds versions, all or none: in the transaction `tx`, or else in one of its own.
+
+        With `again=False`, content that was published before is not activated again.
+        """
         if not given:
             return []
-        row = await self.db.alone(
-            LOCK,
-            PUBLISH,
-            kind=self.kind,
-            names=[one.name for one in given],
-            digests=[self.digest(one) for one in given],
-            descriptors=[self.encoded(one) for one in given],
-            by=by,
-            activate=activate,
-            again=again,
-            owners=[one.owner for one in given],
-            keeps=[one.name in terms.keep_owner for one in given],
-            seen=[terms.seen.get(one.name) for one in given],
-            apart=terms.apart,
-            over=terms.over,
-        )
-        assert row is not None
-        if row["published"] is None:
-            raise ConcurrentChange
-        self.changes += 1
-        published = [Published(*one) for one in msgspec.json.decode(row["published"])]
-        if activate:
-            await self._activated({one.name for one in published if one.is_active and (one.is_new or again)}, terms)
-        return published
+        values: dict[str, Any] = {
+            "kind": self.kind,
+            "names": [one.name for one in given],
+            "digests": [self.digest(one) for one in given],
+            "descriptors": [self.encoded(one) for one in given],
+            "by": by,
+            "activate": activate,
+            "again": again,
+            "owners": [one.owner for one in given],
+            "keeps": [one.name in terms.keep_owner for one in given],
+            "seen": [terms.seen.get(one.name) for one in given],
+            "apart": terms.apart,
+            "over": terms.over,
+        }
+
+        async def publish(tx: Transaction) -> list[Published]:
+            row = await tx.row(PUBLISH, **values)
+            assert row is not None
+            if row["published"] is None:
+                raise ConcurrentChange
+            published = [Published(*one) for one in msgspec.json.decode(row["published"])]
+            if activate:
+                taken = {one.name for one in published if one.is_active and (one.is_new or again)}
+                await self._activated(tx, taken, terms)
+            return published
+
+        return await self._changed(publish, tx)
 
     async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> T | None:
         """The given version, or else the active one if this owner may see it; None as owner sees all."""
@@ -225,15 +238,17 @@ class VersionRepository(Generic[T]):
         found = [] if version is None else await self.several({name: version})
         return found[0] if found else None
 
-    async def several(self, versions: Mapping[str, int]) -> list[T]:
-        """Those of these versions that exist, in the order asked."""
+    async def several(self, versions: Mapping[str, int], tx: Transaction | None = None) -> list[T]:
+        """Those of these versions that exist, in the order asked. What a transaction reads may be rolled back, and is
+        not cached."""
         known = {pair: self._versions.get(pair) for pair in versions.items()}
         missing = dict(pair for pair, one in known.items() if one is None)
         if missing:
             values = {"names": list(missing), "versions": list(missing.values())}
-            for row in await self.db.rows(SEVERAL, kind=self.kind, **values):
+            for row in await (tx or self.db).rows(SEVERAL, kind=self.kind, **values):
                 known[row["name"], row["version"]] = one = self.decoded(row["descriptor"], row["version"])
-                self._cache(one)
+                if tx is None:
+                    self._cache(one)
         return [one for one in known.values() if one]
 
     async def active(self, name: str, *, owner: str | None = None) -> int | None:
@@ -281,25 +296,32 @@ class VersionRepository(Generic[T]):
         rows = await self.db.rows(SHAPED, kind=self.kind, names=list(names), besides=besides)
         return {one.name: one for one in (self.decoded(row["descriptor"], row["version"]) for row in rows)}
 
-    async def last_by(self, names: Iterable[str], by: Iterable[str]) -> dict[str, tuple[str, str | None, str]]:
+    async def last_by(
+        self, names: Iterable[str], by: Iterable[str], db: Executor
+    ) -> dict[str, tuple[str, str | None, str]]:
         """Name -> digest, owner and publisher of the newest version that one of the publishers `by` has published."""
-        rows = await self.db.rows(LAST_BY, kind=self.kind, names=list(names), publishers=list(by))
+        rows = await db.rows(LAST_BY, kind=self.kind, names=list(names), publishers=list(by))
         return {row["name"]: (row["digest"], row["owner"], row["published_by"]) for row in rows}
 
     async def activate(self, name: str, version: int) -> bool:
-        self.changes += 1
-        done = await self.db.alone(LOCK, ACTIVATE, kind=self.kind, name=name, version=version) is not None
-        await self._activated({name} if done else set())
-        return done
+        async def activate(tx: Transaction) -> bool:
+            done = await tx.row(ACTIVATE, kind=self.kind, name=name, version=version) is not None
+            await self._activated(tx, {name} if done else set())
+            return done
+
+        return await self._changed(activate)
 
     async def roll_back(self, name: str) -> int | None:
         """Activates the previously active version; None if there is none."""
-        self.changes += 1
         steps = await self.db.value(WAY_BACK, kind=self.kind, name=name)
         if not steps:
             return None
-        await self.db.alone(LOCK, ROLL_BACK, kind=self.kind, name=name, steps=steps)
-        await self._activated({name})
+
+        async def roll_back(tx: Transaction) -> None:
+            await tx.row(ROLL_BACK, kind=self.kind, name=name, steps=steps)
+            await self._activated(tx, {name})
+
+        await self._changed(roll_back)
         return await self.active(name)
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
@@ -307,8 +329,19 @@ class VersionRepository(Generic[T]):
         self.changes += 1
         return await self.db.alone(LOCK, DEACTIVATE, kind=self.kind, name=name, retire=retire) is not None
 
-    async def _activated(self, names: set[str], terms: PublishTerms = ANY) -> None:
-        """Called after these names got another active version."""
+    async def _changed(self, change: Callable[[Transaction], Awaitable[Done]], tx: Transaction | None = None) -> Done:
+        """Makes a change, and whatever follows from it, under the lock of the catalog and in one transaction."""
+
+        async def locked(tx: Transaction) -> Done:
+            await tx.lock(*LOCK)
+            return await change(tx)
+
+        done = await (locked(tx) if tx else self.db.together(locked))
+        self.changes += 1
+        return done
+
+    async def _activated(self, tx: Transaction, names: set[str], terms: PublishTerms = ANY) -> None:
+        """Called when these names got another active version, in the same transaction."""
 
     def digest(self, one: T) -> str:
         """The digest of the published content, without fields that the catalog sets.

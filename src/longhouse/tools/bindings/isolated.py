@@ -8,13 +8,14 @@ import msgspec
 import pydantic
 import structlog
 
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools.bindings import python
 from longhouse.tools.bindings.base import Binding, Performed, Work
-from longhouse.tools.bindings.python import EntrypointError, Weakened, check, fault_of, refused
+from longhouse.tools.bindings.python import Weakened, check, fault_of, refused
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ContextChanges, MadeFile, ToolContext, kept_of
 from longhouse.tools.isolation import messages

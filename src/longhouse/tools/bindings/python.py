@@ -1,16 +1,15 @@
 """Binding of Python entrypoints, `package.module:ClassName` in installed packages, imported at first use."""
 
-import importlib
-import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 import structlog
 
+from longhouse.agents import entrypoints
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool import Isolation
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools.base import BaseTool
@@ -20,7 +19,6 @@ log = structlog.get_logger()
 
 OURS: Final = "longhouse.tools"
 """Always allowed."""
-LONGEST: Final = 300
 MOVED: Final = {
     "longhouse.tools.clock": "longhouse.tools.builtin.clock",
     "longhouse.tools.delegate": "longhouse.tools.bindings.agent",
@@ -33,29 +31,14 @@ MOVED: Final = {
 }
 """New locations of tool classes of earlier releases: catalogs still contain the old names."""
 
-_NAME: Final = r"[A-Za-z][A-Za-z0-9_]*"
-_ENTRYPOINT: Final = re.compile(rf"(?P<module>{_NAME}(?:\.{_NAME})*):(?P<cls>{_NAME})")
-
-
-class EntrypointError(LonghouseError):
-    """This entrypoint gives no tool; the message says why."""
-
 
 class Weakened(EntrypointError):  # noqa: N818 - it says what the descriptor is
     """The descriptor of the tool is less careful than its class."""
 
 
 def check(entrypoint: str, allowed_packages: Sequence[str]) -> str | None:
-    """Why this entrypoint is not allowed. Only its text is checked: nothing is imported or searched."""
-    if len(entrypoint) > LONGEST:
-        return f"an entrypoint has at most {LONGEST} characters"
-    found = _ENTRYPOINT.fullmatch(entrypoint)
-    if not found or "__" in entrypoint:
-        return "an entrypoint looks like package.module:ClassName, in plain public names"
-    packages = (OURS, *(package for package in map(str.strip, allowed_packages) if package))
-    if not any(f"{found['module']}.".startswith(f"{package}.") for package in packages):
-        return f"{found['module']} is not in a package that tools may come from"
-    return None
+    """Why a tool may not come from this entrypoint. Only its text is checked: nothing is imported or searched."""
+    return entrypoints.check(entrypoint, (OURS, *allowed_packages))
 
 
 def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
@@ -63,13 +46,7 @@ def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
     if problem := check(entrypoint, allowed_packages):
         raise EntrypointError(problem)
     module, name = _place(entrypoint)
-    try:
-        found: Any = getattr(importlib.import_module(module), name, None)
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:
-        # Any exception of foreign code during import, even SystemExit, ends only this call.
-        raise EntrypointError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+    found = entrypoints.imported(f"{module}:{name}")
     if not _is_tool(found):
         raise EntrypointError(f"{module} has no tool class {name}")
     return found

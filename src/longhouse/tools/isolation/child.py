@@ -19,11 +19,12 @@ from typing import IO, Any, Final, NoReturn, cast
 import msgspec
 import pydantic
 
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Session
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.base import arguments_fault
-from longhouse.tools.bindings.python import EntrypointError, load
+from longhouse.tools.bindings.python import load
 from longhouse.tools.context import Services, ToolContext, changes, kept_fields, written
 from longhouse.tools.isolation import messages
 from longhouse.tools.outcomes import CallError, NotBegun, bounded, text_of

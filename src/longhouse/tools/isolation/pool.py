@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from longhouse import background
-from longhouse.tools.bindings.python import EntrypointError
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.tools.isolation import messages
 from longhouse.tools.isolation.process import Ended, SessionOf, ToolProcess
 from longhouse.tools.outcomes import CallError, NotBegun

@@ -11,7 +11,7 @@ import structlog
 
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.catalog import FILES, Catalog
 from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_change
 from longhouse.tools.mcp.config import McpServer
 from longhouse.tools.toolbox import Toolbox
@@ -59,7 +59,10 @@ async def _publish(catalog: Catalog, server: str, tools: Sequence[Tool]) -> list
     by, names = f"mcp:{server}", [tool.name for tool in tools]
     shaped = await catalog.tools.shaped(names, besides=by)
     given = [_described(server, tool, shaped.get(tool.name)) for tool in tools]
-    terms = PublishTerms(over=(by,), seen={name: one.version for name, one in shaped.items()}, keep_owner=set(names))
+    # What files say of a tool is taken over below: the server completes it.
+    terms = PublishTerms(
+        over=(by, FILES), seen={name: one.version for name, one in shaped.items()}, keep_owner=set(names)
+    )
     return await catalog.tools.publish(given, by=by, again=False, terms=terms)
 
 

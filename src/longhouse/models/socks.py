@@ -1,0 +1,115 @@
+"""Connections through a SOCKS5 proxy (RFC 1928; user and password as in RFC 1929). The proxy resolves the names."""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final
+
+import aiohappyeyeballs
+import aiohttp
+from aiohttp.abc import ResolveResult
+from yarl import URL
+
+SCHEMES: Final = ("socks5", "socks5h")
+"""Both are the same here: names are resolved by the proxy."""
+REFUSED: Final = {
+    1: "it failed",
+    2: "its rules do not allow it",
+    3: "the network cannot be reached",
+    4: "the host cannot be reached",
+    5: "the connection was refused",
+    6: "it took too long",
+}
+"""What the proxy answers, in words."""
+
+_VERSION, _CONNECT, _NAME, _IPV4, _IPV6 = 5, 1, 3, 1, 4
+_NO_KEY, _PASSWORD = 0, 2
+
+
+class SocksConnector(aiohttp.TCPConnector):
+    """A connector whose connections begin at the proxy: its address is resolved and checked as any other is."""
+
+    def __init__(self, proxy: URL, **options: Any) -> None:
+        super().__init__(**options)
+        self._proxy = proxy
+
+    async def _resolve_host(
+        self, host: str, port: int, traces: Sequence[aiohttp.tracing.Trace] | None = None
+    ) -> list[ResolveResult]:
+        return await super()._resolve_host(self._proxy.raw_host or "", self._proxy.port or 0, traces)
+
+    async def _wrap_create_connection(
+        self,
+        *args: Any,
+        addr_infos: list[Any],
+        req: aiohttp.ClientRequest,
+        timeout: aiohttp.ClientTimeout,
+        client_error: type[Exception] = aiohttp.ClientConnectorError,
+        **kwargs: Any,
+    ) -> tuple[asyncio.Transport, Any]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout.sock_connect):
+                sock = await aiohappyeyeballs.start_connection(
+                    addr_infos=addr_infos, loop=loop, socket_factory=self._socket_factory
+                )
+                try:
+                    await _ask(loop, sock, self._proxy, req.url.raw_host or "", req.port or 0)
+                except BaseException:
+                    sock.close()
+                    raise
+                return await loop.create_connection(*args, **kwargs, sock=sock)
+        except TimeoutError:
+            raise
+        except ssl.CertificateError as error:
+            raise aiohttp.ClientConnectorCertificateError(req.connection_key, error) from error
+        except OSError as error:
+            raise client_error(req.connection_key, error) from error
+
+
+async def _ask(loop: asyncio.AbstractEventLoop, sock: socket.socket, proxy: URL, host: str, port: int) -> None:
+    """Has the proxy connect to this host; an OSError says why it does not."""
+    way = _PASSWORD if proxy.user else _NO_KEY
+    await loop.sock_sendall(sock, bytes([_VERSION, 1, way]))
+    version, chosen = await _read(loop, sock, 2)
+    if version != _VERSION:
+        raise OSError(None, "the proxy does not speak SOCKS5")
+    if chosen != way:
+        raise OSError(None, "the proxy wants another way to sign in")
+    if way == _PASSWORD:
+        await loop.sock_sendall(sock, b"\x01" + _counted(proxy.user or "") + _counted(proxy.password or ""))
+        if (await _read(loop, sock, 2))[1]:
+            raise OSError(None, "the proxy refused the user or the password")
+    await loop.sock_sendall(sock, bytes([_VERSION, _CONNECT, 0]) + _place(host) + port.to_bytes(2, "big"))
+    _, answer, _, kind = await _read(loop, sock, 4)
+    if answer:
+        raise OSError(None, f"the proxy did not connect: {REFUSED.get(answer, f'it answered {answer}')}")
+    # The address that the proxy uses itself, which nobody needs.
+    length = (await _read(loop, sock, 1))[0] if kind == _NAME else {_IPV4: 4, _IPV6: 16}.get(kind, 0)
+    await _read(loop, sock, length + 2)
+
+
+def _place(host: str) -> bytes:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return bytes([_NAME]) + _counted(host)
+    return bytes([_IPV4 if address.version == 4 else _IPV6]) + address.packed
+
+
+def _counted(text: str) -> bytes:
+    content = text.encode()
+    if len(content) > 255:
+        raise OSError(None, "a name, a user or a password is too long for the proxy")
+    return bytes([len(content)]) + content
+
+
+async def _read(loop: asyncio.AbstractEventLoop, sock: socket.socket, count: int) -> bytes:
+    content = b""
+    while len(content) < count:
+        if not (piece := await loop.sock_recv(sock, count - len(content))):
+            raise OSError(None, "the proxy closed the connection")
+        content += piece
+    return content
