@@ -125,6 +125,35 @@ async def test_a_postgres_that_is_for_reading_only_for_a_while_ends_nothing(dsn:
         answering.cancel()
 
 
+async def test_who_is_back_first_when_all_connections_were_cut_takes_nobody_for_dead(
+    serving: Serving, dsn: str, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = [], leases.suspects
+
+    async def looked(*asked: Any) -> list[leases.Suspect]:
+        looks.append(await look(*asked))
+        return looks[-1]
+
+    async with dictated() as model, process(database_url=dsn, llm_base_url=model.url) as slow:
+        saying = asyncio.create_task(slow.say("one"))
+        pen = await model.asked()
+        async with serving(llm_base_url=model.url) as quick:
+            os.kill(slow.process.pid, signal.SIGSTOP)  # a machine with much to do
+            monkeypatch.setattr(leases, "suspects", looked)
+            await db.rows(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            seen = len(looks)
+            await eventually(lambda: sum(one.unlocked for found in looks[seen:] for one in found) >= 3)
+            os.kill(slow.process.pid, signal.SIGCONT)
+            pen.call("finalanswertool", '{"answer": "done"}')
+            pen.end()
+            assert content(await asyncio.wait_for(saying, 20)) == "done"
+            [session_id] = [row["id"] for row in await quick.db.rows("SELECT id FROM sessions")]
+            assert "Resumed" not in await quick.kinds(session_id)
+
+
 async def answer_all(model: Dictated, answer: str) -> None:
     """Whoever asks, and however often: on a busy machine a run may be stopped once more for want of a heartbeat."""
     while True:

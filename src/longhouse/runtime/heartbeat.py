@@ -41,6 +41,8 @@ class Heartbeat:
         self._last = 0.0
         self._check_not_before = 0.0
         self._is_lost = False
+        self.lost_at = float("-inf")
+        """When a connection of ours was last lost; it may have been one of many."""
         self._backend = 0
         """The process id of our Postgres backend."""
         self.begun = asyncio.Event()
@@ -68,6 +70,7 @@ class Heartbeat:
                     error=str(error) or type(error).__name__,
                 )
             self._is_lost = True
+            self.lost_at = asyncio.get_running_loop().time()
         self._report_if_late()
 
     async def check_late(self) -> None:

@@ -35,8 +35,8 @@ ROLL_UP_EVERY: Final = 5.0
 POLL_EVERY: Final = 0.25
 """Seconds between two checks of other workers' locks. Free at both and no heartbeat in between: the worker is dead."""
 BACK_WITHIN: Final = 2.0
-"""Seconds that other workers have to beat again after Postgres was away: whoever is back first does not take the rest
-for dead."""
+"""Seconds that other workers have to be back after Postgres was away or cut connections: whoever is back first does not
+take the rest for dead."""
 MOST_BEATS: Final = 1_000
 """Other workers whose last heartbeat is kept."""
 AHEAD: Final = 8
@@ -233,6 +233,8 @@ class Worker:
     def _is_dead(self, suspect: Suspect) -> bool:
         if suspect.silent:
             return self._looked_at - self._back_at >= BACK_WITHIN
+        if self._looked_at - self._heartbeat.lost_at < BACK_WITHIN:
+            return False  # whatever cut our connection may have cut theirs: they reconnect, as we did
         before = self._suspected.get(suspect.worker)
         return bool(before and suspect.unlocked and not suspect.restarted and before.beat_at == suspect.beat_at)
 
