@@ -122,6 +122,20 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_examples_for_proxies_say_who_asks_and_hold_nothing_back() -> None:
+    nginx, caddy = ((DEPLOY / "proxy" / name).read_text("utf-8") for name in ("nginx.conf", "Caddyfile"))
+    for text in (nginx, caddy):
+        bare = re.sub("#.*", "", text)
+        assert bare.count("{") == bare.count("}")
+        assert f"127.0.0.1:{Settings.model_fields['port'].default}" in bare
+    for line in ("Host $http_host", "X-Forwarded-For $proxy_add_x_forwarded_for", "X-Forwarded-Proto $scheme"):
+        assert f"proxy_set_header {line};" in nginx
+    assert "proxy_buffering off;" in nginx
+    megabytes = re.search(r"client_max_body_size (\d+)m;", nginx)
+    assert megabytes is not None
+    assert int(megabytes[1]) * 2**20 > Settings.model_fields["documents_max_bytes"].default
+
+
 async def test_the_health_check_passes_while_a_server_answers_and_no_longer(serving: Serving) -> None:
     program, *arguments = health_check()
     assert program == "python"

@@ -49,7 +49,7 @@ async def examine(db: Database) -> Checkup:
     closed = [row["relname"] for row in await db.rows(CLOSED_TABLES, schema=quoted(db.schema))]
     extension = await db.row(columns.EXTENSION)
     vector = (extension["installed_version"] or "") if extension else None
-    return Checkup(*facts, seconds_ahead=await _seconds_ahead(db), closed_tables=closed, vector=vector)
+    return Checkup(**dict(facts), seconds_ahead=await _seconds_ahead(db), closed_tables=closed, vector=vector)
 
 
 async def _seconds_ahead(db: Database) -> float:
