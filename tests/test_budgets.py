@@ -11,7 +11,7 @@ BUDGETS = {
     "agents": 2_980,  # classes by import string
     "api": 9_320,  # erasing; limits of keys; documents, memory files, the ledger; lists, questions; the console
     "catalog": 810,  # tools of files
-    "cli": 4_690,  # `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting and settling
+    "cli": 4_690,  # `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting
     "config": 1_145,  # tools, packages and classes in files
     "integrations": 1_060,
     "journal": 2_930,  # whose probe is asked; steps that lost workers; working memory; counters, timelines

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from fake_tavily import tavily
 from longhouse.cli.setting_up import publish_configured
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
@@ -149,6 +150,31 @@ async def test_each_key_goes_to_its_own_endpoint_and_nowhere_else(serving: Servi
         assert [request["model"] for request in common.requests + own.requests] == ["of-all", "m"]
     assert "agents:special" in kept, "only its name is published"
     assert "canary" not in kept + str(logs)
+
+
+async def test_an_agent_searches_with_the_key_and_at_the_service_of_its_own(serving: Serving, tmp_path: Path) -> None:
+    script = [call("websearchtool", query="x"), call("finalanswertool", answer="Done.")]
+    async with tavily() as common, tavily() as own:
+        files = written(
+            tmp_path,
+            config=f"search: {{tavily_api_base_url: '{common.url}', tavily_api_key: tv-common-canary}}",
+            agents=f"""
+                agents:
+                  plain: {{tools: [web_search, final_answer]}}
+                  keyed: {{tools: [web_search, final_answer], search: {{tavily_api_key: tv-keyed-canary}}}}
+                  apart:
+                    tools: [web_search, final_answer]
+                    search: {{tavily_api_base_url: '{own.url}', tavily_api_key: tv-apart-canary}}
+                  boss: {{tools: [agent.apart, final_answer]}}
+            """,
+        )
+        asks = [call("agent_apart", task="Search."), *script, call("finalanswertool", answer="Done.")]
+        async with serving([*script * 3, *asks], **files) as house:
+            for agent in ("plain", "keyed", "apart", "boss"):
+                assert content(await house.say("Go", model=agent)) == "Done."
+            assert "canary" not in await everything(house.db)
+        keys = [[one.headers["Authorization"] for one in service.requests] for service in (common, own)]
+        assert keys == [["Bearer tv-common-canary", "Bearer tv-keyed-canary"], ["Bearer tv-apart-canary"] * 2]
 
 
 async def everything(db: Database) -> str:

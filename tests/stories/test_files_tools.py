@@ -214,6 +214,10 @@ async def test_who_has_no_rights_publishes_neither_tools_nor_agents_and_sees_tho
         for path, body in (("tools", tool), ("templates", {"name": "x"})):
             async with house.http.post(f"/admin/{path}", json=body, headers=mine) as response:
                 assert response.status == 403
+        for place, status in ((f"{module}:PatientAgent", 201), ("os:Agent", 400), (f"{module}:Gone", 201)):
+            agent = {"name": f"own{status}", "base_agent_class": place}
+            async with house.http.post("/admin/templates", json=agent, headers=admin) as response:
+                assert response.status == status, "only the text is looked at"
         asked = {"model": "clerk", "messages": [{"role": "user", "content": "Count"}]}
         async with house.http.post("/v1/chat/completions", json=asked, headers=mine) as response:
             assert content(await response.json()) == "4"
