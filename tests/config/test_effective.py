@@ -146,5 +146,5 @@ execution: {logs_dir: "", reports_dir: "", for_tools: ""}
     found = configure(Settings())
     found.files.mistakes.refuse()
     assert model_of(found) == (None, "", "gpt-4o-mini", None)
-    assert (found.settings.logs_dir, found.settings.port) == (None, 8400)
+    assert (found.settings.agent_log_dir, found.settings.port) == (None, 8400)
     assert found.common(ToolConfig()).execution.for_tools == "", "what only tools know goes to them as it is"
