@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import structlog
 
+from longhouse.agents.naming import tool_name
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import ExecutionPolicy, Template
 from longhouse.config.mistakes import FilePlace, Mistakes
@@ -113,15 +114,9 @@ def template_fields(
     if base := found.get("base_agent_class"):
         found["base_agent_class"] = _registered(base, place_of(("base_agent_class",), [definition]))
     if policy := found.get("tool_policy"):
-        lists = {key: [tool_name(one, tools) for one in policy[key]] for key in _TOOL_LISTS if policy.get(key)}
+        lists = {key: [tool_name(str(one), tools) for one in policy[key]] for key in _TOOL_LISTS if policy.get(key)}
         found["tool_policy"] = {**policy, **lists}
     return found
-
-
-def tool_name(given: Any, tools: Collection[str]) -> Any:
-    """The name of a tool in any of its spellings: WebSearchTool, web_search_tool, web_search."""
-    plain = str(given).replace("_", "").lower()
-    return next((name for name in (given, plain, f"{plain}tool") if name in tools), given)
 
 
 def _registered(given: str, place: FilePlace) -> str:
