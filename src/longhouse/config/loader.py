@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from pydantic import TypeAdapter
 from longhouse.agents import naming
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, with_tool_names
 from longhouse.catalog.validation import of_template
-from longhouse.config import definitions
+from longhouse.config import definitions, sgr_files
 from longhouse.config.definitions import Definition, place_of
 from longhouse.config.mistakes import FilePlace, Mistakes, validated
 from longhouse.config.models import AgentsFile, ConfigFile
+from longhouse.config.sgr_files import ToolSettings
 from longhouse.config.yaml_document import YamlDocument, merged, read_document
 from longhouse.secrets import BoundSecret, other_address_message
 from longhouse.tools.mcp.config import McpServer
@@ -40,9 +42,10 @@ def read_files(
         mistakes.refuse()
     assert config is not None
     assert agents is not None
+    settings = sgr_files.adapt((config, agents), tools)
     config.check(ConfigFile, mistakes)
     agents.check(AgentsFile, mistakes)
-    return LoadedFiles(config, agents, templates, tools, mistakes)
+    return LoadedFiles(config, agents, templates, tools, mistakes, tool_settings=settings)
 
 
 class LoadedFiles:
@@ -58,8 +61,12 @@ class LoadedFiles:
         built_in: Iterable[Template],
         tools: Collection[str],
         mistakes: Mistakes,
+        *,
+        tool_settings: ToolSettings,
     ) -> None:
         self.mistakes = mistakes
+        self.tool_settings = tool_settings
+        self._known_tools = tools
         given = tuple(built_in)
         self._built_in = {template.name: template for template in given}
         self.common = Definition(((config, ()),), config.values)
@@ -137,7 +144,10 @@ class LoadedFiles:
                 problems.append((("llm_policy", "api_key_ref"), other_address_message(ref)))
         for path, what in problems:
             self.mistakes.add(place_of(path, layers), what)
-        return _with_reasoning_tool(template) if template else None
+        if template is None:
+            return None
+        # Lists of tools have their names already; rules may spell them in other ways, too.
+        return _with_reasoning_tool(with_tool_names(template, partial(naming.tool_name, known=self._known_tools)))
 
     def _tools(self, name: str) -> dict[str, FilePlace]:
         """The place of each tool that must exist."""
