@@ -50,12 +50,12 @@ async def test_agents_are_listed_newest_first(serving: Serving) -> None:
 
 
 async def test_a_state_is_told_from_the_first_question_to_the_answer(serving: Serving) -> None:
-    source = {"number": 1, "url": "https://trees.example/oak"}
+    oak = "https://trees.example/oak"
 
     @tool
     async def look(context: ToolContext) -> str:
         """Looks."""
-        context.sources[source["url"]] = source
+        context.sources[oak] = {"number": 1, "url": oak}
         context.current_step_reasoning = {"remaining_steps": ["ask"]}
         return "seen"
 

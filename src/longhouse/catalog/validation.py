@@ -65,7 +65,7 @@ class CatalogValidator:
         listed: list[Any] = sent if many else [sent]
         if len(listed) > drafts.MOST:
             drafts.refuse([Problem(0, (), f"there are more than {drafts.MOST}; send fewer at once")])
-        given = await self._with_tool_names(await self._read(repository, listed, many))
+        given: list[T] = await self._with_tool_names(await self._read(repository, listed, many))
         kept: set[str] = {
             one.name for one, value in zip(given, listed, strict=True) if not activate or "owner" not in value
         }
@@ -98,7 +98,7 @@ class CatalogValidator:
             await asyncio.sleep(0)  # a long list must not block the streams of other requests
         return given
 
-    async def _with_tool_names(self, given: Sequence[T]) -> list[T]:
+    async def _with_tool_names(self, given: Sequence[Any]) -> list[Any]:
         """The descriptors; templates with the real names of tools that they spell in another way, as files may, too."""
         templates = [one for one in given if isinstance(one, Template)]
         wanted = {spelled for one in templates for name in tools_named_in(one) for spelled in spellings(name)}

@@ -51,7 +51,7 @@ SEARCH_FIELDS: Final = {
 OF_ENGINE: Final = ("api_key", "api_base_url")
 LEFT_OUT: Final = ("langfuse", "skills")
 """Sections of an agent that nothing here reads."""
-FOR_TOOLS: Final = ("working_directory",)
+FOR_TOOLS: Final[tuple[str, ...]] = ("working_directory",)
 """Fields of an agent that its tools read: they go where all such fields are, to `execution`."""
 
 _SECTIONS: Final = ("tools", *(one.name for one in fields(ConfigFile)))
@@ -118,18 +118,16 @@ class _Adapter:
 
     def adapt_agent(self, document: YamlDocument, name: str, agent: dict[str, Any]) -> None:
         path = ("agents", name)
-        for field in [field for field in LEFT_OUT if field in agent]:
-            _warn("unknown_section", "A section of another product is not read.", document.place((*path, field)))
-            del agent[field]
+        for section in [section for section in LEFT_OUT if section in agent]:
+            _warn("unknown_section", "A section of another product is not read.", document.place((*path, section)))
+            del agent[section]
         for field in [field for field in FOR_TOOLS if field in agent]:
             _move(_Place(document, path, path), field, agent.pop(field), agent, ("execution", field))
         if isinstance(agent.get("base_class"), str):
             agent["base_class"] = _strategy(agent["base_class"], document.place((*path, "base_class")))
         prompts = agent.get("prompts")
-        for field, (theirs, ours) in PLACEHOLDERS.items() if isinstance(prompts, dict) else ():
-            if isinstance(text := prompts.get(field), str) and ours not in text and theirs in text:
-                _warn("unknown_placeholder", f"{theirs} is read as {ours}.", document.place((*path, "prompts", field)))
-                prompts[field] = text.replace(theirs, ours)
+        if isinstance(prompts, dict):
+            _replace_placeholders(prompts, document, (*path, "prompts"))
         if isinstance(agent.get("tools"), list):
             agent["tools"] = self._listed(document, name, agent)
 
@@ -189,6 +187,13 @@ def _strategy(given: str, place: FilePlace) -> str:
         return given
     _warn("foreign_agent_class", f"{name} is a class of SGR-Agent Core; {ours} takes its part.", place)
     return ours
+
+
+def _replace_placeholders(prompts: dict[str, Any], document: YamlDocument, path: Where) -> None:
+    for field, (theirs, ours) in PLACEHOLDERS.items():
+        if isinstance(text := prompts.get(field), str) and ours not in text and theirs in text:
+            _warn("unknown_placeholder", f"{theirs} is read as {ours}.", document.place((*path, field)))
+            prompts[field] = text.replace(theirs, ours)
 
 
 def _search_settings(place: _Place, above: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
