@@ -12,7 +12,7 @@ BUDGETS = {
     "api": 9_370,  # erasing; limits of keys; documents, memory files, the ledger; lists, questions; the console
     "catalog": 735,
     "cli": 4_380,  # `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting and settling
-    "config": 1_200,  # files of SGR-Agent Core
+    "config": 1_210,  # files of SGR-Agent Core
     "integrations": 1_110,  # what was taken over from Redis
     "journal": 2_930,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
