@@ -119,6 +119,7 @@ def test_settings_reach_the_search_service_and_the_tools(tmp_path: Path) -> None
         ("a: {tools: [clock_tool: 7]}", "should be a valid string"),
         ("a: {tools: [{clock_tool: {}, letter_tool: {}}]}", "should be a valid string"),
         ("a: {tools: [web_search_tool: {max_results: 0}]}", "greater than or equal to 1"),
+        ("a: {tools: [clock_tool, null]}", "should be a valid string"),
         ("a: {colour: red}", "is not known"),
     ],
 )
@@ -126,6 +127,14 @@ def test_what_is_wrong_is_still_told_where_it_stands(tmp_path: Path, agents: str
     [told] = wrong(given(tmp_path, "", f"agents:\n  {agents}\n"), tmp_path)
     assert told.startswith("agents.yaml:2: agents.a.")
     assert said in told
+
+
+def test_tools_may_be_set_up_beside_the_agents(tmp_path: Path) -> None:
+    agents = "tools: {web_search_tool: {max_results: 5, max_searches: 2}, clock_tool: {zone: Oslo}}\nagents: {a: {}}"
+    found = given(tmp_path, "search: {max_results: 3}", agents)
+    assert sound(found)["a"].execution_policy.max_searches == 2
+    assert found.common.section("search") == {"max_results": 3, "max_searches": 2}
+    assert found.tool_settings == {"": {"clocktool": {"zone": "Oslo"}}}
 
 
 def test_a_search_that_is_not_here_gives_its_key_to_nobody(tmp_path: Path) -> None:

@@ -62,11 +62,12 @@ ToolSettings = dict[str, dict[str, dict[str, Any]]]
 
 
 def adapt(documents: Sequence[YamlDocument], tools: Collection[str]) -> ToolSettings:
-    """Translates the documents in place, and returns the settings of tools; later documents win."""
+    """Translates the documents in place, and returns the settings of tools; later documents win. The first document
+    is the one that says what all agents share."""
     adapter = _Adapter(tools)
     for document in documents:
         adapter.leave_out(document)
-        adapter.adapt_tools(document)
+        adapter.adapt_tools(document, documents[0].values)
     for document in documents:
         agents = document.values.get("agents")
         for name, agent in agents.items() if isinstance(agents, dict) else ():
@@ -102,14 +103,14 @@ class _Adapter:
                 _warn("unknown_section", "A section of another product is not read.", document.place((name,)))
                 del document.values[name]
 
-    def adapt_tools(self, document: YamlDocument) -> None:
+    def adapt_tools(self, document: YamlDocument, shared: dict[str, Any]) -> None:
         section = document.values.get("tools")
         if not isinstance(section, dict):
             return
         left = {}
         for name, entry in section.items():
             if isinstance(entry, dict | None) and _is_of_sgr(entry or {}):
-                self._define(_Place(document, (), ("tools", name)), document.values, EVERYBODY, name, dict(entry or {}))
+                self._define(_Place(document, (), ("tools", name)), shared, EVERYBODY, name, dict(entry or {}))
             else:
                 left[name] = entry
         document.values["tools"] = left
@@ -136,13 +137,13 @@ class _Adapter:
         path, found, lines = ("agents", name, "tools"), [], []
         for nth, item in enumerate(agent["tools"]):
             given, entry = next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else (item, None)
-            tool = item
             if isinstance(given, str) and isinstance(entry, dict | None):
                 place = _Place(document, ("agents", name), (*path, nth, given))
-                tool = self._define(place, agent, name, given, dict(entry or {}))
-            if tool is not None:
-                found.append(tool)
-                lines.append(document.place((*path, nth)).line)
+                item = self._define(place, agent, name, given, dict(entry or {}))  # noqa: PLW2901 - its name
+                if item is None:
+                    continue
+            found.append(item)
+            lines.append(document.place((*path, nth)).line)
         document.lines.update({(*path, nth): line for nth, line in enumerate(lines)})
         return found
 
@@ -180,10 +181,10 @@ def _is_of_sgr(entry: dict[str, Any]) -> bool:
 
 def _strategy(given: str, place: FilePlace) -> str:
     """The class that takes the part of one of SGR-Agent Core; any other stays as it is."""
-    name = _last(given)
+    name, known = _last(given), {cls.name for cls in AgentRegistry.list_items()}
     plain = name.removeprefix("Research").removesuffix("NoReporting")
     ours = CLASSES.get(plain, plain)
-    if name == ours or AgentRegistry.newer(name) or ours not in {cls.name for cls in AgentRegistry.list_items()}:
+    if name in known or ours not in known:
         return given
     _warn("foreign_agent_class", f"{name} is a class of SGR-Agent Core; {ours} takes its part.", place)
     return ours
