@@ -50,6 +50,35 @@ async def test_an_agent_is_there_once_published_and_follows_its_versions(serving
         assert (await house.say("hi", model="warehouse_clerk"))["error"]["code"] == "model_not_found"
 
 
+async def test_tools_are_found_in_the_spellings_that_files_take(serving: Serving) -> None:
+    closed = {"when": "iteration > 3", "exclude": ["ClockTool"], "keep_only": ["final_answer"]}
+    policy = {"required": ["FinalAnswerTool"], "allowlist": ["clock_tool", "web_search"], "denylist": ["Letter_Tool"]}
+    spelled = template(tool_policy=policy, rules={"availability": [closed]})
+    async with serving() as house:
+        assert (await sent(house, "POST", TEMPLATES, spelled))[0] == 201
+        _, shown = await sent(house, "GET", CLERK)
+        lists = {name: shown["tool_policy"][name] for name in policy}
+        plain = {
+            "allowlist": ["clocktool", "websearchtool"],
+            "denylist": ["lettertool"],
+            "required": ["finalanswertool"],
+        }
+        assert lists == plain
+        [rule] = shown["rules"]["availability"]
+        assert (rule["exclude"], rule["keep_only"]) == (["clocktool"], ["finalanswertool"])
+        again = template(tool_policy=plain, rules={"availability": [rule]})
+        assert (await sent(house, "POST", TEMPLATES, again))[0] == 200, "it says the same"
+        # A tool that has such a name itself is that tool; nobody else's is.
+        own = {**TOOL, "name": "web_search"}
+        theirs = {**TOOL, "name": "papertool", "owner": "acme"}
+        assert [(await sent(house, "POST", "/admin/tools", one))[0] for one in (own, theirs)] == [201, 201]
+        await sent(house, "POST", TEMPLATES, spelled)
+        _, shown = await sent(house, "GET", CLERK)
+        assert shown["tool_policy"]["allowlist"] == ["clocktool", "web_search"]
+        unknown = await refused(house, template(tool_policy={"allowlist": ["PaperTool"]}), TEMPLATES)
+        assert (unknown.status, unknown.param) == (400, "tool_policy.allowlist[0]")
+
+
 async def test_a_template_is_shown_with_all_its_policies(serving: Serving) -> None:
     async with serving() as house:
         await sent(house, "POST", TEMPLATES, TEMPLATE)

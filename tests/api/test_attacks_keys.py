@@ -155,7 +155,7 @@ async def test_another_spelling_of_a_path_leads_nowhere(serving: Serving) -> Non
 async def test_only_health_and_readiness_are_for_everybody(serving: Serving) -> None:
     async with keyed(serving) as house:
         nobody, ann = Client(house), await client_of(house, "ann")
-        assert await nobody.got("/health") == {"status": "ok"}
+        assert await nobody.got("/health") == {"status": "healthy", "service": "Longhouse"}
         assert set(await nobody.got("/ready")) == {"status", "workers"}
         for path in ("/docs", "/openapi.json", "/metrics", "/docs/static/swagger-ui.css", "/admin/keys"):
             assert [await client.status("GET", path) for client in (nobody, ann, admin_of(house))] == [401, 403, 200]

@@ -89,6 +89,8 @@ ROUTES = {
     "/agents": {"get"},
     "/agents/{agent_id}/state": {"get"},
     "/agents/{agent_id}/provide_clarification": {"post"},
+    "/agents/{agent_id}/cancel": {"post"},
+    "/agents/{agent_id}": {"delete"},
     "/health": {"get"},
     "/ready": {"get"},
     "/metrics": {"get"},
@@ -162,7 +164,7 @@ async def ask_gateway(db: Database, path: str) -> tuple[int, dict[bytes, bytes],
 
 async def test_health_says_nothing_but_that_we_are_here(serving: Serving) -> None:
     async with serving() as house, house.http.get("/health") as response:
-        assert (response.status, await response.json()) == (200, {"status": "ok"})
+        assert (response.status, await response.json()) == (200, {"status": "healthy", "service": "Longhouse"})
 
 
 async def test_ready_means_that_a_worker_is_there(serving: Serving, db: Database) -> None:

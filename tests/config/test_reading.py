@@ -87,6 +87,12 @@ def test_tools_are_found_however_they_are_spelled_and_others_stay_as_they_are(tm
     )  # fmt: skip
 
 
+def test_rules_may_spell_tools_as_lists_of_tools_do(tmp_path: Path) -> None:
+    rules = "{replace: true, availability: [{when: plan_made, exclude: [GeneratePlanTool, web_search, Other]}]}"
+    templates = sound(given(tmp_path, agents=f"agents: {{planner: {{rules: {rules}}}}}"))
+    assert templates["planner"].rules.availability[0].exclude == ("generateplantool", "websearchtool", "Other")
+
+
 def test_an_agent_that_thinks_first_gets_the_tool_for_it(tmp_path: Path) -> None:
     agents = "agents: {own: {base_class: SGRToolCallingAgent, tools: [FinalAnswerTool]}}"
     assert sound(given(tmp_path, agents=agents))["own"].tool_policy.allowlist == ("reasoningtool", "finalanswertool")

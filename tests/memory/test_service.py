@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from longhouse.integrations.redis.client import RedisHistory
-from longhouse.memory import MemoryMessage, MemoryService
+from longhouse.memory import MemoryMessage, MemoryService, memory_service
 from redis_server import RedisServer
 
 SUB = "subagent:analytic:12345"
@@ -67,6 +67,33 @@ async def test_a_string_is_a_ready_key_and_a_number_is_that_of_a_chat(service: M
     assert [message.content for message in await service.load_history(SUB)] == ["Noted"]
     assert await service.get_context_for_agent(12345) == plain(TASK)
     assert await service.get_context_for_agent("12345") == plain(TASK)
+
+
+async def test_what_keeps_histories_reads_numbers_and_keys_in_the_same_way(redis: Redis) -> None:
+    kept = RedisHistory(redis)
+    await kept.save_history(12345, plain(TASK))
+    await kept.save_history(SUB, plain(DONE))
+    assert sorted(await redis.keys()) == [b"chat_history:12345", SUB.encode()]
+    assert await kept.load_history(12345) == await kept.load_history("chat_history:12345") == plain(TASK)
+    assert await kept.load_history(SUB) == plain(DONE)
+
+
+async def test_the_one_service_of_a_process_goes_by_the_name_that_people_import(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (memory_service.max_history, memory_service.context_window) == (100, 10)
+    assert memory_service._get_subagent_key(12345, "analytic") == SUB
+    monkeypatch.setattr(memory_service, "redis", RedisHistory(redis))
+    await memory_service.add_subagent_message(12345, "analytic", TASK)
+    assert await redis.keys() == [SUB.encode()]
+    memory_service.memory_cache.clear()
+
+    class OfAnother(MemoryService):
+        def _get_subagent_key(self, chat_id: int | str, subagent_name: str) -> str:
+            return f"alerts/{super()._get_subagent_key(chat_id, subagent_name)}"
+
+    await OfAnother(redis=RedisHistory(redis)).add_subagent_message(12345, "analytic", DONE)
+    assert sorted(await redis.keys()) == [f"alerts/{SUB}".encode(), SUB.encode()]
 
 
 async def test_the_second_call_of_a_request_sees_the_first(service: MemoryService) -> None:

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+from redis.asyncio import Redis
 
 from delegating_server import CAST, agent, answer, ask, in_steps, playing, requests_of, results
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MemoryPolicy
-from longhouse.models.scripted import Say
+from longhouse.models.scripted import Say, calls
 from longhouse.models.scripted import call as use
+from redis_server import RedisServer
 from server_helpers import Serving, assistant, user
 
 
@@ -69,3 +72,25 @@ async def test_what_the_child_answered_is_plain_also_where_it_failed_or_was_aske
         for _ in range(2):
             await house.say("Look.", model="master", chat_id="c")
         assert requests_of(house.model, "ann")[-1] == [user("Look."), assistant("I cannot see."), user("Look.")]
+
+
+async def test_redis_is_asked_once_for_the_histories_of_all_that_a_reply_calls(
+    serving: Serving, server: RedisServer, redis: Redis
+) -> None:
+    labels = ("a", "b", "c")
+    names = [f"subagent:ann:c/{label}" for label in labels]
+    for name in names:
+        await redis.set(name, msgspec.json.encode([user(f"I am {name}"), assistant("Noted")]))
+    fan = calls(*(ask("ann", "Look.", label=label) for label in labels))
+    roles = {"master": lambda body: answer("ok") if results(body) else fan, "ann": in_steps(answer("Seen."))}
+    async with playing(serving, roles, redis_url=server.url) as house, redis.monitor() as monitor:
+        await house.say("Look.", model="master", chat_id="c")
+        shown = sorted(one[0]["content"] for one in requests_of(house.model, "ann"))
+        assert shown == [f"I am {name}" for name in names], "each remembers its own"
+        await redis.ping()
+        asked = []
+        async for command in monitor.listen():
+            if command["command"] == "PING":
+                break
+            asked += [command["command"]] if any(name in command["command"] for name in names) else []
+        assert asked[:6] == [f"{verb} {name}" for verb in ("STRLEN", "GET") for name in names]

@@ -41,7 +41,8 @@ class ShowConfigTool(BaseTool):
     """Say what the files have set."""
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        return f"{config.search.max_results} {config.execution.house_style} {config.execution.max_iterations}"
+        fields = f"{config.search.max_results} {config.execution.house_style} {config.execution.max_iterations}"
+        return f"{fields} {kwargs} {sorted(config.tools)}"
 
 
 def written(folder: Path, **files: str) -> dict[str, Any]:
@@ -209,12 +210,16 @@ async def test_tools_see_the_fields_of_the_agent_that_calls_them_and_its_log_has
     script = [call("showconfigtool"), call("finalanswertool", answer="Seen.")] * 2
     files = written(
         tmp_path,
-        config=f"search: {{max_results: 3}}\nexecution: {{house_style: plain, logs_dir: {tmp_path}/logs}}",
+        config=f"""
+            search: {{max_results: 3}}
+            execution: {{house_style: plain, logs_dir: {tmp_path}/logs}}
+            tools: {{show_config_tool: {{base_class: ShowConfigTool, tone: dry, key: k}}, ClockTool: {{key: other}}}}
+        """,
         agents=f"""
             agents:
               one: {{tools: [ShowConfigTool, finalanswertool]}}
               other:
-                tools: [ShowConfigTool, finalanswertool]
+                tools: [show_config_tool: {{tone: warm}}, finalanswertool]
                 search: {{max_results: 5}}
                 execution: {{house_style: ornate, max_iterations: 4, logs_dir: {tmp_path}/other_logs}}
         """,
@@ -224,7 +229,10 @@ async def test_tools_see_the_fields_of_the_agent_that_calls_them_and_its_log_has
         for agent in ("one", "other"):
             await house.say("Look", model=agent)
         told = [request["messages"][-1]["content"] for request in house.model.requests[1::2]]
-        assert told == ["3 plain 20", "5 ornate 4"]
+        assert told == [
+            "3 plain 20 {'tone': 'dry', 'key': 'k'} ['showconfigtool']",
+            "5 ornate 4 {'tone': 'warm', 'key': 'k'} ['showconfigtool']",
+        ]
     assert [path.name.split("_")[0] for path in (tmp_path / "logs").glob("*-log.json")] == ["one"]
     assert [path.name.split("_")[0] for path in (tmp_path / "other_logs").glob("*-log.json")] == ["other"]
 

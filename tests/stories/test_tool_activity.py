@@ -1,5 +1,7 @@
 """Where a client sees what the agent does is the template's choice."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,9 +20,9 @@ def template(**streaming: Any) -> Template:
     )
 
 
-async def streamed(house: Any) -> list[Any]:
+async def streamed(house: Any, model: str = "shower") -> list[Any]:
     stream = await house.client.chat.completions.create(
-        model="shower", messages=[{"role": "user", "content": "What time is it on Mars?"}], stream=True
+        model=model, messages=[{"role": "user", "content": "What time is it on Mars?"}], stream=True
     )
     return [chunk async for chunk in stream]
 
@@ -34,6 +36,24 @@ async def test_as_tool_calls(serving: Serving) -> None:
         ]  # fmt: skip
         assert calls[0].function.arguments == '{"timezone":"Mars"}'
         assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+async def test_a_question_is_a_tool_call_too_where_calls_are_shown_as_such(serving: Serving) -> None:
+    asked = call("clarificationtool", questions=["Which clock?", "Where?"])
+    modes = ("tool_calls", "x_agent", "content")
+    templates = [replace(template(tool_activity=mode), name=mode) for mode in modes]
+    templates = [replace(one, tool_policy=ToolPolicy(allowlist=("clarificationtool",))) for one in templates]
+    async with serving(lambda body: asked, templates=templates) as house:
+        seen = {mode: await streamed(house, mode) for mode in modes}
+        [called] = [one for chunk in seen["tool_calls"] for one in chunk.choices[0].delta.tool_calls or ()]
+        assert (called.index, called.id, called.function.name) == (0, "1-action-0", "clarificationtool")
+        assert json.loads(called.function.arguments) == {"questions": ["Which clock?", "Where?"]}
+        for mode, chunks in seen.items():
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            assert (text, chunks[-1].choices[0].finish_reason) == ("Which clock?\nWhere?", "stop"), mode
+            assert [chunk.x_agent["event"] for chunk in chunks if hasattr(chunk, "x_agent")] == [
+                "accepted", "started", "waiting",
+            ]  # fmt: skip
 
 
 async def test_as_content_and_the_client_is_still_known_by_what_it_was_sent(serving: Serving) -> None:

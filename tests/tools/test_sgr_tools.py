@@ -1,6 +1,10 @@
 """Tools of SGR-Agent Core: they hold objects, and the journal holds what it always held."""
 
+import importlib
+import inspect
 import json
+import sys
+import types
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,7 @@ import msgspec
 import pytest
 
 from fake_tavily import KEY, hit, tavily
-from longhouse import clock
+from longhouse import clock, tools
 from longhouse.agents.template import LLMPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
@@ -72,6 +76,51 @@ class Workshop:
         assert isinstance(result.outcome, Fault), result.outcome
         assert (result.writes, result.adds) == ({}, {})
         return result.outcome
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("base_tool", ["BaseTool", "SystemBaseTool"]),
+        ("models", ["AgentContext", "AgentStatesEnum", "SearchResult", "SourceData"]),
+        ("agent_definition", ["AgentConfig", "ExecutionConfig", "LLMConfig"]),
+        ("tools", ["ReasoningTool", "ClarificationTool", "FinalAnswerTool", "WebSearchTool", "CreateReportTool"]),
+    ],
+)
+def test_what_is_imported_there_is_imported_here(path: str, names: list[str]) -> None:
+    theirs = importlib.import_module(f"sgr_agent_core.{path}")
+    ours = importlib.import_module("longhouse.tools" if path == "tools" else f"longhouse.tools.{path}")
+    for name in names:
+        assert getattr(ours, name) is getattr(tools, name)
+        assert hasattr(theirs, name)
+    with pytest.raises(AttributeError, match="has no attribute 'PaintTool'"):
+        _ = tools.PaintTool
+
+
+async def test_a_tool_file_of_the_real_package_runs_when_its_imports_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = inspect.getsource(importlib.import_module("sgr_agent_core.tools.answer_tool"))
+    module = types.ModuleType("brought_along")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(text.replace("sgr_agent_core", "longhouse.tools"), "answer_tool.py", "exec"), module.__dict__)
+    workshop = Workshop(None, module.AnswerTool)
+    said = await workshop.said("answertool", reasoning="Half of it is done.", intermediate_result="Oak is [1]. 橡树")
+    assert said == "Oak is [1]. 橡树"
+    assert workshop.session.context["custom_context"] == {"pass_turn_to_user": True}
+
+
+async def test_settings_of_the_files_are_keyword_arguments_of_their_tool_alone() -> None:
+    class Heard(tools.SystemBaseTool):
+        """Hears."""
+
+        def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            return f"{kwargs} {dict(config.tools)}"
+
+    assert Heard.descriptor().type == "system"
+    assert tools.ToolRegistry.get("systembasetool") is None
+    settings = {"heard": {"engine": "brave"}, "look": {"engine": "secret"}}
+    workshop = Workshop(None, Heard, config=ToolConfig(tools=settings))
+    assert await workshop.said("heard") == "{'engine': 'brave'} {'heard': {'engine': 'brave'}}"
+    assert await workshop.said("look") == "", "a tool that takes none is not disturbed"
 
 
 async def test_a_search_fills_sources_and_searches_with_objects_and_the_journal_with_json() -> None:

@@ -5,6 +5,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ class Plain(BaseTool):
 
     async def __call__(self, context, config=None, **kwargs):
         await asyncio.sleep(0.05)
-        return f"for {context.owner}, {left}"
+        return f"for {context.owner}, {left}" + (f", {kwargs}, {sorted(config.tools)}" if kwargs else "")
 
 
 class Forks(BaseTool):
@@ -109,7 +110,7 @@ while header := sys.stdin.buffer.read(4):
 """
 """A tool process that starts at once and finds every argument good."""
 
-Called = Callable[[str, str], Awaitable[str]]
+Called = Callable[..., Awaitable[str]]
 Opened = tuple[Called, ProcessPool]
 
 
@@ -122,7 +123,7 @@ async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     # One process: the next call always meets what the one before has left behind.
     async with ProcessPool(most=1).running() as pool:
 
-        async def call(name: str, owner: str) -> str:
+        async def call(name: str, owner: str, **settings: Any) -> str:
             binding = RuntimeBinding(python_entrypoint=f"{package}:{name}")
             descriptor = ToolDescriptor(name=name.lower(), description_short=name, runtime_binding=binding)
             bound = await isolated.bound(descriptor, [package], pool)
@@ -131,7 +132,8 @@ async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
             context = ToolContext(
                 session_id=owner, conversation_id="c", owner=owner, user=None, agent="a", call="1", key="k"
             )
-            done = await execution.run(lambda: work(context, ToolConfig()), 0.3 if name == "Late" else 20)
+            config = ToolConfig(tools={name.lower(): settings})
+            done = await execution.run(lambda: work(context, config), 0.3 if name == "Late" else 20)
             return str(done.text)
 
         yield call, pool
@@ -140,6 +142,8 @@ async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 async def test_no_call_hears_of_another(opened: Opened) -> None:
     called, pool = opened
     assert await called("Plain", "ann") == "for ann, []"
+    # Settings of the files travel with the call, as keyword arguments.
+    assert await called("Plain", "ann", roots=["a"]) == "for ann, [], {'roots': ['a']}, ['plain']"
     # A copy of the process says nothing, so that nobody gets the answer of somebody else.
     assert await called("Forks", "ann") == "forked for ann"
     assert await called("Plain", "bob") == "for bob, []"

@@ -1,7 +1,7 @@
 """Validates the names of tools and templates: names that look different differ, on every screen and file system."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 LONGEST: Final = 128
@@ -50,6 +50,17 @@ def spelled(given: str, known: Iterable[str]) -> str | None:
 
 def _letters(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
+
+
+def spellings(name: str) -> tuple[str, str, str]:
+    """The tools that somebody may mean by WebSearchTool, web_search_tool or web_search, the likeliest first."""
+    plain = key(name).replace("_", "")
+    return name, plain, f"{plain}tool"
+
+
+def tool_name(given: str, known: Collection[str]) -> str:
+    """The name of a known tool in any of its spellings; one that is not known stays as it is."""
+    return spelled(given, known) or given
 
 
 class Names:

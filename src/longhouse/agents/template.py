@@ -1,7 +1,8 @@
 """Agent templates: the versioned configuration of an agent with prompts, model, limits, tools and rules."""
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
@@ -272,6 +273,36 @@ class Template(Versioned):
     answer, by a call of its own without tools."""
     owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
+
+
+def tools_named_in(template: Template) -> set[str]:
+    """The tools that the template's policy and its rules name."""
+    rules = (name for one in template.rules.availability for name in (*(one.keep_only or ()), *one.exclude))
+    return {*template.tool_policy.named, *template.tool_policy.denylist, *rules}
+
+
+def with_tool_names(template: Template, name_of: Callable[[str], str]) -> Template:
+    """The template with the name that `name_of` gives to each of these tools."""
+
+    def named(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(map(name_of, names))
+
+    def rule(one: Availability) -> Availability:
+        return replace(
+            one, keep_only=None if one.keep_only is None else named(one.keep_only), exclude=named(one.exclude)
+        )
+
+    policy, allowed = template.tool_policy, template.tool_policy.allowlist
+    return replace(
+        template,
+        tool_policy=replace(
+            policy,
+            required=named(policy.required),
+            allowlist=None if allowed is None else named(allowed),
+            denylist=named(policy.denylist),
+        ),
+        rules=replace(template.rules, availability=tuple(map(rule, template.rules.availability))),
+    )
 
 
 def render(text: str, **values: str) -> str:

@@ -206,7 +206,7 @@ def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
     @app.get("/health", tags=["Watching"])
     async def health() -> Response:
         """Liveness: the process is running."""
-        return wire.Json({"status": "ok"})
+        return wire.Json({"status": "healthy", "service": "Longhouse"})
 
     @app.get("/ready", tags=["Watching"])
     async def ready() -> Response:

@@ -1,7 +1,7 @@
 """Server-sent events: framing, and a streaming response that ends with its client, or with an error event."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -37,8 +37,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+    def __init__(self, pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._pieces = pieces
 

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from yarl import URL
 
 from longhouse.agents import entrypoints
-from longhouse.agents.naming import AGENT_PREFIX, key, name_problem
+from longhouse.agents.naming import AGENT_PREFIX, key, name_problem, spellings, tool_name
 from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, tools_named_in, with_tool_names
 from longhouse.agents.tool_descriptor import ISOLATED, REMEMBERS_READS, ToolDescriptor
 from longhouse.catalog import drafts
 from longhouse.catalog.drafts import Problem
@@ -65,7 +66,7 @@ class CatalogValidator:
         listed: list[Any] = sent if many else [sent]
         if len(listed) > drafts.MOST:
             drafts.refuse([Problem(0, (), f"there are more than {drafts.MOST}; send fewer at once")])
-        given: list[T] = await self._read(repository, listed, many)
+        given: list[T] = await self._with_tool_names(await self._read(repository, listed, many))
         kept: set[str] = {
             one.name for one, value in zip(given, listed, strict=True) if not activate or "owner" not in value
         }
@@ -103,6 +104,19 @@ class CatalogValidator:
         found = [Problem(nth, *one) for nth, tool in enumerate(given) for one in self._of_tool(tool)]
         kept = {one.name for one in given if one.owner is None}
         return [*found, *await self._compared(self.catalog.tools, given, kept)]
+
+    async def _with_tool_names(self, given: Sequence[Any]) -> list[Any]:
+        """The descriptors; templates with the real names of tools that they spell in another way, as files may, too."""
+        templates = [one for one in given if isinstance(one, Template)]
+        wanted = {spelled for one in templates for name in tools_named_in(one) for spelled in spellings(name)}
+        owners = {one.owner or NOBODY for one in templates}
+        known = {owner: await self.catalog.existing_tools(wanted, owner) for owner in owners}
+        return [
+            with_tool_names(one, partial(tool_name, known=known[one.owner or NOBODY]))
+            if isinstance(one, Template)
+            else one
+            for one in given
+        ]
 
     def _of_tool(self, tool: ToolDescriptor) -> Iterator[Found]:
         way = tool.runtime_binding

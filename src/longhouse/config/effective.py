@@ -12,6 +12,8 @@ from pydantic import SecretStr
 from longhouse.agents.template import Template
 from longhouse.config.definitions import Definition
 from longhouse.config.loader import LoadedFiles, read_files
+from longhouse.config.sgr_files import EVERYBODY
+from longhouse.config.yaml_document import merged
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.secrets import BoundSecret, Secrets
@@ -56,7 +58,8 @@ class Configured:
     def common(self, config: ToolConfig) -> ToolConfig:
         """The tool configuration that applies to all callers."""
         # Without the folders: they are settings too, and are merged there.
-        return _with_definition(config, self.files.common, "mcp_context_limit")
+        found = _with_definition(config, self.files.common, "mcp_context_limit")
+        return replace(found, tools=self.files.tool_settings.get(EVERYBODY, {}))
 
     def of_agents(self, config: ToolConfig) -> dict[str, ToolConfig]:
         """The tool configuration of each agent that is defined in files, with its limits."""
@@ -69,7 +72,9 @@ class Configured:
                 )
                 limits = {name: getattr(policy, name) for name in ("max_iterations", "max_clarifications")}
                 search = replace(self._own_search(found.search, own), max_searches=policy.max_searches)
-                configs[template.name] = replace(found, search=search, execution=replace(found.execution, **limits))
+                tools = merged(found.tools, self.files.tool_settings.get(template.name, {}))
+                execution = replace(found.execution, **limits)
+                configs[template.name] = replace(found, search=search, execution=execution, tools=tools)
         return configs
 
     def _own_search(self, common: SearchConfig, own: Definition) -> SearchConfig:

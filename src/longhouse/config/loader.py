@@ -12,13 +12,14 @@ from pydantic import TypeAdapter
 from longhouse.agents import naming
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
-from longhouse.agents.template import Template
+from longhouse.agents.template import Template, with_tool_names
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.catalog.validation import of_template
-from longhouse.config import definitions
+from longhouse.config import definitions, sgr_files
 from longhouse.config.definitions import Definition, KnownNames, place_of
 from longhouse.config.mistakes import FilePlace, Mistakes, validated
 from longhouse.config.models import AgentsFile, ConfigFile
+from longhouse.config.sgr_files import ToolSettings
 from longhouse.config.yaml_document import YamlDocument, merged, read_document
 from longhouse.secrets import BoundSecret, other_address_message
 from longhouse.tools.mcp.config import McpServer
@@ -50,14 +51,16 @@ def read_files(
         mistakes.refuse()
     assert config is not None
     assert agents is not None
+    listed = [_packages_of(document, mistakes) for document in (agents, config)]
+    allowed = packages or next(filter(None, listed), ())
+    settings = sgr_files.adapt((config, agents), tools, allowed)
     for document, model in ((config, ConfigFile), (agents, AgentsFile)):
         for values in (document.values, *_entries(document, "agents").values()):
             definitions.drop_empty(values)
         document.check(model, mistakes)
-    listed = [_packages_of(document, mistakes) for document in (agents, config)]
     read = {path for path in (config_file, agents_file) if path}
-    known = KnownNames({*tools}, packages or next(filter(None, listed), ()), read)
-    return LoadedFiles(config, agents, templates, known, mistakes)
+    known = KnownNames({*tools}, allowed, read)
+    return LoadedFiles(config, agents, templates, known, mistakes, tool_settings=settings)
 
 
 def _entries(document: YamlDocument, section: str) -> dict[str, dict[str, Any]]:
@@ -102,6 +105,8 @@ class LoadedFiles:
         built_in: Iterable[Template],
         known: KnownNames,
         mistakes: Mistakes,
+        *,
+        tool_settings: ToolSettings,
     ) -> None:
         self.mistakes = mistakes
         self.read = known.read
@@ -123,6 +128,7 @@ class LoadedFiles:
             if entrypoint := tool.runtime_binding.python_entrypoint:
                 known.entrypoints.setdefault(entrypoint, name)
         known = replace(known, tools={*known.tools, *self._tool_definitions})
+        self._known = known
         self._defaults = definitions.template_fields(self.common, {}, known, mistakes)
         self.secrets = self._common_secret()
         """API keys by the names that templates refer to, each with the URL that is configured next to it."""
@@ -145,6 +151,10 @@ class LoadedFiles:
         self.tool_places = {(name, tool): place for name in self.own for tool, place in self._tools(name).items()}
         """(template, tool) -> the place in a file where the tool is named."""
         self._add_entrypoints(known.entrypoints)
+        self.tool_settings = {
+            agent: {known.tool_name(tool): values for tool, values in named.items()}
+            for agent, named in tool_settings.items()
+        }
 
     @property
     def tool_names(self) -> set[str]:
@@ -240,7 +250,10 @@ class LoadedFiles:
                 problems.append((("llm_policy", "api_key_ref"), other_address_message(ref)))
         for path, what in problems:
             self.mistakes.add(place_of(path, layers), what)
-        return _with_reasoning_tool(template) if template else None
+        if template is None:
+            return None
+        # Lists of tools have their names already; rules may spell them in other ways, too.
+        return _with_reasoning_tool(with_tool_names(template, self._known.tool_name))
 
     def _tools(self, name: str) -> dict[str, FilePlace]:
         """The place of each tool that must exist."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from longhouse.integrations.session_log import get_session_logger
-    from longhouse.memory.service import MemoryMessage, MemoryService
+    from longhouse.memory.service import MemoryMessage, MemoryService, memory_service
     from longhouse.memory.working import AgentMemory, ContentChunk
 
-__all__ = ["AgentMemory", "ContentChunk", "MemoryMessage", "MemoryService", "get_session_logger"]
+__all__ = ["AgentMemory", "ContentChunk", "MemoryMessage", "MemoryService", "get_session_logger", "memory_service"]
 
 _MODULES: Final = {
     "AgentMemory": "longhouse.memory.working",
@@ -19,6 +19,7 @@ _MODULES: Final = {
     "MemoryMessage": "longhouse.memory.service",
     "MemoryService": "longhouse.memory.service",
     "get_session_logger": "longhouse.integrations.session_log",
+    "memory_service": "longhouse.memory.service",
 }
 
 

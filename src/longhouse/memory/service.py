@@ -50,7 +50,7 @@ class MemoryService:
         await self._add(keys.chat_key(chat_id), message)
 
     async def add_subagent_message(self, chat_id: int | str, subagent_name: str, message: MemoryMessage) -> None:
-        await self._add(keys.subagent_key(subagent_name, chat_id), message)
+        await self._add(self._get_subagent_key(chat_id, subagent_name), message)
 
     async def get_context_for_agent(self, chat_id: int | str) -> list[dict[str, Any]]:
         """The newest messages of the conversation, in the format for a model."""
@@ -60,7 +60,7 @@ class MemoryService:
         self, chat_id: int | str, subagent_name: str, context_window: int = 50
     ) -> list[dict[str, Any]]:
         """The newest messages of a sub-agent's history, in the format for a model."""
-        return self._context(await self.load_history(keys.subagent_key(subagent_name, chat_id)), context_window)
+        return self._context(await self.load_history(self._get_subagent_key(chat_id, subagent_name)), context_window)
 
     async def load_history(self, key: str) -> list[MemoryMessage]:
         """The messages under a key: from the cache, or at the first read from Redis."""
@@ -71,10 +71,14 @@ class MemoryService:
 
     async def save_history(self, chat_id: int | str, messages: Sequence[MemoryMessage]) -> None:
         """Replaces the history. A string is the full key, a number is a chat id."""
-        key = chat_id if isinstance(chat_id, str) else keys.chat_key(chat_id)
+        key = keys.history_key(chat_id)
         async with self._lock(key):
             self.memory_cache[key] = list(messages)
             await self._store(key)
+
+    def _get_subagent_key(self, chat_id: int | str, subagent_name: str) -> str:
+        """The key of a sub-agent's history; the name under which services of others override it."""
+        return keys.subagent_key(subagent_name, chat_id)
 
     async def _add(self, key: str, message: MemoryMessage) -> None:
         async with self._lock(key):
@@ -103,3 +107,7 @@ class MemoryService:
     def _lock(self, key: str) -> asyncio.Lock:
         """One lock for each key in use: concurrent appends to a history keep their order."""
         return self._locks.setdefault(key, asyncio.Lock())
+
+
+memory_service = MemoryService(max_history=100, context_window=10)
+"""The one of a whole process, as services of a MasterAgent import it; it has no Redis until its `redis` is set."""

@@ -12,11 +12,12 @@ from longhouse.store import journals, keys
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation.delegations import Collect
+from longhouse.store.projections import HistoryOf
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Toolbox
 
-PriorOf = Callable[[str, str, str | None, str], Awaitable[tuple[Message, ...]]]
-"""Earlier messages of a conversation (its id, owner, agent, label), from an external store."""
+PriorOf = Callable[[str, str, Sequence[HistoryOf]], Awaitable[list[tuple[Message, ...]]]]
+"""Earlier messages of a conversation (its id and owner) for each that is asked for, from an external store."""
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class DelegationPlanner:
     toolbox: Toolbox
     db: Database
     prior: PriorOf | None = None
-    """Loads the earlier messages of a sub-agent that is new to this conversation."""
+    """Loads the earlier messages of sub-agents that are new to this conversation."""
 
     async def plan(self, session: Session, template: Template, new: Sequence[Event]) -> DelegationPlan | None:
         """The sub-agent calls among these events, which `session` already contains. None if there are none."""
@@ -53,6 +54,7 @@ class DelegationPlanner:
                     plan.collects.append(collect)
                 case Fault() as fault:
                     plan.faults[call.call] = fault
+        plan.tasks = await self._with_prior(session, session.turn, plan.tasks)
         return plan
 
     async def _planned(
@@ -74,17 +76,16 @@ class DelegationPlanner:
         if full := await self.toolbox.count_call(tool, session.owner):
             return full
         task = AgentTask.model_validate_json(call.arguments)
-        delegation = delegation_of(session, turn, template, task, call=call.call, agent=agent, version=version)
-        return await self._with_prior(session, turn, delegation)
+        return delegation_of(session, turn, template, task, call=call.call, agent=agent, version=version)
 
-    async def _with_prior(self, session: Session, turn: Turn, delegation: Delegation) -> Delegation:
-        """Adds the earlier history: from the request if the client sent it, otherwise from the external store."""
-        if delegation.brings_history:
-            return await self._with_brought(turn, delegation)
-        if self.prior is None:
-            return delegation
-        known = await self.prior(session.conversation, session.owner, delegation.agent, delegation.label)
-        return delegation.with_prior(known)
+    async def _with_prior(self, session: Session, turn: Turn, tasks: Sequence[Delegation]) -> list[Delegation]:
+        """Adds earlier histories: from the request where the client sent them, the others from the external store."""
+        asked = [HistoryOf(one.agent, one.label) for one in tasks if not one.brings_history]
+        known = iter(await self.prior(session.conversation, session.owner, asked) if self.prior and asked else ())
+        return [
+            await self._with_brought(turn, one) if one.brings_history else one.with_prior(next(known, ()))
+            for one in tasks
+        ]
 
     async def _with_brought(self, turn: Turn, delegation: Delegation) -> Delegation:
         """A history that came with the request is stored once, in the journal of the root session."""

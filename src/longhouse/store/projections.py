@@ -30,6 +30,14 @@ class ProjectionRow:
         return re.match(EPHEMERAL_LABEL, self.label) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryOf:
+    """Whose history in a conversation: a sub-agent's, under its label, or that of the user with the root agents."""
+
+    agent: str | None = None
+    label: str = ""
+
+
 COLUMNS: Final = 's.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.head, s."user"'
 
 STAYS_HERE: Final = "ledger"
@@ -68,11 +76,14 @@ TIMES: Final = """
     SELECT session_id, seq, at FROM journal WHERE session_id = ANY(:ids) AND kind IN ('Started', 'Replied')
 """
 IDENTITY: Final = "SELECT id::text FROM identity"
-IS_MET: Final = """
-    SELECT EXISTS (
-        SELECT FROM sessions
-        WHERE owner = :owner AND conversation_id = :conversation AND side = :side AND label !~ :ephemeral
-          AND (:agent::text IS NULL OR (agent = :agent AND label = :label))
+MET: Final = """
+    SELECT asked.nth
+    FROM unnest(:agents::text[], :labels::text[]) WITH ORDINALITY AS asked (agent, label, nth)
+    WHERE EXISTS (
+        SELECT FROM sessions s
+        WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.label !~ :ephemeral
+          AND CASE WHEN asked.agent IS NULL THEN s.side = 'root'
+              ELSE s.side = 'sub' AND s.agent = asked.agent AND s.label = asked.label END
     ) OR EXISTS (SELECT FROM forgotten WHERE owner = :owner AND conversation_id = :conversation)
 """
 
@@ -122,17 +133,14 @@ async def identity(db: Database) -> str:
     return str(await db.value(IDENTITY))
 
 
-async def is_met(db: Database, owner: str, conversation_id: str, *, agent: str | None, label: str) -> bool:
-    """Does the conversation have a session with a root agent, or with this sub-agent? Erased ones count too."""
-    side = "root" if agent is None else "sub"
-    return bool(
-        await db.value(
-            IS_MET,
-            owner=owner,
-            conversation=conversation_id,
-            side=side,
-            agent=agent,
-            label=label,
-            ephemeral=EPHEMERAL_LABEL,
-        )
+async def met(db: Database, owner: str, conversation_id: str, asked: Sequence[HistoryOf]) -> set[HistoryOf]:
+    """Those of which the conversation has a session already; erased sessions count for all of them."""
+    rows = await db.rows(
+        MET,
+        owner=owner,
+        conversation=conversation_id,
+        agents=[one.agent for one in asked],
+        labels=[one.label for one in asked],
+        ephemeral=EPHEMERAL_LABEL,
     )
+    return {asked[row["nth"] - 1] for row in rows}

@@ -1,6 +1,12 @@
-"""Public names for tool authors (BaseTool, ToolContext, tool), and the names that tools of SGR-Agent Core import."""
+"""Public names for tool authors (BaseTool, ToolContext, tool), and the names that tools of SGR-Agent Core import.
 
-from longhouse.tools.base import BaseTool, ToolRegistry
+The tools that come with Longhouse are loaded when they are first asked for: who writes a tool rarely needs them.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from longhouse.tools.base import BaseTool, SystemBaseTool, ToolRegistry
 from longhouse.tools.config import ExecutionConfig, LLMConfig, SearchConfig
 from longhouse.tools.config import ToolConfig as AgentConfig
 from longhouse.tools.context import ToolContext
@@ -11,19 +17,49 @@ from longhouse.tools.sgr.sources import SearchResult, SourceData
 from longhouse.tools.sgr.states import AgentStatesEnum
 from longhouse.tools.sgr.tavily_service import TavilySearchService
 
+if TYPE_CHECKING:
+    from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
+    from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
+    from longhouse.tools.builtin.report import CreateReportTool
+    from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
+
 __all__ = [
+    "AdaptPlanTool",
     "AgentConfig",
     "AgentContext",
     "AgentStatesEnum",
     "BaseTool",
+    "ClarificationTool",
+    "CreateReportTool",
     "ExecutionConfig",
+    "ExtractPageContentTool",
+    "FinalAnswerTool",
+    "GeneratePlanTool",
     "LLMConfig",
+    "ReasoningTool",
     "ResearchContext",
     "SearchConfig",
     "SearchResult",
     "SourceData",
+    "SystemBaseTool",
     "TavilySearchService",
     "ToolContext",
     "ToolRegistry",
+    "WebSearchTool",
     "tool",
 ]
+
+_BUILT_IN: Final = {
+    "dialogue": ("ClarificationTool", "FinalAnswerTool"),
+    "planning": ("AdaptPlanTool", "GeneratePlanTool", "ReasoningTool"),
+    "report": ("CreateReportTool",),
+    "research": ("ExtractPageContentTool", "WebSearchTool"),
+}
+"""The modules below `builtin` that define them."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _BUILT_IN.items():
+        if name in names:
+            return getattr(importlib.import_module(f"longhouse.tools.builtin.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

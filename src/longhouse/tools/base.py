@@ -40,9 +40,14 @@ class BaseTool(pydantic.BaseModel):
     remembers: ClassVar[Remembers] = ""
     probe: ClassVar[str] = ""
     isolation: ClassVar[Isolation | None] = None
+    isSystemTool: ClassVar[bool] = False  # noqa: N815 - tools of SGR-Agent Core set it, and the next one
+    config_model: ClassVar[type[pydantic.BaseModel] | None] = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, is_base: bool = False, **kwargs: Any) -> None:
+        """`is_base`: a class that others are derived from, and no tool itself."""
         super().__init_subclass__(**kwargs)
+        if is_base:
+            return
         cls.tool_name = cls.__dict__.get("tool_name") or cls.__name__.lower()
         # Not inherited: a subclass with another name may use its arguments differently.
         cls.tool_role = cls.__dict__.get("tool_role", "")
@@ -85,6 +90,13 @@ class BaseTool(pydantic.BaseModel):
             probe=cls.probe,
             isolation=cls.isolation,
         )
+
+
+class SystemBaseTool(BaseTool, is_base=True):
+    """The base of tools of SGR-Agent Core that belong to the agent itself, such as asking and answering."""
+
+    tool_type: ClassVar[ToolType] = "system"
+    isSystemTool: ClassVar[bool] = True  # noqa: N815
 
 
 @cache

@@ -59,6 +59,15 @@ class ToolConfig:
     llm: LLMConfig = field(default_factory=LLMConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """Tool -> its settings in the files, which it is called with as keyword arguments."""
+
+    def for_tool(self, name: str) -> "ToolConfig":
+        """The configuration that a tool gets: settings of others may hold keys that are not its own."""
+        return replace(self, tools={name: self.tools[name]} if name in self.tools else {})
+
+    def settings_of(self, name: str) -> Mapping[str, Any]:
+        return self.tools.get(name, {})
 
 
 async def with_model(config: ToolConfig, session: Session, catalog: Catalog | None) -> ToolConfig:

@@ -219,7 +219,8 @@ class Toolbox:
         overlay = self._overlay(call.tool)
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
             return Result(Fault(code="switched_off", message=f"{call.tool} was switched off; nothing happened"))
-        config = await with_model(self._configs.get(session.agent, self._config), session, self.catalog)
+        config = self._configs.get(session.agent, self._config).for_tool(call.tool)
+        config = await with_model(config, session, self.catalog)
         refused = await self.count_call(tool, session.owner)
         if not refused and "once" in (tool.effect, call.effect):
             refused = begin()

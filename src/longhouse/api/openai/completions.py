@@ -15,6 +15,7 @@ from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, fingerprint
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
 from longhouse.store import sessions
+from longhouse.store.catalog.catalog import Catalog
 
 _encode: Final = msgspec.json.encode
 _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
@@ -45,6 +46,15 @@ class Completion:
     def _object(self, kind: str, **rest: Any) -> dict[str, Any]:
         model = self.turn_stream.handle.session.id
         return {"id": self.id, "object": kind, "created": self.created, "model": model, **rest}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Who answers, as clients of SGR-Agent Core read it before the first chunk."""
+        session = self.turn_stream.handle.session
+        return {"x-agent-id": session.id, "x-agent-model": session.agent}
+
+    def streamed(self) -> stream.ChatStream:
+        return stream.ChatStream(self.chunks(), self.headers)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The encoded chunks of the stream."""
@@ -78,7 +88,7 @@ class Completion:
         message = {"role": "assistant", "content": self._content, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
-        return wire.Json(
+        answer = wire.Json(
             self._object(
                 "chat.completion",
                 choices=[{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
@@ -86,6 +96,8 @@ class Completion:
                 x_agent=last_activity(turn) | self._extra,
             )
         )
+        answer.headers.update(self.headers)
+        return answer
 
     @property
     def _extra(self) -> dict[str, Any]:
@@ -132,6 +144,8 @@ class Completion:
             call = {"index": self._calls, "id": activity["call_id"], "type": "function", "function": function}
             self._calls += 1
             return self._delta + _encode({"tool_calls": [call]}) + _REST_OF_CHUNK
+        if piece.role == "asks" and activity.get("event") == "tool_call":
+            return b""  # the question itself is the content
         return self._chunk({}, activity=activity)
 
     def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: dict[str, Any]) -> bytes:
@@ -141,6 +155,16 @@ class Completion:
             _encode(finish),
             _encode(activity),
         )
+
+
+async def completion_of(
+    catalog: Catalog, turn_stream: TurnStream, include_usage: bool = False, ignored: Sequence[str] = ()
+) -> Completion:
+    """The response to a request whose turn is followed, in the form that its template streams in."""
+    handle = turn_stream.handle
+    template = await catalog.templates.find(handle.session.agent, handle.version)
+    streaming = template.llm_policy.streaming if template else Streaming()
+    return Completion(turn_stream, include_usage, ignored, streaming)
 
 
 def last_activity(turn_stream: TurnStream) -> dict[str, Any]:

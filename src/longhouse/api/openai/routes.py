@@ -4,13 +4,12 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from longhouse.agents.template import Streaming, Template
+from longhouse.agents.template import Template
 from longhouse.api import auth, wire
 from longhouse.api.json_route import REFUSED, JsonRoute
-from longhouse.api.openai.completions import Completion
+from longhouse.api.openai.completions import completion_of
 from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
 from longhouse.api.openai.turn_stream import follow_turn
-from longhouse.api.streaming import ChatStream
 from longhouse.errors import CallerError
 from longhouse.runtime.bus.local import Bus
 from longhouse.search.router import AUTO
@@ -33,10 +32,8 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
         of the response is the session."""
         handle = await resolver.attach(caller, chat, await request.body(), request.headers)
         turn_stream = follow_turn(request.scope, db, bus, handle)
-        template = await catalog.templates.find(handle.session.agent, handle.version)
-        streaming = template.llm_policy.streaming if template else Streaming()
-        completion = Completion(turn_stream, chat.include_usage, chat.ignored, streaming)
-        return ChatStream(completion.chunks()) if chat.stream else await completion.whole()
+        completion = await completion_of(catalog, turn_stream, chat.include_usage, chat.ignored)
+        return completion.streamed() if chat.stream else await completion.whole()
 
     @router.get("/v1/models")
     async def list_models(caller: auth.User) -> Response:

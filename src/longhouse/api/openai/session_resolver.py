@@ -35,6 +35,7 @@ from longhouse.store.capsules import imported as capsules
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
+from longhouse.store.projections import HistoryOf
 from longhouse.store.requests import Repeated
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -194,7 +195,7 @@ class SessionResolver:
         if chat.reply_to is not None:
             raise no_such_question(chat.reply_to, "metadata.reply_to")  # a new session has no questions
         if self.prior and conversation and not label and not prompt.prior:
-            known = await self.prior(conversation, chat.caller.owner, None, "")
+            [known] = await self.prior(conversation, chat.caller.owner, [HistoryOf()])
             prompt = structs.replace(prompt, prior=known)
         opened = Opened(
             agent=template.name,

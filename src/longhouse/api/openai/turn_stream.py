@@ -347,9 +347,9 @@ class TurnStream:
                 return [*self._new_reasoning("" if event.streamed_chars else event.thought), *self._new_reply(event)]
             case events.Called(role="reasons"):
                 return [Piece(reasoning=event.arguments)]
-            case events.Called(call_kind="tool" | "agent"):
+            case events.Called():
                 detail = {"call_id": event.call, "tool": event.tool, "arguments": event.arguments}
-                return [self._activity("tool_call", **detail)]
+                return [self._activity("tool_call", "asks" if event.call_kind == "ask" else "", **detail)]
             case events.Returned():
                 return [self._result(event)]
         return []

@@ -94,7 +94,7 @@ class Sessions:
         """The caller's session; a session of another owner is not found."""
         row = await session_store.session(self.db, session_id, caller.owner)
         if row is None:
-            raise _missing()
+            raise no_such_session()
         return row
 
     async def load(self, caller: Caller, session_id: str, *, acts: bool = False) -> Session:
@@ -174,7 +174,7 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
     except AlreadyReturned:
         raise settled("This question was answered already.") from None
     except journals.NotThere:
-        raise _missing() from None
+        raise no_such_session() from None
     is_own = asked.session is session
     return _accepted(delivered.session if is_own else await sessions.load(caller, session_id))
 
@@ -217,7 +217,7 @@ async def forget(caller: auth.User, sessions: Held, session_id: str) -> Response
     """Deletes the session and the sub-agents that it called: none of their content is left."""
     caller.uses((await sessions.find(caller, session_id)).agent)
     if not await sessions.inbox.forget(session_id, caller.owner):
-        raise _missing()
+        raise no_such_session()
     return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
 
 
@@ -315,5 +315,5 @@ def _question(question: Question, top: Session) -> dict[str, Any]:
     }
 
 
-def _missing() -> CallerError:
+def no_such_session() -> CallerError:
     return wire.not_found("There is no such session.", code="session_not_found")

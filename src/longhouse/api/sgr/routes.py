@@ -1,4 +1,4 @@
-"""Routes compatible with SGR-Agent Core: lists, states and clarifications of agents, and the agent log."""
+"""Routes compatible with SGR-Agent Core 0.7: lists, states, clarifications, cancel and delete; and the agent log."""
 
 from dataclasses import replace
 
@@ -7,13 +7,12 @@ from pydantic import Field, StrictStr
 
 from longhouse.api import auth, wire
 from longhouse.api.json_route import strict_router
-from longhouse.api.openai.completions import Completion
+from longhouse.api.openai.completions import completion_of
 from longhouse.api.openai.turn_handle import append_reply
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
-from longhouse.api.sessions.routes import SESSION_PATH, Held, snapshot_of
+from longhouse.api.sessions.routes import SESSION_PATH, Held, no_such_session, snapshot_of
 from longhouse.api.sessions.waiting import settled, shown, waiting_status
-from longhouse.api.streaming import ChatStream
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.integrations.agent_log import log_of
 from longhouse.journal.session import State
@@ -51,7 +50,12 @@ async def list_agents(caller: auth.User, sessions: Held) -> Response:
     """The newest sessions, in the format of SGR-Agent Core's list of agents."""
     rows = await session_store.sessions(sessions.db, owner=caller.owner, limit=MAX_PAGE)
     agents = [
-        {"agent_id": row.id, "task": row.task, "state": _old(row.state), "created_at": row.created_at}
+        {
+            "agent_id": row.id,
+            "task_messages": _task_messages(row.task),
+            "state": _old(row.state),
+            "creation_time": row.created_at,
+        }
         for row in await shown(sessions.db, rows)
     ]
     return wire.Json({"agents": agents, "total": len(agents)})
@@ -59,11 +63,20 @@ async def list_agents(caller: auth.User, sessions: Held) -> Response:
 
 @router.get("/agents/{agent_id}/state")
 async def get_state(caller: auth.User, sessions: Held, agent_id: str) -> Response:
-    """The context snapshot of a session."""
+    """How far an agent is, in the format of SGR-Agent Core."""
     session = await sessions.load(caller, agent_id)
     snapshot = snapshot_of(session, await waiting_status(sessions.db, session))
-    task = session.turn.task if session.turn else None
-    return wire.Json({"agent_id": session.id, "task": task, **snapshot, "state": _old(snapshot["state"])})
+    reasoning = snapshot["current_step_reasoning"]
+    state = {
+        "agent_id": session.id,
+        "task_messages": _task_messages(session.turn.task if session.turn else None),
+        "state": _old(snapshot["state"]),
+        **{name: snapshot[name] for name in ("iteration", "searches_used", "clarifications_used")},
+        "sources_count": len(snapshot["sources"]),
+        "current_step_reasoning": reasoning if isinstance(reasoning, dict) else None,
+        "execution_result": snapshot["execution_result"],
+    }
+    return wire.Json(state)
 
 
 @router.post("/agents/{agent_id}/provide_clarification", openapi_extra=wire.example(clarifications="Oslo"))
@@ -84,7 +97,27 @@ async def provide_clarification(
         handle = replace(handle, is_own_user=session.is_own_user(user))
     except AlreadyReturned:
         raise settled("This question was answered already.") from None
-    return ChatStream(Completion(follow_turn(request.scope, sessions.db, sessions.bus, handle)).chunks())
+    turn_stream = follow_turn(request.scope, sessions.db, sessions.bus, handle)
+    return (await completion_of(sessions.catalog, turn_stream)).streamed()
+
+
+@router.post("/agents/{agent_id}/cancel")
+async def cancel_agent(caller: auth.User, sessions: Held, agent_id: str) -> Response:
+    """Cancels the running turn, or the next queued one, and those of sub-agents."""
+    session = await sessions.load(caller, agent_id, acts=True)
+    cancelled = await sessions.inbox.cancel(session, by=caller.decider)
+    return wire.Json({"agent_id": session.id, "cancelled": True, "state": _old(cancelled.state)})
+
+
+@router.delete("/agents/{agent_id}")
+async def delete_agent(caller: auth.User, sessions: Held, agent_id: str) -> Response:
+    """Cancels what runs, and deletes the session and the sub-agents that it called: none of their content is left."""
+    session = await sessions.load(caller, agent_id, acts=True)
+    if session.is_running or session.queue:
+        session = await sessions.inbox.cancel(session, by=caller.decider)
+    if not await sessions.inbox.forget(session.id, caller.owner):
+        raise no_such_session()
+    return wire.Json({"agent_id": session.id, "deleted": True, "final_state": _old(session.state)})
 
 
 @log_router.get(f"{SESSION_PATH}/log")
@@ -95,4 +128,8 @@ async def get_log(caller: auth.User, sessions: Held, session_id: str) -> Respons
 
 
 def _old(state: str) -> str:
-    return OLD_STATES.get(State(state), State(state))
+    return OLD_STATES.get(State(state), State(state)).lower()
+
+
+def _task_messages(task: str | None) -> list[dict[str, str]]:
+    return [] if task is None else [{"role": "user", "content": task}]

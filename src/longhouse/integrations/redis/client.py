@@ -1,16 +1,18 @@
 """Redis client for conversation histories: one JSON array per key, read and written whole."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from longhouse.errors import SetupError
+from longhouse.integrations.redis import keys
 from longhouse.journal import imported
 
 TROUBLE: Final = (RedisError, OSError)
@@ -44,15 +46,33 @@ class RedisHistory:
     def __init__(self, client: Redis) -> None:
         self._client = client
 
-    async def load_history(self, key: str) -> list[dict[str, Any]]:
-        """The messages under a key; items that are no messages are left out."""
-        if await self._client.strlen(key) > MAX_VALUE:
-            return []
-        value = await self._client.get(key)
-        try:
-            return imported.read(msgspec.json.decode(value)) if value else []
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return []
+    async def load_history(self, chat_id: int | str) -> list[dict[str, Any]]:
+        """The messages under a key, or of a chat, whose id is a number; items that are no messages are left out."""
+        [value] = await self.load_values([keys.history_key(chat_id)])
+        return messages_in(value)
 
-    async def save_history(self, key: str, messages: Sequence[dict[str, Any]]) -> None:
-        await self._client.set(key, msgspec.json.encode(messages))
+    async def load_values(self, names: Sequence[str]) -> list[bytes | None]:
+        """The value under each key, asked for at once; None where there is none, or one that is no history of ours."""
+        lengths = await self._each(lambda pipeline, name: pipeline.strlen(name), names)
+        fitting = [name for name, length in zip(names, lengths, strict=True) if length in range(1, MAX_VALUE + 1)]
+        found = await self._each(lambda pipeline, name: pipeline.get(name), fitting)
+        values = {name: value for name, value in zip(fitting, found, strict=True) if isinstance(value, bytes)}
+        return [values.get(name) for name in names]
+
+    async def _each(self, ask: Callable[[Pipeline, str], object], names: Sequence[str]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for name in names:
+            ask(pipeline, name)
+        # An answer may be an error: a key of another type says nothing of the others.
+        return await pipeline.execute(raise_on_error=False)
+
+    async def save_history(self, chat_id: int | str, messages: Sequence[dict[str, Any]]) -> None:
+        await self._client.set(keys.history_key(chat_id), msgspec.json.encode(messages))
+
+
+def messages_in(value: bytes | None) -> list[dict[str, Any]]:
+    """The messages of a stored history; none where it is no history."""
+    try:
+        return imported.read(msgspec.json.decode(value)) if value else []
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []

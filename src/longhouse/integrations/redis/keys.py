@@ -14,6 +14,11 @@ def chat_key(chat_id: int | str, owner: str = LOCAL) -> str:
     return f"{_prefix(owner)}chat_history:{chat_id}"
 
 
+def history_key(chat_id: int | str) -> str:
+    """The key that a caller names: a string is the full key, a number is a chat id."""
+    return chat_id if isinstance(chat_id, str) else chat_key(chat_id)
+
+
 def subagent_key(name: str, chat_id: int | str, owner: str = LOCAL, label: str = "") -> str:
     key = f"{_prefix(owner)}subagent:{name}:{chat_id}"
     return f"{key}/{label}" if label else key

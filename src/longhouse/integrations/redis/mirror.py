@@ -1,9 +1,10 @@
 """The Redis mirror: writes conversation histories from the journals. Only a new conversation reads from Redis."""
 
 import asyncio
+import hashlib
 import uuid
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from redis.exceptions import ResponseError
 from longhouse.agents.tool import sendable
 from longhouse.integrations.projector import SWEEP_EVERY, Projector
 from longhouse.integrations.redis import keys
-from longhouse.integrations.redis.client import TROUBLE, RedisHistory
+from longhouse.integrations.redis.client import TROUBLE, RedisHistory, messages_in
 from longhouse.journal import conversation as plain
 from longhouse.journal import events, imported
 from longhouse.journal.fold import blank, fold
@@ -28,7 +29,7 @@ from longhouse.store import journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.erasure import ErasedSession
-from longhouse.store.projections import ProjectionRow
+from longhouse.store.projections import HistoryOf, ProjectionRow
 
 log = structlog.get_logger()
 
@@ -41,13 +42,18 @@ POLL_EVERY: Final = 0.05
 SCAN_COUNT: Final = 1000
 """COUNT of one HSCAN call."""
 
-# KEYS: the hash of versions, the key; ARGV: marker, version, value, the key under which a foreign value is kept.
+# KEYS: the hash of versions, the key; ARGV: marker, version, value, the key under which a foreign value is kept, and
+# the SHA-1 of one that need not be kept, because the new value holds all of it.
 # One script, so that a flush, an older writer and a foreign value are all detected at the moment of writing.
 WRITE: Final = """
 if redis.call('HGET', KEYS[1], '') ~= ARGV[1] then return 'flushed' end
 local there = redis.call('HGET', KEYS[1], KEYS[2])
 if there and tonumber(there) > tonumber(ARGV[2]) then return 'newer' end
-if not there and ARGV[4] ~= '' and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], ARGV[4]) end
+if not there then
+  local kind = redis.call('TYPE', KEYS[2]).ok
+  local known = kind == 'string' and ARGV[5] ~= '' and redis.sha1hex(redis.call('GET', KEYS[2])) == ARGV[5]
+  if kind ~= 'none' and not known then redis.call('RENAME', KEYS[2], ARGV[4]) end
+end
 redis.call('HSET', KEYS[1], KEYS[2], ARGV[2])
 redis.call('SET', KEYS[2], ARGV[3])
 return 'ok'
@@ -65,7 +71,14 @@ class _Copy:
     key: str
     messages: list[dict[str, Any]]
     heads: dict[str, int]
-    has_import: bool
+    whole: list[dict[str, Any]]
+    """The messages before they were cut to the newest, and those that a queued turn will begin with."""
+
+    def holds(self, value: bytes) -> bool:
+        """Whether a history that Redis has under this key was taken over, or is an earlier copy of this one."""
+        found = plain.as_dicts(imported.as_messages(messages_in(value)))
+        own = iter([(one["role"], one["content"]) for one in self.whole])
+        return all((one["role"], one["content"]) in own for one in found) if found else value.strip() == b"[]"
 
 
 class Mirror(Projector):
@@ -95,26 +108,24 @@ class Mirror(Projector):
         self._run_id = ""
         self._progress = asyncio.Event()
 
-    async def prior(
-        self, chat_id: str, owner: str = keys.LOCAL, name: str | None = None, label: str = ""
-    ) -> tuple[Message, ...]:
-        """The messages that Redis holds of a new conversation, with its user or with sub-agent `name`.
+    async def prior(self, chat_id: str, owner: str, asked: Sequence[HistoryOf]) -> list[tuple[Message, ...]]:
+        """The messages that Redis holds of a new conversation, for each that is asked for; it is asked once for all.
 
-        Empty when the conversation is not new, or when Redis does not answer in time: no turn waits for the mirror.
+        Empty where the conversation is not new, or when Redis does not answer in time: no turn waits for the mirror.
         """
-        if self.is_troubled or await projections.is_met(self._db, owner, chat_id, agent=name, label=label):
-            return ()
-        key = keys.subagent_key(name, chat_id, owner, label) if name else keys.chat_key(chat_id, owner)
+        met = await projections.met(self._db, owner, chat_id, asked) if not self.is_troubled else set(asked)
+        names = {one: _name_of(chat_id, owner, one) for one in asked if one not in met}
         try:
             async with asyncio.timeout(self._prior_within):
-                found = await RedisHistory(self._redis).load_history(key)
+                values = await RedisHistory(self._redis).load_values(list(names.values()))
         except TROUBLE as error:
-            message = "A history in Redis cannot be read; the conversation starts without it."
+            message = "Histories in Redis cannot be read; the conversation starts without them."
             error_text = str(error) or type(error).__name__
-            log.warning("redis_history_unreadable", message=message, key=key, error=error_text)
-            self.is_troubled = True
-            return ()
-        return sendable(imported.as_messages(imported.last(found, self._max_history)))
+            log.warning("redis_history_unreadable", message=message, keys=[*names.values()], error=error_text)
+            self.is_troubled, values = True, [None] * len(names)
+        found = dict(zip(names, map(messages_in, values), strict=True))
+        kept = (imported.last(found.get(one, []), self._max_history) for one in asked)
+        return [sendable(imported.as_messages(messages)) for messages in kept]
 
     async def confirmed(self, session_id: str, seq: int, within: float = 2.0) -> bool:
         """Whether Redis holds the session up to `seq`. Waits a little, unless Redis is known to be unreachable."""
@@ -219,7 +230,7 @@ class Mirror(Projector):
             key=_key_of(first),
             messages=imported.last(messages, await self._max_messages(rows)),
             heads={session.id: session.head for session in sessions},
-            has_import=any(_has_imported_history(session) for session in sessions),
+            whole=[*messages, *plain.as_dicts([one for session in sessions for one in _queued_history(session)])],
         )
 
     async def _max_messages(self, rows: Sequence[ProjectionRow]) -> int:
@@ -250,29 +261,46 @@ class Mirror(Projector):
             self._sessions.popitem(last=False)
         return session
 
+    async def _taken_over(self, copies: Sequence[_Copy]) -> dict[str, str]:
+        """Key -> SHA-1 of the history under it which was not written from here, where its copy holds all of that."""
+        versions = await self._redis.hmget(self._hash, [copy.key for copy in copies]) if copies else []
+        new = [copy for copy, version in zip(copies, versions, strict=True) if version is None]
+        values = await RedisHistory(self._redis).load_values([copy.key for copy in new])
+        return {
+            copy.key: hashlib.sha1(value, usedforsecurity=False).hexdigest()
+            for copy, value in zip(new, values, strict=True)
+            if value and copy.holds(value)
+        }
+
     async def _write(self, copies: Sequence[_Copy]) -> Iterable[_Copy]:
         """Writes whole values; on return, Redis holds all of them or newer ones."""
+        taken = await self._taken_over(copies)
         pipeline = self._redis.pipeline(transaction=False)
         for copy in copies:
             version, value = sum(copy.heads.values()), msgspec.json.encode(copy.messages)
-            keep_at = "" if copy.has_import else _backup_key(copy.key)
-            pipeline.eval(WRITE, 2, self._hash, copy.key, self._marker, version, value, keep_at)
+            arguments = (version, value, _backup_key(copy.key), taken.get(copy.key, ""))
+            pipeline.eval(WRITE, 2, self._hash, copy.key, self._marker, *arguments)
         if b"flushed" in [_bytes(answer) for answer in await pipeline.execute()]:
             self._marker = ""
             raise Flushed("Redis was flushed; everything is written again")
         return copies
 
 
-def _has_imported_history(session: Session) -> bool:
-    """Whether the session has imported history, or will have it when its queued turn starts."""
-    has_import = any(isinstance(entry, ImportedMessages) for entry in session.transcript)
-    return has_import or any(waiting.prompt.prior for waiting in session.queue)
+def _queued_history(session: Session) -> Iterator[Message]:
+    """Earlier messages that the session will have when a queued turn starts."""
+    for waiting in session.queue:
+        yield from waiting.prompt.prior
 
 
 def _key_of(one: ProjectionRow) -> str:
-    if one.side == "sub":
-        return keys.subagent_key(one.agent, one.conversation_id, one.owner, one.label)
-    return keys.chat_key(one.conversation_id, one.owner)
+    return _name_of(one.conversation_id, one.owner, HistoryOf(one.agent if one.side == "sub" else None, one.label))
+
+
+def _name_of(chat_id: str, owner: str, asked: HistoryOf) -> str:
+    """The key of a history."""
+    if asked.agent is None:
+        return keys.chat_key(chat_id, owner)
+    return keys.subagent_key(asked.agent, chat_id, owner, asked.label)
 
 
 def _backup_key(key: str) -> str:

@@ -1,6 +1,6 @@
 """The catalog of tools and templates: active versions that an owner may see, security overlays, rate limits."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
@@ -123,9 +123,12 @@ class Catalog:
 
     async def switched_off(self, names: Iterable[str], owner: str) -> set[str]:
         """The tools among these that this owner may see but that are not active, or are switched off."""
-        plain = [name for name in names if not name.endswith(".*")]
-        existing = {row["name"] for row in await self.db.rows(THERE, names=plain, owner=owner)} if plain else set()
+        existing = await self.existing_tools([name for name in names if not name.endswith(".*")], owner)
         return existing - (await self.active_tools(existing, owner)).keys()
+
+    async def existing_tools(self, names: Collection[str], owner: str) -> set[str]:
+        """The tools among these that this owner may see, active or not."""
+        return {row["name"] for row in await self.db.rows(THERE, names=[*names], owner=owner)} if names else set()
 
     async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
         """Counts one use of a tool with a rate limit; False when the limit of this minute is reached."""

@@ -61,8 +61,11 @@ def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None)
             parsed = cls.model_validate_json(arguments or "{}")
         except pydantic.ValidationError as error:
             return arguments_fault(tool.name, error)
-        call = parsed.__call__
-        return call if inspect.iscoroutinefunction(call) else Blocking(call)
+
+        def call(context: ToolContext, config: ToolConfig) -> Any:
+            return parsed(context, config, **config.settings_of(tool.name))
+
+        return call if inspect.iscoroutinefunction(parsed.__call__) else Blocking(call)
 
     async def revision(arguments: str, context: ToolContext) -> str:
         return await cls.model_validate_json(arguments or "{}").revision(context)

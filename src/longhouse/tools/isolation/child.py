@@ -194,7 +194,7 @@ class Host:
         context = self._context(request.context)
         before = written(context)
         # Outside of the loop: a blocking tool may run one of its own.
-        output: Any = tool(context, request.config)
+        output: Any = tool(context, request.config, **request.config.settings_of(request.tool))
         if inspect.isawaitable(output):
             output = self._run(output)
         writes, adds = changes(before, written(context))

@@ -1,0 +1,231 @@
+"""Reads files of SGR-Agent Core 0.7: what they say in another way is translated before the files are checked.
+
+Settings of tools stand in lists of tools and in a section `tools`; classes of agents and tools are named by their
+paths. What has no counterpart here is left out with a warning.
+"""
+
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import structlog
+
+from longhouse.agents import entrypoints
+from longhouse.agents.naming import tool_name
+from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.config.mistakes import FilePlace
+from longhouse.config.models import ConfigFile
+from longhouse.config.yaml_document import YamlDocument
+from longhouse.validation_messages import Where
+
+log = structlog.get_logger()
+
+SLIP: Final = 0.75
+"""How similar a name is to a known one if it is a slip."""
+EVERYBODY: Final = ""
+"""Stands for all agents."""
+PACKAGE: Final = "sgr_agent_core"
+CLASSES: Final = {
+    "DialogAgent": "SGRToolCallingAgent",
+    "IronAgent": "SGRAgent",
+    "ProgressiveDiscoveryAgent": "SGRToolCallingAgent",
+    "SGRFileAgent": "ToolCallingAgent",
+}
+"""Agent classes of SGR-Agent Core and of its examples -> the strategy that takes their part."""
+SAME_TOOLS: Final = {"answertool": "finalanswertool"}
+"""Their answer that keeps the conversation open: here every answer does."""
+PLACEHOLDERS: Final = {
+    "initial_user_request_str": ("{user_request}", "{task}"),
+    "clarification_response_str": ("{clarification_needed}", "{clarifications}"),
+}
+SEARCH_TOOLS: Final = ("websearchtool", "extractpagecontenttool")
+SEARCH_FIELDS: Final = {
+    "api_key": "tavily_api_key",
+    "api_base_url": "tavily_api_base_url",
+    **{
+        name: name for name in ("tavily_api_key", "tavily_api_base_url", "max_searches", "max_results", "content_limit")
+    },
+}
+"""Settings of the search tools -> fields of the section `search`."""
+OF_ENGINE: Final = ("api_key", "api_base_url")
+LEFT_OUT: Final = ("langfuse", "skills")
+"""Sections of an agent that nothing here reads."""
+FOR_TOOLS: Final[tuple[str, ...]] = ("working_directory",)
+"""Fields of an agent that its tools read: they go where all such fields are, to `execution`."""
+
+_SECTIONS: Final = ("tools", *(one.name for one in fields(ConfigFile)))
+_OF_DESCRIPTORS: Final = frozenset(one.name for one in fields(ToolDescriptor))
+
+ToolSettings = dict[str, dict[str, dict[str, Any]]]
+"""Agent -> tool -> the settings that it is called with."""
+
+
+def adapt(documents: Sequence[YamlDocument], tools: Collection[str], packages: Sequence[str] = ()) -> ToolSettings:
+    """Translates the documents in place, and returns the settings of tools; later documents win. The first document
+    is the one that says what all agents share."""
+    adapter = _Adapter(tools, packages)
+    for document in documents:
+        adapter.leave_out(document)
+        adapter.adapt_tools(document, documents[0].values)
+    for document in documents:
+        agents = document.values.get("agents")
+        for name, agent in agents.items() if isinstance(agents, dict) else ():
+            if isinstance(agent, dict):
+                adapter.adapt_agent(document, name, agent)
+    return adapter.settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tool is named: its path, and that of the sections that its settings belong to."""
+
+    document: YamlDocument
+    home: Where
+    path: Where
+
+    @property
+    def file(self) -> FilePlace:
+        return self.document.place(self.path)
+
+
+class _Adapter:
+    def __init__(self, tools: Collection[str], packages: Sequence[str]) -> None:
+        self._known, self._packages = tools, packages
+        self._named: dict[str, str | None] = {}
+        """Names in the sections `tools` -> the tools that they stand for; None: a tool that is not here."""
+        self.settings: ToolSettings = {}
+
+    def leave_out(self, document: YamlDocument) -> None:
+        """Sections of other products are no mistake, unless they look like a slip."""
+        for name in [name for name in document.values if name not in _SECTIONS]:
+            if not difflib.get_close_matches(name, _SECTIONS, n=1, cutoff=SLIP):
+                _warn("unknown_section", "A section of another product is not read.", document.place((name,)))
+                del document.values[name]
+
+    def adapt_tools(self, document: YamlDocument, shared: dict[str, Any]) -> None:
+        section = document.values.get("tools")
+        if not isinstance(section, dict):
+            return
+        left = {}
+        for name, entry in section.items():
+            if isinstance(entry, dict | None) and _is_of_sgr(entry or {}):
+                self._define(_Place(document, (), ("tools", name)), shared, EVERYBODY, name, dict(entry or {}))
+            else:
+                left[name] = entry
+        document.values["tools"] = left
+        if not left:
+            del document.values["tools"]
+
+    def adapt_agent(self, document: YamlDocument, name: str, agent: dict[str, Any]) -> None:
+        path = ("agents", name)
+        for section in [section for section in LEFT_OUT if section in agent]:
+            _warn("unknown_section", "A section of another product is not read.", document.place((*path, section)))
+            del agent[section]
+        for field in [field for field in FOR_TOOLS if field in agent]:
+            _move(_Place(document, path, path), field, agent.pop(field), agent, ("execution", field))
+        if isinstance(agent.get("base_class"), str):
+            agent["base_class"] = _strategy(agent["base_class"], document.place((*path, "base_class")))
+        prompts = agent.get("prompts")
+        if isinstance(prompts, dict):
+            _replace_placeholders(prompts, document, (*path, "prompts"))
+        if isinstance(agent.get("tools"), list):
+            agent["tools"] = self._listed(document, name, agent)
+
+    def _listed(self, document: YamlDocument, name: str, agent: dict[str, Any]) -> list[Any]:
+        """The tools of an agent by their names; `{tool: {…}}` has settings beside its name."""
+        path, found, lines = ("agents", name, "tools"), [], []
+        for nth, item in enumerate(agent["tools"]):
+            given, entry = next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else (item, None)
+            if isinstance(given, str) and isinstance(entry, dict | None):
+                place = _Place(document, ("agents", name), (*path, nth, given))
+                item = self._define(place, agent, name, given, dict(entry or {}))  # noqa: PLW2901 - its name
+                if item is None:
+                    continue
+            found.append(item)
+            lines.append(document.place((*path, nth)).line)
+        document.lines.update({(*path, nth): line for nth, line in enumerate(lines)})
+        return found
+
+    def _define(self, place: _Place, above: dict[str, Any], agent: str, name: str, entry: dict[str, Any]) -> str | None:
+        """The tool that a name stands for, whose settings are kept; None for one that is not here."""
+        base = entry.pop("base_class", None)
+        if base is not None or name not in self._named:
+            tool = self._tool(name, base if isinstance(base, str) else None)
+            if tool is None:
+                _warn("tool_class_missing", f"The class of {name} is not here: agents work without it.", place.file)
+            if agent == EVERYBODY:
+                self._named[name] = tool
+        else:
+            tool = self._named[name]
+        if tool in SEARCH_TOOLS:
+            entry = _search_settings(place, above, entry)
+        if tool is not None and entry:
+            self.settings.setdefault(agent, {}).setdefault(tool, {}).update(entry)
+        return tool
+
+    def _tool(self, name: str, base: str | None) -> str | None:
+        if base is not None:
+            entrypoint = entrypoints.spelled(base, self._packages)
+            if entrypoint and entrypoints.check(entrypoint, self._packages) is None:
+                return entrypoint
+            if base.replace(":", ".").partition(".")[0] not in (base, PACKAGE):
+                return None
+            name = _last(base)
+        found = tool_name(name, {*self._known, *SAME_TOOLS})
+        found = SAME_TOOLS.get(found, found)
+        return found if base is None or found in self._known else None
+
+
+def _is_of_sgr(entry: dict[str, Any]) -> bool:
+    """Whether a tool is described as SGR-Agent Core does it: by its class and its settings."""
+    return "base_class" in entry or not _OF_DESCRIPTORS & entry.keys()
+
+
+def _strategy(given: str, place: FilePlace) -> str:
+    """The class that takes the part of one of SGR-Agent Core; any other stays as it is."""
+    name, known = _last(given), {cls.name for cls in AgentRegistry.list_items()}
+    plain = name.removeprefix("Research").removesuffix("NoReporting")
+    ours = CLASSES.get(plain, plain)
+    if name in known or ours not in known:
+        return given
+    _warn("foreign_agent_class", f"{name} is a class of SGR-Agent Core; {ours} takes its part.", place)
+    return ours
+
+
+def _replace_placeholders(prompts: dict[str, Any], document: YamlDocument, path: Where) -> None:
+    for field, (theirs, ours) in PLACEHOLDERS.items():
+        if isinstance(text := prompts.get(field), str) and ours not in text and theirs in text:
+            _warn("unknown_placeholder", f"{theirs} is read as {ours}.", document.place((*path, field)))
+            prompts[field] = text.replace(theirs, ours)
+
+
+def _search_settings(place: _Place, above: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """Moves the settings of a search tool to the section `search` beside it; returns the others."""
+    engine = entry.pop("engine", "tavily")
+    if engine != "tavily":
+        _warn("unknown_search_engine", f"There is no search by {engine}, only by tavily.", place.file)
+        entry = {name: value for name, value in entry.items() if name not in OF_ENGINE}
+    for name in [name for name in entry if name in SEARCH_FIELDS]:
+        _move(place, name, entry.pop(name), above, ("search", SEARCH_FIELDS[name]))
+    return entry
+
+
+def _move(place: _Place, name: str, value: Any, above: dict[str, Any], to: tuple[str, str]) -> None:
+    """Sets a field of a section, unless the file sets it; mistakes in it are told where it stands."""
+    section, field = to
+    there = above.get(section) or {}
+    if isinstance(there, dict) and field not in there:
+        above[section] = {**there, field: value}
+        lines, at, line = place.document.lines, (*place.home, section), place.document.place((*place.path, name)).line
+        lines |= {(*at, field): line, at: lines.get(at, line)}
+
+
+def _last(path: str) -> str:
+    """The class that a path names."""
+    return path.replace(":", ".").rpartition(".")[2]
+
+
+def _warn(key: str, message: str, place: FilePlace) -> None:
+    log.warning(key, message=message, place=str(place))
