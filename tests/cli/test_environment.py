@@ -39,7 +39,7 @@ def test_an_env_file_that_is_no_text_is_one_sentence(tmp_path: Path, monkeypatch
     (tmp_path / ".env").write_bytes(b"\xff\xfe\x00")
     done = CliRunner().invoke(cli, ["migrate", "--check"])
     assert (done.exit_code, done.output) == (
-        1, "longhouse: The file .env of this folder cannot be read: make it text in UTF-8, or move it.\n"
+        1, "longhouse: The file .env of this folder cannot be read: make it UTF-8 text, or move it.\n"
     )  # fmt: skip
 
 
