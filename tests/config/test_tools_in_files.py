@@ -131,3 +131,17 @@ def test_a_module_beside_the_files_must_not_have_the_name_of_an_installed_one(tm
         sys.path[:] = before
     assert line.startswith("agents.yaml:1: tool_packages[0]: ")
     assert line.endswith("has this name already; rename yours")
+
+
+def test_a_class_of_an_allowed_package_is_named_in_the_way_of_other_files_too(tmp_path: Path, module: str) -> None:
+    agents = f"""
+tool_packages: [{module}]
+tools:
+  dice: {{base_class: {module}.RollDice, sides: 6}}
+agents:
+  player: {{tools: [dice, final_answer]}}
+"""
+    found = given(tmp_path, agents=agents)
+    assert sound(found)["player"].tool_policy.allowlist == ("rolldice", "finalanswertool")
+    assert found.tools["rolldice"].runtime_binding.python_entrypoint == f"{module}:RollDice"
+    assert found.tool_settings[""] == {"rolldice": {"sides": 6}}
