@@ -180,6 +180,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+async def answering(url: str) -> None:
+    """Waits until somebody answers there, whatever the answer is."""
+    async with aiohttp.ClientSession() as http, asyncio.timeout(30):
+        while True:
+            try:
+                async with http.get(url):
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.05)
+
+
 def in_memory() -> str | None:
     """Where files cost little: Postgres makes a thousand for each database. None where memory has no room for them."""
     is_there = os.access("/dev/shm", os.W_OK)

@@ -27,7 +27,7 @@ from longhouse.store.database import Database
 from longhouse.tools.mcp.config import read_servers
 from pages import PAGES, PORT, ROOT, Block, all_blocks, blocks, runnable
 from redis_server import RedisServer
-from server_helpers import NO_FILES, Serving, free_port
+from server_helpers import NO_FILES, Serving, answering, free_port
 
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "longhouse"
@@ -66,7 +66,7 @@ for where, code in json.load(sys.stdin):
 
 
 def test_every_example_is_run_or_marked_as_a_fragment() -> None:
-    """```` ```bash fragment ```` is one that cannot be run as it stands; readers of the page see nothing of the word."""
+    """A fragment cannot be run as it stands: the word behind its language, which readers do not see, says so."""
     for page in PAGES:
         found = blocks(page)
         fences = re.findall(r"^\s*```", page.read_text("utf-8"), re.MULTILINE)
@@ -145,7 +145,7 @@ async def test_the_programs_of_the_page_on_own_programs_run(dsn: str, tmp_path: 
         )
         try:
             base = f"http://127.0.0.1:{port}"
-            await _up(f"{base}/hello")
+            await answering(f"{base}/hello")
             (shell,) = runnable(page, "bash")
             said = await _run("bash", "-ec", shell.code.replace("8500", port))
             assert said.startswith('"This route is yours."')
@@ -362,13 +362,3 @@ async def _run(*command: str, **options: Any) -> str:
 async def _curl(block: Block, url: str, *, cwd: Path | None = None, **environment: str) -> str:
     code = re.sub(rf"(http://127\.0\.0\.1|localhost):{PORT}", url, block.code).replace("curl -X", "curl -s -X")
     return await _run("bash", "-ec", code, env={**os.environ, **environment}, cwd=cwd)
-
-
-async def _up(url: str) -> None:
-    async with aiohttp.ClientSession() as http, asyncio.timeout(30):
-        while True:
-            try:
-                async with http.get(url):
-                    return
-            except aiohttp.ClientConnectionError:
-                await asyncio.sleep(0.05)

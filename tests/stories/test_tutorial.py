@@ -12,7 +12,7 @@ import pytest
 from test_takeover import eventually
 
 from pages import PORT, ROOT, Block, runnable
-from server_helpers import free_port, launched
+from server_helpers import answering, free_port, launched
 
 PAGE = ROOT / "docs" / "tutorial.md"
 PORTS = (PORT, "8401", "8402")
@@ -57,8 +57,12 @@ class Reader:
         if block.file:
             (self._folder / "shop" / block.file).write_text(code, "utf-8")
         elif code.startswith("longhouse dev"):
-            settings = {"database_url": self._dsn, "port": self._ports[PORT]}
-            await self._stack.enter_async_context(launched(*shlex.split(code), folder=self._folder / "shop", **settings))
+            for port in PORTS[1:]:
+                await answering(f"http://127.0.0.1:{self._ports[port]}/")
+            house = launched(
+                *shlex.split(code), folder=self._folder / "shop", database_url=self._dsn, port=self._ports[PORT]
+            )
+            await self._stack.enter_async_context(house)
         elif code.startswith("python "):
             await self._start(*shlex.split(code))
         else:
@@ -98,9 +102,7 @@ async def _matches(shell: Shell, code: str, shown: str) -> bool:
     return re.fullmatch(shown, await shell.run(code), re.DOTALL) is not None
 
 
-async def test_the_tutorial_is_followed_word_by_word(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_tutorial_is_followed_word_by_word(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     steps = runnable(PAGE)
