@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import tempfile
 import time
 import uuid
@@ -170,6 +171,24 @@ class Process(HouseClient):
     async def ended(self, within: float = 20.0) -> int:
         async with asyncio.timeout(within):
             return await self.process.wait()
+
+
+def free_port() -> int:
+    """One that nobody listens at, for programs that are told theirs."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def answering(url: str) -> None:
+    """Waits until somebody answers there, whatever the answer is."""
+    async with aiohttp.ClientSession() as http, asyncio.timeout(30):
+        while True:
+            try:
+                async with http.get(url):
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.05)
 
 
 def in_memory() -> str | None:

@@ -28,7 +28,7 @@ from longhouse.tools.mcp.config import read_servers
 from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, _WireLine
 from longhouse.tools.toolbox import Toolbox
 from mcp_nursery import forked
-from server_helpers import folded, opened, prompted, started, turn_of, used
+from server_helpers import folded, free_port, opened, prompted, started, turn_of, used
 
 SCRIPT = str(Path(__file__).with_name("mcp_test_server.py"))
 TOKEN = "canary-token-4711"
@@ -95,12 +95,6 @@ def stdio(notes: Path, **extra: Any) -> dict[str, Any]:
     env = {"NOTES": str(notes), "TOKEN": "${MCP_TEST_TOKEN}"}
     command, *args = forked(SCRIPT, "stdio")
     return {"command": command, "args": args, "env": env, **extra}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager
