@@ -13,6 +13,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from longhouse import background, prices
+from longhouse.activity import Activity
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.strategies.base import AgentRegistry
@@ -32,6 +33,7 @@ from longhouse.catalog.validation import CatalogValidator
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.integrations.agent_log import LogFolder
+from longhouse.integrations.otlp import TraceProjector, open_collector
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.memory.ledger import Ledger
 from longhouse.memory.ledger_projection import LedgerProjector
@@ -58,6 +60,7 @@ from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.retention import Retention
+from longhouse.runtime.turn_ends import turn_teller
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Worker, WorkerOptions, new_id
 from longhouse.search.finder import Finder
@@ -92,6 +95,7 @@ from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import belongs, open_mcp
 from longhouse.tools.offering import Offering, required_tools_problem
 from longhouse.tools.toolbox import Toolbox
+from longhouse.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -146,8 +150,11 @@ async def open_app(
     classes = tuple(tools)
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
     settings, bus, watchdog, name = setup.settings, Bus(), Watchdog(), new_id()
+    activity = Activity(settings.metrics_owners)
+    bus.on_turn_end.append(turn_teller(activity))
     async with (
         open_store(settings) as (db, postgres),
+        open_traces(settings, db, bus) as traces,
         open_relay(settings, db, bus, name, works=works),
         open_model(setup) as model_for,
         open_embedder(settings) as embedder,
@@ -158,7 +165,10 @@ async def open_app(
     ):
         catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for)
         async with (
-            open_tools(setup, catalog, finder, memory.documents, classes, processes=processes) as (toolbox, offering),
+            open_tools(setup, catalog, finder, memory.documents, classes, processes=processes, activity=activity) as (
+                toolbox,
+                offering,
+            ),
             open_engine(
                 setup,
                 name=name,
@@ -170,6 +180,8 @@ async def open_app(
                 pool=pool,
                 prior=prior,
                 memory=memory,
+                activity=activity,
+                tracing=traces.tracing if traces else None,
             ) as (engine, worker),
             open_authenticator(settings, db) as authenticator,
         ):
@@ -186,6 +198,10 @@ async def open_app(
                 fleet=lambda: fleet.counts(db),
                 takeovers=lambda: engine.takeovers,
                 database_retries=lambda: db.retries,
+                connections=lambda: (db.pool.get_size(), db.pool.get_idle_size()),
+                lag=lambda: watchdog.lag,
+                activity=activity,
+                spans=traces.spans if traces else None,
             )
             asgi = server.build(
                 db,
@@ -263,6 +279,21 @@ async def open_relay(settings: Settings, db: Database, bus: Bus, name: str, *, w
         relay = bus.relay = module.NatsRelay(db, bus, name, await leases.house(db), works=works)
         async with relay.connected(settings.nats_url.get_secret_value().split(",")):
             yield
+
+
+@asynccontextmanager
+async def open_traces(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[TraceProjector | None]:
+    """Sends the traces of turns to a collector, where one is set."""
+    if not settings.otlp_endpoint:
+        yield None
+        return
+    tracing, headers = Tracing(settings.trace_share), settings.otlp_headers.get_secret_value()
+    async with (
+        open_collector(settings.otlp_endpoint, headers) as collector,
+        TraceProjector(db, collector, tracing, service=settings.service_name).running() as traces,
+    ):
+        bus.on_append.append(traces.nudge)
+        yield traces
 
 
 @asynccontextmanager
@@ -367,6 +398,7 @@ async def open_tools(
     classes: Sequence[type[BaseTool]],
     *,
     processes: ProcessPool,
+    activity: Activity,
 ) -> AsyncIterator[tuple[Toolbox, Offering]]:
     """Opens the tools that this process can run, and publishes them and the templates."""
     settings, search = setup.settings, ToolSearchService(catalog, finder)
@@ -382,7 +414,15 @@ async def open_tools(
     async with web_search as service, open_remote(setup.egress) as http:
         services = Services(search=service, memory=Memories(catalog.db), find_tools=search.find, documents=documents)
         binder = binder_of(http, setup.secrets.find, settings.tool_packages, processes)
-        toolbox = Toolbox(classes, config=config, configs=configs, services=services, catalog=catalog, binder=binder)
+        toolbox = Toolbox(
+            classes,
+            config=config,
+            configs=configs,
+            services=services,
+            catalog=catalog,
+            binder=binder,
+            activity=activity,
+        )
         await publish(catalog, setup, toolbox.classes)
         async with open_mcp(setup.servers, toolbox):
             yield toolbox, Offering(catalog, toolbox, replace(search, resolve=toolbox.resolve))
@@ -401,6 +441,8 @@ async def open_engine(
     pool: Pool,
     prior: PriorOf | None,
     memory: MemoryParts,
+    activity: Activity,
+    tracing: Tracing | None,
 ) -> AsyncIterator[tuple[Engine, Worker]]:
     """Starts the worker, and the upkeep of its instances and files."""
     db, settings = catalog.db, setup.settings
@@ -409,6 +451,7 @@ async def open_engine(
     engine = Engine(
         db, bus, catalog, toolbox, offering, pool, worker=name, retry_limits=retry_limits, prior=prior,
         memory=memory.sessions, collects=memory.ledger.enabled, external=memory.ledger.external_for,
+        activity=activity, tracing=tracing,
     )  # fmt: skip
     options = WorkerOptions(settings.worker_slots, settings.lease_seconds, settings.max_running)
     worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.logs_dir, logs).keep)
