@@ -9,7 +9,7 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_780,  # what agents do, counted; trace contexts; prices of models; the address of NATS is checked
     "agents": 2_900,
-    "api": 9_405,  # metrics of what agents do; erasing; limits of keys; documents, memory files, the ledger; lists, questions; the console
+    "api": 9_405,  # metrics of agents; erasing; limits of keys; documents, files, the ledger; lists; the console
     "catalog": 720,
     "cli": 4_380,  # `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting and settling
     "config": 990,
@@ -17,7 +17,7 @@ BUDGETS = {
     "journal": 2_940,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_850,
-    "runtime": 4_265,  # what is told of turns that end; budgets; what keeps NATS away, long drafts; who is next, by owner; titles; the bus; probes
+    "runtime": 4_265,  # ends of turns; budgets; what keeps NATS away, long drafts; who is next; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 11_565,  # places and permits in a fleet, its counts; counters, statistics; passages, documents, the ledger
     "tools": 5_500,  # results that are remembered; tools that read documents; processes of their own

@@ -3,6 +3,9 @@
 import pytest
 
 from longhouse import tracing
+from longhouse.errors import SetupError
+from longhouse.integrations.otlp import open_collector
+from longhouse.settings import Settings
 from longhouse.tracing import Tracing
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -65,3 +68,32 @@ def test_a_context_is_sent_within_its_block_alone() -> None:
     with Tracing().sending("", TRACE, SPAN):
         assert tracing.sent() == {"traceparent": f"00-{TRACE}-{SPAN}-01"}
     assert tracing.sent() == {}
+
+
+def test_the_variables_of_other_programs_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().otlp_endpoint is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=k")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "theirs")
+    settings = Settings()
+    assert (settings.otlp_endpoint, settings.service_name) == ("http://collector:4318", "theirs")
+    assert settings.otlp_headers.get_secret_value() == "x-key=k"
+    monkeypatch.setenv("LONGHOUSE_OTLP_ENDPOINT", "")
+    monkeypatch.setenv("LONGHOUSE_SERVICE_NAME", "ours")
+    assert (Settings().otlp_endpoint, Settings().service_name) == ("", "ours"), "ours wins, and can switch it off"
+
+
+@pytest.mark.parametrize("headers", ["canary", "ключ=canary", "x key=canary", "k=canary%0d%0aX: 1", "=canary"])
+async def test_headers_that_cannot_be_sent_are_refused_at_the_start(headers: str) -> None:
+    with pytest.raises(SetupError, match="LONGHOUSE_OTLP_HEADERS should be name=value") as refused:
+        async with open_collector("http://127.0.0.1:4318", headers):
+            pass
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:4318", "http://127.0.0.1:4318/", "http://127.0.0.1:4318/v1/traces"])
+async def test_a_collector_is_named_with_or_without_the_path(url: str) -> None:
+    async with open_collector(url, "authorization=Bearer%20canary-key") as collector:
+        assert str(collector.url) == "http://127.0.0.1:4318/v1/traces"
+        assert collector.headers["authorization"] == "Bearer canary-key"
+        assert collector.redaction.hide("no such key: canary-key") == "no such key: [secret]"

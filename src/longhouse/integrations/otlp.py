@@ -7,7 +7,7 @@ killed. A collector that is away costs no memory and no turn: what it has missed
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Self
@@ -23,6 +23,7 @@ from longhouse.integrations.projector import Projector
 from longhouse.integrations.spans import Span, Value, spans_of
 from longhouse.journal.events import Prompted, Recorded, Started
 from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, can_be_sent, open_endpoint
+from longhouse.redaction import redaction_of
 from longhouse.store import journals, projections
 from longhouse.store.database import PASSING, Database
 from longhouse.store.erasure import ErasedSession
@@ -81,6 +82,8 @@ class TraceProjector(Projector):
         self.tracing = tracing
         self._resource = _attributes({"service.name": service, "service.version": longhouse.__version__})
         self.spans = SentSpans()
+        self._is_refused = False
+        """Whether the last request was: the log says so once."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -143,10 +146,12 @@ class TraceProjector(Projector):
                 raise CollectorAway(failure.sentence(self._collector.name)) from None
             message = "the collector refuses traces: is it OTLP over HTTP, and are LONGHOUSE_OTLP_HEADERS right?"
             reason = failure.sentence(self._collector.name)
-            log.warning("traces_refused", message=message, spans=len(spans), reason=reason)
+            if not self._is_refused:
+                log.warning("traces_refused", message=message, spans=len(spans), reason=reason)
             refused = len(spans)
         except HttpFailure as failure:
             raise CollectorAway(failure.sentence(self._collector.name)) from None
+        self._is_refused = refused == len(spans)
         self.spans.refused += refused
         self.spans.sent += len(spans) - refused
 
@@ -156,14 +161,18 @@ async def open_collector(url: str, headers: str = "") -> AsyncIterator[Endpoint]
     """The collector at this URL; `headers` as in OTEL_EXPORTER_OTLP_HEADERS: `name=value`, separated by commas."""
     async with open_endpoint(url, whose="the collector's", within=SENT_WITHIN) as endpoint:
         path = () if endpoint.url.path.rstrip("/").endswith("/".join(PATH)) else PATH
-        yield endpoint.at(*path, headers=dict(_parsed(headers)))
+        given = dict(_parsed(headers))
+        # A collector that repeats a key in its refusal does not bring it into the log.
+        hidden = redaction_of([*endpoint.redaction.values, *given.values()], "[secret]")
+        yield replace(endpoint.at(*path, headers=given), redaction=hidden)
 
 
 def _parsed(headers: str) -> Iterator[tuple[str, str]]:
     for one in filter(None, map(str.strip, headers.split(","))):
         name, is_there, value = one.partition("=")
         name, value = name.strip(), unquote(value.strip())
-        if not is_there or not can_be_sent(value) or not name.replace("-", "").replace("_", "").isalnum():
+        is_name = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+        if not is_there or not is_name or not can_be_sent(value):
             raise SetupError("LONGHOUSE_OTLP_HEADERS should be name=value, several with commas between them.")
         yield name, value
 
