@@ -13,7 +13,7 @@ BUDGETS = {
     "catalog": 720,
     "cli": 4_380,  # `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting and settling
     "config": 990,
-    "integrations": 1_475,  # traces: their spans and how they are sent
+    "integrations": 1_480,  # traces: their spans and how they are sent
     "journal": 2_940,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
     "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_850,
