@@ -309,8 +309,9 @@ class AccessLogMiddleware:
             caller: Caller | None = scope.get(auth.CALLER)
             key, seconds = caller.key if caller else None, round(time.perf_counter() - began, 4)
             # A page of the console is forty files: they say nothing of what is done here.
-            is_file = getattr(scope.get("route"), "path", None) == pages.STATIC and status < HTTPStatus.BAD_REQUEST
-            tell = log.debug if is_file else log.info
+            # Those who watch ask every few seconds, and nothing is worth a record but a refusal.
+            is_dull = getattr(scope.get("route"), "path", None) in (pages.STATIC, *WATCHED)
+            tell = log.debug if is_dull and status < HTTPStatus.BAD_REQUEST else log.info
             about = {"status": status, "key": key, "seconds": seconds}
             tell("request", request_id=request_id, method=method, path=_logged_path(scope), **about)
 

@@ -90,7 +90,8 @@ def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template 
     if template:
         # Keys are no part of a template, and the proxy is left out.
         policy = template.llm_policy
-        model_config = {"model": policy.model, "max_tokens": policy.max_tokens, "temperature": policy.temperature}
+        model = writer.model or policy.model
+        model_config = {"model": model, "max_tokens": policy.max_tokens, "temperature": policy.temperature}
     toolkit = list(template.tool_policy.named) if template else []
     return {"id": session_id, "model_config": model_config, "task": writer.task, "toolkit": toolkit, "log": entries}
 
@@ -101,6 +102,8 @@ class _Writer:
     def __init__(self) -> None:
         self.task: str | None = None
         """The first task; later ones are entries of the log."""
+        self.model = ""
+        """The model that gave the last reply, as it named itself."""
         self._step = 0
         self._has_thought = False
         self._prompts: dict[int, events.Prompted] = {}
@@ -140,6 +143,7 @@ class _Writer:
 
     def _reply(self, event: events.Replied, at: datetime) -> Iterator[dict[str, Any]]:
         # An action belongs to the step of the reasoning before it.
+        self.model = event.model or self.model
         self._step += 0 if event.phase == "action" and self._has_thought else 1
         self._has_thought = event.phase == "reasoning"
         if event.thought:
