@@ -9,13 +9,13 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_520,  # prices of models; the address of NATS is checked
     "agents": 2_900,
-    "api": 9_320,  # erasing; limits of keys; documents, memory files, the ledger; lists, questions; the console
-    "catalog": 720,
+    "api": 10_690,  # types of all answers; erasing; limits of keys; documents, memory, the ledger; lists; the console
+    "catalog": 765,
     "cli": 4_380,  # `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting and settling
     "config": 990,
-    "integrations": 1_060,
+    "integrations": 1_070,
     "journal": 2_930,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
-    "memory": 5_490,  # working memory, documents, their parsers and who reads next, recall, the ledger
+    "memory": 5_510,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_850,
     "runtime": 4_190,  # budgets; what keeps NATS away, long drafts; who is next, by owner; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
