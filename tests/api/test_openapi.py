@@ -92,6 +92,10 @@ async def test_every_operation_says_what_it_answers_and_its_examples_fit(serving
                 body = msgspec.json.encode(media["example"])
                 problem = described.problem(path, method, int(status), "application/json", body)
                 assert problem is None, (where, status, problem)
+    for code, wrong in ((418, b"{}"), (200, b'{"object": "list", "data": []}'), (404, b'{"error": {"message": "?"}}')):
+        assert described.problem("/v1/sessions/{session_id}/questions", "get", code, "application/json", wrong)
+    event = b'event: delta\ndata: {"after": 1, "fence": 1, "offset": 0, "kind": "content"}\n\n'
+    assert described.problem("/v1/sessions/{session_id}/events", "get", 200, "text/event-stream", event)
     names = [operation["operationId"] for _, _, operation in operations(told)]
     assert len(names) == len(set(names))
     assert all(name.isidentifier() for name in names)
