@@ -23,6 +23,7 @@ import uvicorn
 from aiohttp import web
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from conformance import Conformance
 from forked_server import Forked
 from longhouse import clock
 from longhouse.agents import rules
@@ -139,7 +140,8 @@ class Serving:
 
 @asynccontextmanager
 async def _served(app: App, connections: Connections, trusts: Sequence[str]) -> AsyncIterator[str]:
-    config = config_of(app.asgi, connections, trusts=trusts, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
+    compared = Conformance(app.asgi)
+    config = config_of(compared, connections, trusts=trusts, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -149,6 +151,7 @@ async def _served(app: App, connections: Connections, trusts: Sequence[str]) -> 
         yield f"http://127.0.0.1:{port}"
     finally:
         await server.shutdown()
+    assert not compared.problems, "the OpenAPI document does not describe this:\n" + "\n".join(compared.problems)
 
 
 @dataclass

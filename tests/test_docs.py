@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import asyncpg
 import pytest
 import typer.main
 import yaml
@@ -23,7 +22,6 @@ from longhouse.agents import conditions
 from longhouse.cli.main import cli
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.store.database import Database
 from longhouse.tools.mcp.config import read_servers
 from pages import PAGES, PORT, ROOT, Block, all_blocks, blocks, runnable
 from redis_server import RedisServer
@@ -237,17 +235,6 @@ def test_other_data_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(servers.code, "utf-8")
     named = read_servers(tmp_path / "mcp.json", {"FILES_TOKEN": "f", "TICKETS_KEY": "t"})
     assert [one.name for one in named] == ["files", "tickets"]
-
-
-async def test_the_questions_to_the_tables_are_answered(db: Database) -> None:
-    (block,) = runnable(DOCS / "sql.md", "sql")
-    statements = [part for part in re.sub(r"--.*", "", block.code).split(";") if part.strip()]
-    assert len(statements) == 7
-    for statement in statements:
-        try:
-            await db.rows(statement)
-        except asyncpg.UndefinedFunctionError:
-            assert "<=>" in statement, statement  # it says itself that it needs pgvector
 
 
 # Names and links

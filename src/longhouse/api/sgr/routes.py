@@ -1,21 +1,23 @@
 """Routes compatible with SGR-Agent Core: lists, states and clarifications of agents, and the agent log."""
 
 from dataclasses import replace
+from datetime import datetime
+from typing import TypedDict
 
-from fastapi import Request, Response
+from fastapi import Request
 from pydantic import Field, StrictStr
 
 from longhouse.api import auth, wire
-from longhouse.api.json_route import strict_router
-from longhouse.api.openai.completions import Completion
+from longhouse.api.json_route import refuses, strict_router
+from longhouse.api.openai.completions import ChatEvents, Completion
 from longhouse.api.openai.turn_handle import append_reply
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
-from longhouse.api.sessions.routes import SESSION_PATH, Held, snapshot_of
+from longhouse.api.sessions.routes import SESSION_PATH, ContextSnapshot, Held, snapshot_of
 from longhouse.api.sessions.waiting import settled, shown, waiting_status
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import AlreadyReturned, CallerError
-from longhouse.integrations.agent_log import log_of
+from longhouse.integrations.agent_log import AgentLog, log_of
 from longhouse.journal.session import State
 from longhouse.store import sessions as session_store
 
@@ -42,15 +44,32 @@ class Clarifications(wire.StrictModel):
         return self.clarifications or ""
 
 
+class ListedAgent(TypedDict):
+    agent_id: str
+    task: str | None
+    state: State
+    created_at: datetime
+
+
+class AgentList(TypedDict):
+    agents: list[ListedAgent]
+    total: int
+
+
+class AgentState(ContextSnapshot):
+    agent_id: str
+    task: str | None
+
+
 router = strict_router("SGR-Agent Core", auth.user)
 log_router = strict_router("Sessions", auth.user)
 
 
 @router.get("/agents")
-async def list_agents(caller: auth.User, sessions: Held) -> Response:
+async def list_agents(caller: auth.User, sessions: Held) -> wire.Json[AgentList]:
     """The newest sessions, in the format of SGR-Agent Core's list of agents."""
     rows = await session_store.sessions(sessions.db, owner=caller.owner, limit=MAX_PAGE)
-    agents = [
+    agents: list[ListedAgent] = [
         {"agent_id": row.id, "task": row.task, "state": _old(row.state), "created_at": row.created_at}
         for row in await shown(sessions.db, rows)
     ]
@@ -58,7 +77,7 @@ async def list_agents(caller: auth.User, sessions: Held) -> Response:
 
 
 @router.get("/agents/{agent_id}/state")
-async def get_state(caller: auth.User, sessions: Held, agent_id: str) -> Response:
+async def get_state(caller: auth.User, sessions: Held, agent_id: str) -> wire.Json[AgentState]:
     """The context snapshot of a session."""
     session = await sessions.load(caller, agent_id)
     snapshot = snapshot_of(session, await waiting_status(sessions.db, session))
@@ -66,10 +85,14 @@ async def get_state(caller: auth.User, sessions: Held, agent_id: str) -> Respons
     return wire.Json({"agent_id": session.id, "task": task, **snapshot, "state": _old(snapshot["state"])})
 
 
-@router.post("/agents/{agent_id}/provide_clarification", openapi_extra=wire.example(clarifications="Oslo"))
+@router.post(
+    "/agents/{agent_id}/provide_clarification",
+    openapi_extra=wire.example(clarifications="Oslo"),
+    responses=refuses(409),
+)
 async def provide_clarification(
     caller: auth.User, sessions: Held, agent_id: str, given: Clarifications, request: Request
-) -> Response:
+) -> ChatStream[ChatEvents]:
     """Answers the oldest open question, also one of a sub-agent, and streams the rest of the turn."""
     if not given.text:
         raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")
@@ -88,11 +111,11 @@ async def provide_clarification(
 
 
 @log_router.get(f"{SESSION_PATH}/log")
-async def get_log(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def get_log(caller: auth.User, sessions: Held, session_id: str) -> wire.Json[AgentLog]:
     """The agent's reasoning and calls, step by step: id, model_config, task, toolkit, log."""
     session = await sessions.load(caller, session_id)
     return wire.Json(await log_of(sessions.db, sessions.catalog, session))
 
 
-def _old(state: str) -> str:
+def _old(state: str) -> State:
     return OLD_STATES.get(State(state), State(state))
