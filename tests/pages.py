@@ -22,6 +22,8 @@ class Block:
     line: int
     language: str
     code: str
+    words: tuple[str, ...] = ()
+    """What stands behind the language, where renderers show nothing of it: the name of a file, or `fragment`."""
 
     @property
     def where(self) -> str:
@@ -29,19 +31,30 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that the example is, where its first line says one."""
-        named = re.match(r"# (\w+\.py)\n", self.code)
-        return named[1] if named else None
+        """The name of the file that the example is, where its first line says one; JSON has no such lines."""
+        named = re.match(r"# (\w*\.\w+)\n", self.code)
+        return named[1] if named else next((word for word in self.words if "." in word), None)
+
+    @property
+    def is_fragment(self) -> bool:
+        """It is to be read, and cannot be run as it stands."""
+        return "fragment" in self.words
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
+    """The examples of a page in these languages; all of them where none is named."""
     text = page.read_text("utf-8")
-    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    found = re.finditer(r"^```(\w*)([^\n]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [
-        Block(page, text[: match.start()].count("\n") + 1, match[1], match[2])
+        Block(page, text[: match.start()].count("\n") + 1, match[1], match[3], tuple(match[2].split()))
         for match in found
-        if match[1] in languages
+        if not languages or match[1] in languages
     ]
+
+
+def runnable(page: Path, *languages: str) -> list[Block]:
+    """Those that a test has to run."""
+    return [block for block in blocks(page, *languages) if not block.is_fragment]
 
 
 def all_blocks(*languages: str) -> Iterator[Block]:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import tempfile
 import time
 import uuid
@@ -22,6 +23,7 @@ import uvicorn
 from aiohttp import web
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from conformance import Conformance
 from forked_server import Forked
 from longhouse import clock
 from longhouse.agents import rules
@@ -138,7 +140,8 @@ class Serving:
 
 @asynccontextmanager
 async def _served(app: App, connections: Connections, trusts: Sequence[str]) -> AsyncIterator[str]:
-    config = config_of(app.asgi, connections, trusts=trusts, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
+    compared = Conformance(app.asgi)
+    config = config_of(compared, connections, trusts=trusts, host="127.0.0.1", port=0, timeout_graceful_shutdown=1)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -148,6 +151,7 @@ async def _served(app: App, connections: Connections, trusts: Sequence[str]) -> 
         yield f"http://127.0.0.1:{port}"
     finally:
         await server.shutdown()
+    assert not compared.problems, "the OpenAPI document does not describe this:\n" + "\n".join(compared.problems)
 
 
 @dataclass
@@ -170,6 +174,24 @@ class Process(HouseClient):
     async def ended(self, within: float = 20.0) -> int:
         async with asyncio.timeout(within):
             return await self.process.wait()
+
+
+def free_port() -> int:
+    """One that nobody listens at, for programs that are told theirs."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def answering(url: str) -> None:
+    """Waits until somebody answers there, whatever the answer is."""
+    async with aiohttp.ClientSession() as http, asyncio.timeout(30):
+        while True:
+            try:
+                async with http.get(url):
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.05)
 
 
 def in_memory() -> str | None:

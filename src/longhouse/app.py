@@ -13,6 +13,7 @@ import structlog
 from starlette.types import ASGIApp
 
 from longhouse import background, prices
+from longhouse.activity import Activity
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.strategies.base import AgentRegistry
@@ -34,6 +35,7 @@ from longhouse.config.effective import Configured, configure
 from longhouse.config.loader import LoadedFiles
 from longhouse.errors import SetupError
 from longhouse.integrations.agent_log import LogFolder
+from longhouse.integrations.otlp import TraceProjector, open_collector
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.memory.ledger import Ledger
 from longhouse.memory.ledger_projection import LedgerProjector
@@ -60,6 +62,7 @@ from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.retention import Retention
+from longhouse.runtime.turn_ends import turn_teller
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.runtime.worker import Worker, WorkerOptions, new_id
 from longhouse.search.finder import Finder
@@ -94,6 +97,7 @@ from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import belongs, open_mcp
 from longhouse.tools.offering import Offering, required_tools_problem
 from longhouse.tools.toolbox import Toolbox
+from longhouse.tracing import Tracing
 from longhouse.validation_messages import did_you_mean, path_text
 
 log = structlog.get_logger()
@@ -151,8 +155,11 @@ async def open_app(
     classes = tuple(tools)
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
     settings, bus, watchdog, name = setup.settings, Bus(), Watchdog(), new_id()
+    activity = Activity(settings.metrics_owners)
+    bus.on_turn_end.append(turn_teller(activity))
     async with (
         open_store(settings) as (db, postgres),
+        open_traces(settings, db, bus) as traces,
         open_relay(settings, db, bus, name, works=works),
         open_model(setup) as model_for,
         open_embedder(settings) as embedder,
@@ -163,7 +170,10 @@ async def open_app(
     ):
         catalog, pool = Catalog(db, model=settings.llm_model), Pool(model_for, settings.tool_packages)
         async with (
-            open_tools(setup, catalog, finder, memory.documents, classes, processes=processes) as (toolbox, offering),
+            open_tools(setup, catalog, finder, memory.documents, classes, processes=processes, activity=activity) as (
+                toolbox,
+                offering,
+            ),
             open_engine(
                 setup,
                 name=name,
@@ -175,6 +185,8 @@ async def open_app(
                 pool=pool,
                 prior=prior,
                 memory=memory,
+                activity=activity,
+                tracing=traces.tracing if traces else None,
             ) as (engine, worker),
             open_authenticator(settings, db) as authenticator,
         ):
@@ -191,6 +203,10 @@ async def open_app(
                 fleet=lambda: fleet.counts(db),
                 takeovers=lambda: engine.takeovers,
                 database_retries=lambda: db.retries,
+                connections=lambda: (db.pool.get_size(), db.pool.get_idle_size()),
+                lag=lambda: watchdog.lag,
+                activity=activity,
+                spans=traces.spans if traces else None,
             )
             asgi = server.build(
                 db,
@@ -269,6 +285,21 @@ async def open_relay(settings: Settings, db: Database, bus: Bus, name: str, *, w
         relay = bus.relay = module.NatsRelay(db, bus, name, await leases.house(db), works=works)
         async with relay.connected(settings.nats_url.get_secret_value().split(",")):
             yield
+
+
+@asynccontextmanager
+async def open_traces(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[TraceProjector | None]:
+    """Sends the traces of turns to a collector, where one is set."""
+    if not settings.otlp_endpoint:
+        yield None
+        return
+    tracing, headers = Tracing(settings.trace_share), settings.otlp_headers.get_secret_value()
+    async with (
+        open_collector(settings.otlp_endpoint, headers) as collector,
+        TraceProjector(db, collector, tracing, service=settings.service_name).running() as traces,
+    ):
+        bus.on_append.append(traces.nudge)
+        yield traces
 
 
 @asynccontextmanager
@@ -373,6 +404,7 @@ async def open_tools(
     classes: Sequence[type[BaseTool]],
     *,
     processes: ProcessPool,
+    activity: Activity,
 ) -> AsyncIterator[tuple[Toolbox, Offering]]:
     """Opens the tools that this process can run, and publishes them and the templates."""
     settings, search = setup.settings, ToolSearchService(catalog, finder)
@@ -397,6 +429,7 @@ async def open_tools(
             own_services={name: replace(services, search=searches[name]) for name in configs},
             catalog=catalog,
             binder=binder_of(http, setup.secrets.find, settings.tool_packages, processes),
+            activity=activity,
         )
         await publish(catalog, setup, toolbox.classes, processes)
         async with open_mcp(setup.servers, toolbox):
@@ -435,6 +468,8 @@ async def open_engine(
     pool: Pool,
     prior: PriorOf | None,
     memory: MemoryParts,
+    activity: Activity,
+    tracing: Tracing | None,
 ) -> AsyncIterator[tuple[Engine, Worker]]:
     """Starts the worker, and the upkeep of its instances and files."""
     db, settings = catalog.db, setup.settings
@@ -443,6 +478,7 @@ async def open_engine(
     engine = Engine(
         db, bus, catalog, toolbox, offering, pool, worker=name, retry_limits=retry_limits, prior=prior,
         memory=memory.sessions, collects=memory.ledger.enabled, external=memory.ledger.external_for,
+        activity=activity, tracing=tracing,
     )  # fmt: skip
     options = WorkerOptions(settings.worker_slots, settings.lease_seconds, settings.max_running)
     worker = Worker(db, bus, engine, options, keep_log=LogFolder(db, catalog, settings.agent_log_dir, logs).keep)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from longhouse import prices as pricing
@@ -51,6 +51,11 @@ def _with_former(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[s
         if value is not None:
             kept.setdefault(name, value)
     return kept
+
+
+def _or_otel(name: str, *others: str) -> AliasChoices:
+    """Our variable, or those by which every program is told the same."""
+    return AliasChoices(f"{PREFIX}{name}", *(f"OTEL_{other}" for other in others))
 
 
 def _prices(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -108,7 +113,7 @@ def _is_nats(server: str) -> bool:
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", populate_by_name=True)
 
     def __init__(self, **given: Any) -> None:
         try:
@@ -192,6 +197,22 @@ class Settings(BaseSettings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(lambda given: str(given).lower())
     ] = "info"
+    metrics_owners: int = Field(default=20, ge=0, le=10_000)
+    """Owners that the metrics of a process name, the first that it meets; all others are counted as `other`."""
+    otlp_endpoint: str | None = Field(
+        default=None,
+        validation_alias=_or_otel("OTLP_ENDPOINT", "EXPORTER_OTLP_TRACES_ENDPOINT", "EXPORTER_OTLP_ENDPOINT"),
+    )
+    """The collector that traces are sent to, by OTLP over HTTP; without one, nothing is traced."""
+    otlp_headers: SecretStr = Field(
+        default=SecretStr(""),
+        validation_alias=_or_otel("OTLP_HEADERS", "EXPORTER_OTLP_TRACES_HEADERS", "EXPORTER_OTLP_HEADERS"),
+    )
+    """Headers for it, such as a key: `name=value`, separated by commas."""
+    service_name: str = Field(default="longhouse", validation_alias=_or_otel("SERVICE_NAME", "SERVICE_NAME"))
+    """The name of this installation in traces."""
+    trace_share: float = Field(default=1.0, ge=0, le=1)
+    """The share of turns that are traced; where a request says whether it is, that counts."""
     admin_key: SecretStr = SecretStr("")
     """Empty: only keys in the database are valid; if there are none either, access is open to everybody."""
     rate_limit: int = Field(default=600, ge=1)

@@ -186,3 +186,12 @@ def test_different_sessions_have_different_files() -> None:
     ids = ["a/b", "a_b", "a\\b", "agent_1", "agent_2", "агент", "x" * 400, "x" * 401]
     assert len({file_name(session_id) for session_id in ids}) == len(ids)
     assert file_name("sgr_agent_1b4e28ba-2fa1-11d2-883f-0016d3cca427").startswith("sgr_agent_1b4e28ba-2fa1-11d2-883f")
+
+
+def test_the_log_names_the_model_that_answered() -> None:
+    """The template may name another by now, or none: then its model is whichever is the default today."""
+    said = [events.Replied(model="one-that-was", text="Hm."), events.Replied(model="gpt-of-then"), events.Replied()]
+    told = written(opened(), prompted("Go"), started(2), *said)
+    today = replace(TEMPLATE, llm_policy=replace(TEMPLATE.llm_policy, model="gpt-of-today"))
+    assert agent_log("s", told, today)["model_config"]["model"] == "gpt-of-then"
+    assert agent_log("s", told[:3], today)["model_config"]["model"] == "gpt-of-today", "nobody has answered yet"

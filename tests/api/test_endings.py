@@ -169,7 +169,7 @@ async def _prompts(house: House, session_id: str, number: int) -> None:
 
 
 @asynccontextmanager
-async def sent(response: stream.EventStream, session_id: str) -> AsyncIterator[asyncio.Queue[bytes | None]]:
+async def sent(response: stream.EventStream[Any], session_id: str) -> AsyncIterator[asyncio.Queue[bytes | None]]:
     """What a response sends, as it sends it; None is its end."""
     messages: asyncio.Queue[bytes | None] = asyncio.Queue()
 
@@ -199,7 +199,7 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
         session_id = where.session.id
         visit = InflightRequest(asyncio.current_task())
         telling = follow_turn({INFLIGHT: visit, "headers": []}, db, house.app.bus, where)
-        response = (
+        response: stream.EventStream[Any] = (
             stream.ChatStream(Completion(telling).chunks())
             if is_chat
             else stream.EventStream(

@@ -1,9 +1,16 @@
-"""The OpenAPI document says of every route which parameters it takes: those that it reads, and no others."""
+"""The OpenAPI document says of every route which parameters it takes and what it answers: that, and nothing else."""
 
 import re
 from typing import Any
 
-from server_helpers import House, Serving
+import msgspec
+import pytest
+from client_generator import Generator
+from fastapi import FastAPI
+
+from conformance import Described
+from longhouse.models.scripted import call
+from server_helpers import AGENT, House, Serving
 
 
 async def document(house: House) -> Any:
@@ -57,3 +64,71 @@ async def test_a_parameter_comes_with_a_sentence_and_a_schema_that_holds(serving
         following = paths["/v1/sessions/{session_id}/events"]["get"]
         assert list(parameters(following, "path")) == ["session_id"]
         assert list(parameters(following, "header")) == ["Last-Event-ID"]
+
+
+def operations(told: Any) -> list[tuple[str, str, Any]]:
+    return [(path, method, one) for path, item in told["paths"].items() for method, one in item.items()]
+
+
+async def test_every_operation_says_what_it_answers_and_its_examples_fit(serving: Serving) -> None:
+    async with serving() as house:
+        app: Any = house.app.asgi
+        while not isinstance(app, FastAPI):
+            app = app.app
+        assert app.openapi_schema is None, "nobody pays for the document before it is asked for"
+        told = await document(house)
+    described = Described(told)
+    for path, method, operation in operations(told):
+        responses, where = operation["responses"], f"{method} {path}"
+        assert {"421", "500", "503"} <= responses.keys(), where
+        assert ("401" in responses) == ("security" in operation), where
+        assert "404" in responses or "{" not in path, where
+        assert not {"4XX", "422", "default"} & responses.keys() or path == "/v1/chat/completions", where
+        for status, one in responses.items():
+            content = described.resolved(one).get("content", {})
+            assert all(media["schema"] for media in content.values()), where
+            assert (status == "204") == (not content), where
+            if "example" in (media := content.get("application/json", {})):
+                body = msgspec.json.encode(media["example"])
+                problem = described.problem(path, method, int(status), "application/json", body)
+                assert problem is None, (where, status, problem)
+    for code, wrong in ((418, b"{}"), (200, b'{"object": "list", "data": []}'), (404, b'{"error": {"message": "?"}}')):
+        assert described.problem("/v1/sessions/{session_id}/questions", "get", code, "application/json", wrong)
+    event = b'event: delta\ndata: {"after": 1, "fence": 1, "offset": 0, "kind": "content"}\n\n'
+    assert described.problem("/v1/sessions/{session_id}/events", "get", 200, "text/event-stream", event)
+    names = [operation["operationId"] for _, _, operation in operations(told)]
+    assert len(names) == len(set(names))
+    assert all(name.isidentifier() for name in names)
+
+
+async def test_a_client_that_is_generated_from_the_document_holds_a_conversation(serving: Serving) -> None:
+    """Types and functions are made of the document alone; what they decode has no field that they do not know."""
+    script = [
+        call("clarificationtool", questions=["В каком городе?"]),
+        call("finalanswertool", answer="奥斯陆下雨。", status="completed"),
+    ]
+    async with serving(script) as house:
+        made = Generator(await document(house)).module()
+        client = made.Client(house.http)
+        prompt = {"model": AGENT, "messages": [{"role": "user", "content": "Какая погода?"}]}
+        with pytest.raises(made.Refused) as refused:
+            await client.chat_completions(body={**prompt, "temperature": "hot"})
+        assert refused.value.status == 400
+        asked = await client.chat_completions(body={**prompt, "chat_id": "weather"})
+        assert asked.choices[0].message.content == "В каком городе?"
+        session = await client.get_session(asked.model)
+        assert (session.state, session.task) == ("WAITING_FOR_CLARIFICATION", "Какая погода?")
+        answer = {"answer": "奥斯陆", "call_id": session.questions[0].name}
+        assert (await client.clarify(asked.model, body=answer)).session_id == asked.model
+        await house.until(asked.model, "COMPLETED")
+        seen = await client.admin_get_session(asked.model)
+        assert (seen.result, seen.counters.clarifications_used) == ("奥斯陆下雨。", 1)
+        listed = await client.list_sessions(limit=1, conversation_id="weather", state="COMPLETED")
+        assert [(one.session_id, one.turns) for one in listed.data] == [(asked.model, 1)]
+        messages = await client.get_messages(asked.model)
+        assert {"role": "user", "content": "奥斯陆"} in messages.data
+        assert [one.n for one in (await client.list_steps(asked.model)).data] == [1, 2]
+        assert (await client.admin_tools_get_name("finalanswertool")).tool_id == "finalanswertool"
+        with pytest.raises(made.Refused) as missing:
+            await client.get_session("nobody")
+        assert (missing.value.status, missing.value.code) == (404, "session_not_found")

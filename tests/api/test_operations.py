@@ -75,7 +75,7 @@ async def test_an_installation_is_told_in_figures_and_sentences(serving: Serving
 def test_bad_news_comes_first_and_says_what_to_do() -> None:
     now = datetime.now(UTC)
     lost = WorkerRow("w1", "host", 1, 8, now, now - timedelta(minutes=5), is_alive=False, sessions=2, version="0.1.0")
-    found = {
+    found: Any = {
         "oldest_runnable_seconds": 400.0,
         "runnable": 3,
         "states": {"WAITING_FOR_APPROVAL": 1},

@@ -23,7 +23,7 @@ from longhouse.memory.ledger import Ledger
 from longhouse.memory.ledger_projection import LedgerProjector
 from longhouse.memory.parts import MemoryParts
 from longhouse.memory.session_memory import SessionMemory
-from longhouse.models.scripted import call, calls
+from longhouse.models.scripted import Say, ScriptedStatus, call, calls
 from longhouse.runtime.bus.local import Bus
 from longhouse.search.finder import Finder
 from longhouse.search.passages import PassageIndex
@@ -270,13 +270,75 @@ async def test_those_who_watch_see_how_memory_is_doing(
             'longhouse_documents{shared="true"} 1.0',
             "longhouse_passages_without_vectors 1.0",
         ]
-    documented = set(
-        re.findall(r"`(longhouse_\w+?)(?:_total)?(?:\{[^`]*)?`", (ROOT / "docs" / "operations.md").read_text())
-    )
-    assert documented == set(re.findall(r"# TYPE (\w+?)(?:_total)? (?:counter|gauge|histogram)", page)) - {
+    table = (ROOT / "docs" / "operations.md").read_text().partition("## Log records")[0]
+    documented = set(re.findall(r"`((?:longhouse|process)_\w+?)(?:_total)?(?:\{[^`]*)?`", table))
+    assert documented == {
+        one.removesuffix("_total") for one in re.findall(r"# TYPE (\w+) (?:counter|gauge|histogram)", page)
+    } - {
         "longhouse_requests_created",
         "longhouse_request_first_byte_seconds_created",
     }
+
+
+async def test_what_agents_do_is_counted_by_template_and_owner(serving: Serving) -> None:
+    hostile = 'eve"} 1\n# TYPE x\\ Ева 夏娃'
+    tired = Say(fault=ScriptedStatus(503, retry_after=0.01))
+    clock = calls(call("clocktool", timezone="UTC"), call("clocktool", timezone="nowhere"))
+    done = call("finalanswertool", answer="Done.")
+    script = [tired, clock, done, done, done, call("clarificationtool", questions=["Which?"])]
+    with structlog.testing.capture_logs() as logs:
+        async with keyed(serving, script, metrics_owners=2) as house:
+            people = [await client_of(house, owner) for owner in ("ann", "eve", "cem", "dia")]
+            # Today such a name is refused; who knows what is in an old database.
+            await house.db.run("UPDATE api_keys SET owner = :owner WHERE id = :id", owner=hostile, id=people[1].id)
+            sessions = [(await one.say("hi"))["model"] for one in people]
+            async with admin_of(house).ask("GET", "/metrics") as response:
+                page = await response.text()
+            assert await people[3].status("POST", f"/v1/sessions/{sessions[3]}/cancel") == 202
+            async with admin_of(house).ask("GET", "/health") as response:
+                assert response.status == 200
+            assert await people[0].status("GET", "/metrics") == 403
+    counted = dict(line.rpartition(" ")[::2] for line in page.splitlines() if not line.startswith("#"))
+
+    def of(name: str, owner: str = "ann", **more: str) -> float | None:
+        labels = sorted({"template": AGENT, "owner": owner, **more}.items())
+        shown = ",".join(f'{key}="{value}"' for key, value in labels)
+        found = counted.get(f"longhouse_{name}{{{shown}}}")
+        return None if found is None else float(found)
+
+    assert (of("model_call_seconds_count"), of("model_errors_total"), of("model_retries_total")) == (3, 1, 1)
+    assert of("model_call_seconds_bucket", le="+Inf") == 3
+    assert (of("tool_call_seconds_count"), of("tool_errors_total")) == (3, 1), "the answer is given by a tool too"
+    assert (of("tokens_total", kind="input") or 0) > (of("tokens_total", kind="output") or 0) > 0
+    assert of("turns_total", state="COMPLETED") == 1
+    escaped = hostile.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    assert of("turns_total", escaped, state="COMPLETED") == 1
+    assert of("turns_total", "other", state="COMPLETED") == 1, "cem is one too many"
+    assert of("model_call_seconds_count", "other") == 2
+    assert "cem" not in page
+    assert counted['longhouse_tool_runs_total{outcome="failed",tool="clocktool"}'] == "1.0"
+    assert counted['longhouse_sessions{state="WAITING_FOR_CLARIFICATION"}'] == "1.0"
+    assert (counted["longhouse_open_questions"], counted["longhouse_oldest_runnable_seconds"]) == ("1.0", "0.0")
+    assert float(counted["process_resident_memory_bytes"]) > 1e6
+    ends = [one for one in logs if one["event"] == "turn_finished"]
+    assert [(one["session"], one["owner"], one["state"]) for one in ends] == [
+        (sessions[0], "ann", "COMPLETED"),
+        (sessions[1], hostile, "COMPLETED"),
+        (sessions[2], "cem", "COMPLETED"),
+        (sessions[3], "dia", "CANCELLED"),
+    ]
+    assert (ends[0]["agent"], ends[0]["steps"], ends[0]["log_level"]) == (AGENT, 2, "info")
+    assert ends[0]["tokens"] > 0
+    assert ends[0]["seconds"] > 0
+    told = [(one["path"], one["status"]) for one in logs if one["event"] == "request" and one["log_level"] == "info"]
+    assert [one for one in told if one[0] in ("/health", "/ready", "/metrics")] == [("/metrics", 403)]
+    shown = set(re.findall(r"\b(?:longhouse|process)_\w+", (ROOT / "deploy/grafana/longhouse.json").read_text()))
+    assert len(shown) > 30
+    names = {re.split(r"[{ ]", line)[0] for line in page.splitlines() if not line.startswith("#")}
+    declared = {
+        f"{name}{end}" for name in re.findall(r"# TYPE (\w+) (?:counter|gauge)", page) for end in ("", "_total")
+    }
+    assert not shown - names - declared, "the dashboard asks for what is there"
 
 
 async def test_metrics_come_without_what_postgres_counts_while_it_is_away(

@@ -2,6 +2,7 @@
 
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.chunks import LONGEST, chunks_of, pages_of
+from longhouse.memory.documents.outline import OutlineEntry
 from longhouse.memory.documents.parsed import Block
 from longhouse.store.documents import Section
 
@@ -21,8 +22,8 @@ def cut(*blocks: Block, sections: list[Section] | None = None) -> list[tuple[str
     return [(one.text, one.page, one.section, one.kind) for one in chunks_of(blocks, where)]
 
 
-def titles(items: list[dict[str, object]]) -> list[object]:
-    return [(item["title"], titles(item["children"])) if item["children"] else item["title"] for item in items]  # type: ignore[arg-type]
+def titles(items: list[OutlineEntry]) -> list[object]:
+    return [(item["title"], titles(item["children"])) if item["children"] else item["title"] for item in items]
 
 
 def test_an_outline_is_a_tree_down_to_the_depth_that_is_asked_for() -> None:

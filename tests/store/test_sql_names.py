@@ -186,6 +186,10 @@ async def test_the_columns_are_those_people_know(db: Database) -> None:
         "sources": "url title snippet full_content first_seen",
         "session_sources": "session_id number url",
         "artifacts": "session_id artifact_id path media_type size digest call_id at",
+        "session_details": "session_id template_id version instance_id owner user conversation_id side label parent"
+        " trace_id state first_task task result error turns steps tool_calls failed_calls tokens prompt_tokens"
+        " cached_tokens completion_tokens iteration searches_used clarifications_used created_at updated_at"
+        " context_snapshot",
     }.items():
         assert columns[name] == known.split()
     assert columns.keys() >= {"tools", "agent_templates", "agent_template_tool_policy", "agent_instances", "sessions"}
@@ -372,6 +376,7 @@ ASKED = {
     "session_sources": "session_id = 's7'",
     "artifacts": "session_id = 's7'",
     "interactions": "conversation_id = 'c7'",
+    "session_details": "conversation_id = 'c7'",
 }
 
 

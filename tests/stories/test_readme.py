@@ -4,10 +4,11 @@ import asyncio
 import socket
 import sys
 
-from pages import PORT, ROOT, blocks
+from pages import PORT, ROOT, blocks, runnable
 from server_helpers import process
 
 README = ROOT / "README.md"
+TRANSLATED = [ROOT / "docs" / f"quickstart.{language}.md" for language in ("ru", "zh")]
 EACH = "import sys\nfor code in sys.argv[1:]: exec(code, {'__name__': '__main__'})"
 """Programs, each with names of its own: to load what they import takes longer than to run them."""
 
@@ -23,6 +24,15 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
+def test_quick_starts_in_other_languages_have_the_examples_of_the_readme() -> None:
+    first, _, _ = README.read_text("utf-8").partition("## What it promises")
+    told = [block for block in blocks(README) if block.code in first]
+    for page in TRANSLATED:
+        assert [(one.language, one.words, one.code) for one in blocks(page)] == [
+            (one.language, one.words, one.code) for one in told
+        ], page.name
+
+
 async def run(*command: str) -> str:
     started = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
@@ -35,8 +45,8 @@ async def run(*command: str) -> str:
 
 async def test_the_examples_of_the_readme_run_as_written(dsn: str) -> None:
     port = free_port()
-    shell = [block.code.replace(PORT, port) for block in blocks(README, "bash") if "curl" in block.code]
-    python = [block.code.replace(PORT, port) for block in blocks(README, "python")]
+    shell = [block.code.replace(PORT, port) for block in runnable(README, "bash")]
+    python = [block.code.replace(PORT, port) for block in runnable(README, "python")]
     assert (len(shell), len(python)) == (3, 2)
     async with process("serve", "--port", port, database_url=dsn):
         first = await run("bash", "-ec", shell[0])

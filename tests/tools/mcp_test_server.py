@@ -46,6 +46,9 @@ class Wire:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if context := dict(scope.get("headers", ())).get(b"traceparent"):
+            note(f"traceparent {context.decode()}")
+
         async def heard() -> Any:
             message = await receive()
             if b'"tools/list"' in message.get("body", b""):
@@ -140,6 +143,8 @@ async def stumble(context: Context) -> str:
 
 if __name__ == "__main__":
     note(f"pid {os.getpid()}")
+    for nth in range(int(os.environ.get("BANNER", "0"))):
+        print(f"*** line {nth} of a banner, with {os.environ['TOKEN']} ***", file=sys.stderr, flush=True)
     if OVER != "stdio":
         server.run(
             transport="http",

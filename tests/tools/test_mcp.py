@@ -27,8 +27,9 @@ from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.mcp.config import read_servers
 from longhouse.tools.mcp.transport import MOST_BYTES, TOO_MUCH, _WireLine
 from longhouse.tools.toolbox import Toolbox
+from longhouse.tracing import Tracing
 from mcp_nursery import forked
-from server_helpers import folded, opened, prompted, started, turn_of, used
+from server_helpers import folded, free_port, opened, prompted, started, turn_of, used
 
 SCRIPT = str(Path(__file__).with_name("mcp_test_server.py"))
 TOKEN = "canary-token-4711"
@@ -97,12 +98,6 @@ def stdio(notes: Path, **extra: Any) -> dict[str, Any]:
     return {"command": command, "args": args, "env": env, **extra}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def served(notes: Path, port: int, kind: str = "http") -> AsyncIterator[asyncio.subprocess.Process]:
     env = {**os.environ, "NOTES": str(notes), "TOKEN": TOKEN}
@@ -142,6 +137,25 @@ async def trying_over(kind: str, notes: Path, logs: list[Any], **extra: Any) -> 
             await stack.enter_async_context(served(notes, port, kind))
             entry = {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": "Bearer ${MCP_TEST_TOKEN}"}}
         yield await stack.enter_async_context(trying(notes, {**entry, **extra}, logs, limit=1000))
+
+
+async def test_a_banner_is_one_record_in_the_log_and_a_call_has_its_place_in_a_trace(
+    notes: Path, logs: list[Any]
+) -> None:
+    entry = stdio(notes)
+    entry["env"]["BANNER"] = "21"
+    async with trying(notes, entry, logs) as tried:
+        assert await tried.call("add", a=1) == "2"
+        await until(lambda: tried.said("mcp_server_output"))
+        words = [line for _, line in tried.toolbox.sources["tried"]().last_words]
+        assert [f"*** line {nth} of a banner, with [hidden] ***" for nth in range(21)] == words
+    [record] = [record for record in logs if record["event"] == "mcp_server_output"]
+    assert record["line"].splitlines() == words
+    async with trying_over("http", notes, logs) as tried:
+        with Tracing().sending("", "a" * 32, "b" * 16):
+            assert await tried.call("add", a=2) == "3"
+        assert await tried.call("add", a=3) == "4"
+        assert tried.noted(f"traceparent 00-{'a' * 32}-{'b' * 16}-01") == 1
 
 
 def fault(outcome: str | Fault) -> Fault:

@@ -109,6 +109,7 @@ def delegation_of(
         named=named,
         ephemeral=ephemeral if named else "",
         prior=turn.prompted.contexts.get(agent, ()),
+        traceparent=turn.prompted.traceparent,
     )
     return Delegation(call, agent, label, version, task.wait, prompted, brings_history=agent in named)
 

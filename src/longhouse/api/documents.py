@@ -2,14 +2,15 @@
 
 import re
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
-from typing import IO, Annotated, Any, Final
+from dataclasses import dataclass
+from datetime import datetime
+from typing import IO, Annotated, Any, Final, Literal, TypedDict
 from urllib.parse import unquote
 
 import structlog
-from fastapi import Query, Request, Response
+from fastapi import Query, Request
 from pydantic import BeforeValidator, Field
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -17,14 +18,15 @@ from starlette.requests import ClientDisconnect
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import UploadRoute, of_app, strict_router
-from longhouse.api.pagination import Omittable, YesOrNo
+from longhouse.api.json_route import UploadRoute, of_app, refuses, strict_router
+from longhouse.api.pagination import Omittable, Page, YesOrNo
 from longhouse.errors import CallerError
 from longhouse.memory.documents import outline
-from longhouse.memory.documents.library import DEEPEST, DocumentLibrary, is_reg_id
+from longhouse.memory.documents.library import DEEPEST, DocumentLibrary, ReadPages, is_reg_id
+from longhouse.memory.documents.outline import OutlineEntry
 from longhouse.memory.documents.parsed import DocumentError
 from longhouse.store import documents
-from longhouse.store.documents import Document, UnknownDocument
+from longhouse.store.documents import Document, DocumentVersion, UnknownDocument
 
 log = structlog.get_logger()
 
@@ -55,6 +57,38 @@ UPLOAD: Final = {
         },
     }
 }
+
+
+class ShownDocument(TypedDict):
+    object: Literal["document"]
+    reg_id: str
+    title: str
+    shared: bool
+    version: int
+    filename: str
+    format: str
+    size: int
+    digest: str
+    pages: int
+    chunks: int
+    added_by: str
+    created_at: datetime
+    changed_at: datetime
+
+
+class AddedDocument(ShownDocument):
+    change: str
+
+
+class WholeDocument(ShownDocument):
+    toc: list[OutlineEntry]
+    versions: Sequence[DocumentVersion]
+
+
+class DeletedDocument(TypedDict):
+    reg_id: str
+    object: Literal["document.deleted"]
+    deleted: bool
 
 
 class Whose(wire.StrictModel):
@@ -89,10 +123,15 @@ router = strict_router("Documents", auth.user)
 uploads = strict_router("Documents", auth.user, route_class=UploadRoute)
 
 
-@uploads.post("/v1/documents", status_code=201, openapi_extra=UPLOAD)
+@uploads.post(
+    "/v1/documents",
+    status_code=201,
+    openapi_extra=UPLOAD,
+    responses={200: wire.answer("These bytes were there already."), **refuses(409)},
+)
 async def add_document(
     request: Request, caller: auth.User, library: Library, asked: Annotated[UploadQuery, Query()]
-) -> Response:
+) -> wire.Json[AddedDocument]:
     """Adds a file, as `multipart/form-data` or as the body itself; a changed file becomes a new version.
 
     Markdown, HTML, PDF, DOCX and plain text are read. The same bytes again change nothing, and are answered with 200.
@@ -107,12 +146,14 @@ async def add_document(
                 raise CallerError(str(error), status=error.status, code=code, param="file") from None
     if added.change != "unchanged":
         log.info("document_added" if added.change == "added" else "document_changed", **_facts(added.document, caller))
-    body = {**described(added.document), "change": added.change}
+    body: AddedDocument = {**described(added.document), "change": added.change}
     return wire.Json(body, status_code=200 if added.change == "unchanged" else 201)
 
 
 @router.get("/v1/documents")
-async def list_documents(caller: auth.User, library: Library, asked: Annotated[pagination.Paged, Query()]) -> Response:
+async def list_documents(
+    caller: auth.User, library: Library, asked: Annotated[pagination.Paged, Query()]
+) -> wire.Json[Page[ShownDocument]]:
     """Your documents and the shared ones, those that changed last first."""
     await library.ship()
     found = await documents.page(library.db, caller.owner, before=asked.before, limit=asked.fetched)
@@ -121,18 +162,18 @@ async def list_documents(caller: auth.User, library: Library, asked: Annotated[p
 
 
 @router.get("/v1/documents/{reg_id}")
-async def get_document(caller: auth.User, library: Library, reg_id: str) -> Response:
+async def get_document(caller: auth.User, library: Library, reg_id: str) -> wire.Json[WholeDocument]:
     """One document, with its table of contents and its versions."""
     document = await _found(library, caller, reg_id)
     sections = await library.outline(document)
-    versions = [asdict(version) for version in await documents.versions(library.db, document)]
+    versions = await documents.versions(library.db, document)
     return wire.Json({**described(document), "toc": outline.tree(sections, DEEPEST), "versions": versions})
 
 
 @router.get("/v1/documents/{reg_id}/pages")
 async def get_pages(
     caller: auth.User, library: Library, reg_id: str, asked: Annotated[PagesQuery, Query()]
-) -> Response:
+) -> wire.Json[ReadPages]:
     """The text of some pages of a document, as agents read it."""
     document = await _found(library, caller, reg_id)
     try:
@@ -144,7 +185,7 @@ async def get_pages(
 @router.delete("/v1/documents/{reg_id}")
 async def delete_document(
     caller: auth.User, library: Library, reg_id: str, asked: Annotated[Whose, Query()]
-) -> Response:
+) -> wire.Json[DeletedDocument]:
     """Deletes a document of yours with all its versions, its pages and its passages in the index.
 
     What agents have read of it stays where they read it: in the journals of their sessions and in the ledger's records
@@ -164,7 +205,7 @@ async def delete_document(
     return wire.Json({"reg_id": reg_id, "object": "document.deleted", "deleted": True})
 
 
-def described(document: Document) -> dict[str, Any]:
+def described(document: Document) -> ShownDocument:
     return {
         "object": "document",
         "reg_id": document.reg_id,

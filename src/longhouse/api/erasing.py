@@ -1,14 +1,15 @@
 """Routes that erase more than a session: a conversation, a user; for an admin, an owner and what is an owner's."""
 
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, TypedDict
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query
 from pydantic import Field
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.json_route import Answers, of_app, refuses, strict_router
 from longhouse.errors import CallerError
 from longhouse.runtime.eraser import Eraser
 from longhouse.store.erasure_plan import Plan
@@ -22,11 +23,27 @@ KEPT: Final[dict[str, Any]] = {"sessions": [], "memory_files": []}
 EXAMPLE: Final[dict[str, Any]] = {
     "id": "ann", "object": "user.deleted", "deleted": True, "dry_run": False, "counts": COUNTS, "kept": KEPT,
 }  # fmt: skip
-ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+ANSWERS: Final[Answers] = {
     200: wire.answer("What was erased; with `dry_run`, what would be.", EXAMPLE),
     202: wire.answer("It takes longer and goes on in the background.", {**EXAMPLE, "deleted": False}),
     404: docs.error("There is nothing of it.", "There is no such user.", code="user_not_found"),
 }
+
+
+class Kept(TypedDict):
+    """What stays, since somebody else needs it."""
+
+    sessions: Sequence[str]
+    memory_files: Sequence[str]
+
+
+class Erased(TypedDict):
+    id: str
+    object: str
+    deleted: bool
+    dry_run: bool
+    counts: dict[str, int]
+    kept: Kept
 
 
 class Asked(wire.StrictModel):
@@ -45,19 +62,19 @@ admin_router = strict_router("Admin", auth.admin)
 @router.delete("/v1/conversations/{conversation_id}", responses=ANSWERS)
 async def erase_conversation(
     caller: auth.User, eraser: Held, conversation_id: ConversationId, asked: AskedQuery
-) -> Response:
+) -> wire.Json[Erased]:
     """Erases a conversation: all its sessions, what was added to it, the memory that belongs to it alone."""
     return await _erase(eraser, Target("conversation", caller.owner, conversation_id), asked)
 
 
 @router.delete("/v1/users/{user:path}", responses=ANSWERS)
-async def erase_user(caller: auth.User, eraser: Held, user: str, asked: AskedQuery) -> Response:
+async def erase_user(caller: auth.User, eraser: Held, user: str, asked: AskedQuery) -> wire.Json[Erased]:
     """Erases a user of yours: all sessions that were opened for it, with their sub-agents, and its memory."""
     return await _erase(eraser, Target("user", caller.owner, _name(user)), asked)
 
 
-@admin_router.delete("/admin/owners/{owner}", responses=ANSWERS)
-async def erase_owner(caller: auth.Admin, eraser: Held, owner: Owner, asked: AskedQuery) -> Response:
+@admin_router.delete("/admin/owners/{owner}", responses={**ANSWERS, **refuses(409)})
+async def erase_owner(caller: auth.Admin, eraser: Held, owner: Owner, asked: AskedQuery) -> wire.Json[Erased]:
     """Erases an owner: its keys at once, then its sessions, users, memory, documents, tools and templates."""
     if asked.dry_run == "false" and _is_own(caller, owner):
         raise CallerError(
@@ -72,18 +89,20 @@ async def erase_owner(caller: auth.Admin, eraser: Held, owner: Owner, asked: Ask
 @admin_router.delete("/admin/owners/{owner}/conversations/{conversation_id}", responses=ANSWERS)
 async def erase_conversation_of(
     caller: auth.Admin, eraser: Held, owner: Owner, conversation_id: ConversationId, asked: AskedQuery
-) -> Response:
+) -> wire.Json[Erased]:
     """Erases a conversation of any owner."""
     return await _erase(eraser, Target("conversation", owner, conversation_id), asked)
 
 
 @admin_router.delete("/admin/owners/{owner}/users/{user:path}", responses=ANSWERS)
-async def erase_user_of(caller: auth.Admin, eraser: Held, owner: Owner, user: str, asked: AskedQuery) -> Response:
+async def erase_user_of(
+    caller: auth.Admin, eraser: Held, owner: Owner, user: str, asked: AskedQuery
+) -> wire.Json[Erased]:
     """Erases a user of any owner."""
     return await _erase(eraser, Target("user", owner, _name(user)), asked)
 
 
-async def _erase(eraser: Eraser, target: Target, asked: Asked) -> Response:
+async def _erase(eraser: Eraser, target: Target, asked: Asked) -> wire.Json[Erased]:
     plan = await eraser.plan(target)
     if not await eraser.is_there(target, plan):
         raise wire.not_found(f"There is no such {target.kind}.", code=f"{target.kind}_not_found")
@@ -94,9 +113,7 @@ async def _erase(eraser: Eraser, target: Target, asked: Asked) -> Response:
     return wire.Json(body, status_code=200 if erased.is_finished else 202)
 
 
-def _told(
-    target: Target, plan: Plan, counts: dict[str, int], *, deleted: bool, dry_run: bool = False
-) -> dict[str, Any]:
+def _told(target: Target, plan: Plan, counts: dict[str, int], *, deleted: bool, dry_run: bool = False) -> Erased:
     return {
         "id": target.name or target.owner,
         "object": f"{target.kind}.deleted",

@@ -1,19 +1,20 @@
 """Routes of the ledger: the interactions of a conversation are listed, added, deleted, compressed and pruned."""
 
 import uuid
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 import structlog
-from fastapi import Body, Path, Query, Response
+from fastapi import Body, Path, Query
 from pydantic import AfterValidator, Discriminator, Field, StrictInt, StrictStr, Tag
 
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.pagination import Omittable
+from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.pagination import Omittable, Page
 from longhouse.errors import CallerError, ProviderError
-from longhouse.journal.events import Collected, Condensed
+from longhouse.journal.events import Collected, Condensed, Usage
 from longhouse.journal.session import Session
 from longhouse.memory.ledger import Ledger, new_interaction
 from longhouse.runtime.condense import compressed
@@ -109,6 +110,29 @@ class Pruning(wire.StrictModel):
     max_tokens: Annotated[StrictInt, Field(ge=0, le=10**9)] | None = None
 
 
+class DeletedInteractions(TypedDict):
+    object: Literal["interactions.deleted"]
+    conversation_id: str
+    deleted: int
+
+
+class CompressedMemory(TypedDict):
+    session_id: str
+    agent: str
+    compressed: bool
+    reason: NotRequired[str]
+    """Why it is not."""
+    upto: NotRequired[int]
+    summary: NotRequired[str]
+    usage: NotRequired[Usage | None]
+
+
+class RebuiltMemory(TypedDict):
+    session_id: str
+    agent: str
+    messages: Sequence[dict[str, Any]]
+
+
 class Interactions:
     """What the routes of the ledger work with."""
 
@@ -119,7 +143,7 @@ class Interactions:
         self._model_for = model_for
         self._at_work: set[str] = set()
 
-    async def compress(self, owner: str, conversation: str, asked: Compression) -> list[dict[str, Any]]:
+    async def compress(self, owner: str, conversation: str, asked: Compression) -> list[CompressedMemory]:
         """Summarises the sessions of the conversation, or those of one agent; all of them are at rest."""
         rows = await session_store.sessions(
             self.inbox.db, owner=owner, conversation_id=conversation, template=asked.agent, limit=MOST_SESSIONS
@@ -139,11 +163,15 @@ class Interactions:
         finally:
             self._at_work -= ids
 
-    async def _compress(self, session: Session, keep_last: int) -> dict[str, Any]:
+    async def _compress(self, session: Session, keep_last: int) -> CompressedMemory:
         summary = await self._summary(session, keep_last)
         if summary and not await self.inbox.condense(session, summary):
             raise _busy(session.agent)
-        about = {"session_id": session.id, "agent": session.agent, "compressed": summary is not None}
+        about: CompressedMemory = {
+            "session_id": session.id,
+            "agent": session.agent,
+            "compressed": summary is not None,
+        }
         if summary is None:
             return {**about, "reason": "There is nothing new to summarise."}
         return {**about, "upto": summary.upto, "summary": summary.summary, "usage": summary.usage}
@@ -178,7 +206,7 @@ router = strict_router("Interactions", auth.user)
 @router.get(PATH)
 async def list_interactions(
     caller: auth.User, held: Held, conversation_id: ConversationId, asked: Annotated[InteractionFilters, Query()]
-) -> Response:
+) -> wire.Json[Page[Interaction]]:
     """Who said what to whom in a conversation, newest first; with `query`, the best match first."""
     filters = asked.filters
     query = filters.pop("query")
@@ -194,10 +222,10 @@ async def list_interactions(
     return wire.Json(pagination.page(data, following))
 
 
-@router.post(PATH, status_code=201, openapi_extra=wire.example(**EXAMPLE))
+@router.post(PATH, status_code=201, openapi_extra=wire.example(**EXAMPLE), responses=refuses(409))
 async def add_interactions(
     caller: auth.User, held: Held, conversation_id: ConversationId, given: OneOrMany
-) -> Response:
+) -> wire.Json[Page[Interaction]]:
     """Adds one interaction or a list: the agents that take part see them from their next step on."""
     many, trace = given if isinstance(given, list) else [given], uuid.uuid4().hex
     for one in many:
@@ -213,7 +241,7 @@ async def add_interactions(
 @router.delete(PATH)
 async def delete_interactions(
     caller: auth.User, held: Held, conversation_id: ConversationId, named: Annotated[Named, Query()]
-) -> Response:
+) -> wire.Json[DeletedInteractions]:
     """Deletes what `agent` or `trace_id` name, and no more; without them, the whole conversation's."""
     count = await held.ledger.delete(caller.owner, conversation_id, agent=named.agent or "", trace=named.trace_id or "")
     log.info("interactions_deleted", **_who(caller, conversation_id), **named.model_dump(), count=count)
@@ -223,7 +251,7 @@ async def delete_interactions(
 @router.post(f"{PATH}/prune", openapi_extra=wire.example(max_count=1_000))
 async def prune_interactions(
     caller: auth.User, held: Held, conversation_id: ConversationId, asked: Pruning
-) -> Response:
+) -> wire.Json[DeletedInteractions]:
     """Deletes the oldest: those that are too old, and those beyond a number of records or of tokens."""
     if all(value is None for value in asked.model_dump().values()):
         raise CallerError("Say what to prune by: older_than_days, max_count or max_tokens.")
@@ -232,10 +260,10 @@ async def prune_interactions(
     return wire.Json({"object": "interactions.deleted", "conversation_id": conversation_id, "deleted": count})
 
 
-@router.post(f"{PATH}/compress", openapi_extra=wire.example(agent="researcher", keep_last=2))
+@router.post(f"{PATH}/compress", openapi_extra=wire.example(agent="researcher", keep_last=2), responses=refuses(409))
 async def compress_interactions(
     caller: auth.User, held: Held, conversation_id: ConversationId, asked: Compression
-) -> Response:
+) -> wire.Json[Page[CompressedMemory]]:
     """Has the agent's model summarise its memory, once: where nothing is new, no model is called."""
     if asked.agent is not None:
         caller.uses(asked.agent)
@@ -251,10 +279,12 @@ async def compress_interactions(
 @router.get(f"{PATH}/memory")
 async def rebuild_memory(
     caller: auth.User, held: Held, conversation_id: ConversationId, asked: Annotated[OfAgent, Query()]
-) -> Response:
+) -> wire.Json[Page[RebuiltMemory]]:
     """The messages of an agent's sessions, rebuilt from the ledger alone."""
     found = await held.ledger.rebuild(caller.owner, conversation_id, asked.agent)
-    data = [{"session_id": one, "agent": asked.agent, "messages": messages} for one, messages in found.items()]
+    data: list[RebuiltMemory] = [
+        {"session_id": one, "agent": asked.agent, "messages": messages} for one, messages in found.items()
+    ]
     return wire.Json(pagination.page(data))
 
 

@@ -4,7 +4,7 @@ FastAPI by itself reads and decodes the body before it runs any dependency, what
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -14,17 +14,13 @@ from longhouse.api import auth, wire
 from longhouse.errors import CallerError
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-REFUSED: Final[dict[int | str, dict[str, Any]]] = {
-    "4XX": wire.answer(
-        "The request is refused.",
-        wire.envelope(
-            "Invalid value for limit: Input should be less than or equal to 200.",
-            kind="invalid_request_error",
-            param="limit",
-        ),
-    )
-}
-"""How the OpenAPI document describes 4xx errors; FastAPI's own description would be wrong."""
+Answers = dict[int | str, dict[str, Any]]
+"""By status: what the OpenAPI document says of a response (`wire.answer`); empty: what it says of all such errors."""
+
+
+def refuses(*statuses: int) -> Answers:
+    """Errors of a route besides those that follow from its guard, its path, its query and its body."""
+    return {status: {} for status in statuses}
 
 
 def of_app(name: str) -> Any:
@@ -55,6 +51,14 @@ class JsonRoute(APIRoute):
 
     is_strict = False
     reads_body = False
+
+    def __init__(
+        self, path: str, endpoint: Callable[..., Any], *, responses: Answers | None = None, **rest: Any
+    ) -> None:
+        self.answers = responses or {}
+        # What it answers is described by `openapi_schema`: FastAPI would describe validation errors that we never send.
+        ours: dict[str, Any] = {"response_model": None, "responses": {"default": {"description": ""}}}
+        super().__init__(path, endpoint, **{**rest, **ours})
 
     def get_route_handler(self) -> Handler:
         answer = super().get_route_handler()
@@ -112,6 +116,4 @@ def strict_router(
     tag: str, guard: auth.Guard, *, prefix: str = "", route_class: type[StrictRoute] = StrictRoute
 ) -> APIRouter:
     """A router for our own routes, all with the same guard."""
-    return APIRouter(
-        prefix=prefix, tags=[tag], dependencies=[Depends(guard)], route_class=route_class, responses=REFUSED
-    )
+    return APIRouter(prefix=prefix, tags=[tag], dependencies=[Depends(guard)], route_class=route_class)

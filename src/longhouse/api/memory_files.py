@@ -1,16 +1,17 @@
 """Routes of memory files: what agents have kept for later can be seen, corrected and deleted."""
 
 import uuid
-from typing import Annotated, Any, Final
+from datetime import datetime
+from typing import Annotated, Final, Literal, TypedDict
 
-from fastapi import Query, Response
+from fastapi import Query
 from pydantic import Field, StrictStr
 
 from longhouse.agents.template import MemoryScope
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.pagination import Omittable
+from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.pagination import Omittable, Page
 from longhouse.errors import CallerError
 from longhouse.journal.messages import clean
 from longhouse.store import memory_files
@@ -30,6 +31,47 @@ STATUSES: Final[dict[Verdict, int]] = {
 }
 CODES: Final[dict[Verdict, str]] = {"missing": "file_not_found"}
 EXAMPLE: Final = {"content": "Ann prefers short answers."}
+
+
+class Writer(TypedDict, total=False):
+    """Who wrote a file last: a call of a session, or a key over HTTP."""
+
+    key: str
+    session_id: str
+    agent: str | None
+    call: str
+
+
+class MemoryFile(TypedDict):
+    object: Literal["memory.file"]
+    path: str
+    is_directory: bool
+    size: int
+    updated_at: datetime
+    written_by: Writer
+    scope: MemoryScope | None
+    agent: str | None
+    user: str | None
+    conversation_id: str | None
+
+
+class WholeMemoryFile(MemoryFile):
+    content: str
+
+
+class ReplacedFile(TypedDict):
+    updated_at: datetime
+    written_by: Writer
+
+
+class WrittenMemoryFile(MemoryFile):
+    replaced: ReplacedFile | None
+
+
+class DeletedMemoryFile(TypedDict):
+    path: str
+    object: Literal["memory.file.deleted"]
+    deleted: bool
 
 
 class Place(wire.StrictModel):
@@ -77,7 +119,9 @@ router = strict_router("Memory", auth.user)
 
 
 @router.get(FILES_PATH)
-async def list_files(caller: auth.User, memories: Held, asked: Annotated[Listed, Query()]) -> Response:
+async def list_files(
+    caller: auth.User, memories: Held, asked: Annotated[Listed, Query()]
+) -> wire.Json[Page[MemoryFile]]:
     """The memory files of a user, the last written first: of all scopes, or of those that are named."""
     user = caller.user(asked.user)
     asked.check(asked.scope or ("agent" if asked.agent else None), user)
@@ -94,7 +138,7 @@ async def list_files(caller: auth.User, memories: Held, asked: Annotated[Listed,
 
 
 @router.get(f"{FILES_PATH}/{{path:path}}")
-async def get_file(caller: auth.User, memories: Held, path: str, place: Named) -> Response:
+async def get_file(caller: auth.User, memories: Held, path: str, place: Named) -> wire.Json[WholeMemoryFile]:
     """One memory file with its content, and who wrote it last."""
     scope, path = place.scope_of(caller), _path(path)
     entry, found = await memories.entry(scope, path), await memories.read(scope, path)
@@ -105,8 +149,14 @@ async def get_file(caller: auth.User, memories: Held, path: str, place: Named) -
     return wire.Json({**_described(entry), "content": found.content})
 
 
-@router.put(f"{FILES_PATH}/{{path:path}}", openapi_extra=wire.example(**EXAMPLE))
-async def put_file(caller: auth.User, memories: Held, path: str, place: Named, body: Content) -> Response:
+@router.put(
+    f"{FILES_PATH}/{{path:path}}",
+    openapi_extra=wire.example(**EXAMPLE),
+    responses={201: wire.answer("A new file."), **refuses(409, 413)},
+)
+async def put_file(
+    caller: auth.User, memories: Held, path: str, place: Named, body: Content
+) -> wire.Json[WrittenMemoryFile]:
     """Writes the whole of a memory file; the last write wins, and the answer says whose file it replaced."""
     scope, path = place.scope_of(caller), _path(path)
     before = await memories.entry(scope, path)
@@ -116,12 +166,14 @@ async def put_file(caller: auth.User, memories: Held, path: str, place: Named, b
     after = await memories.entry(scope, path)
     if after is None:
         raise _refused("missing", path)  # it was deleted at once
-    replaced = {"updated_at": before.updated_at, "written_by": writer(before.written_by)} if before else None
+    replaced: ReplacedFile | None = None
+    if before:
+        replaced = {"updated_at": before.updated_at, "written_by": writer(before.written_by)}
     return wire.Json({**_described(after), "replaced": replaced}, status_code=200 if before else 201)
 
 
-@router.delete(f"{FILES_PATH}/{{path:path}}")
-async def delete_file(caller: auth.User, memories: Held, path: str, place: Named) -> Response:
+@router.delete(f"{FILES_PATH}/{{path:path}}", responses=refuses(409, 413))
+async def delete_file(caller: auth.User, memories: Held, path: str, place: Named) -> wire.Json[DeletedMemoryFile]:
     """Deletes a memory file, or an empty directory: its content is in no recall any more."""
     scope, path = place.scope_of(caller), _path(path)
     verdict = await memories.delete(scope, path, key=_key_of(caller))
@@ -130,7 +182,7 @@ async def delete_file(caller: auth.User, memories: Held, path: str, place: Named
     return wire.Json({"path": path, "object": "memory.file.deleted", "deleted": True})
 
 
-def writer(written_by: str) -> dict[str, str | None]:
+def writer(written_by: str) -> Writer:
     """Who wrote a file last: a call of a session, or a key over HTTP."""
     session_id, _, call = written_by.partition(":")
     if session_id == API_WRITER:
@@ -170,7 +222,7 @@ def _refused(verdict: Verdict, path: str) -> CallerError:
     return CallerError(words, status=STATUSES.get(verdict, 400), code=CODES.get(verdict), param="path")
 
 
-def _described(entry: ScopedEntry) -> dict[str, Any]:
+def _described(entry: ScopedEntry) -> MemoryFile:
     names = memory_files.names_of(entry.scope)
     return {
         "object": "memory.file",

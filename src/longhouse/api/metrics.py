@@ -1,14 +1,17 @@
-"""Prometheus metrics: requests, sessions, workers, instances, refused calls, event loop stalls, memory, bus."""
+"""Prometheus metrics: requests, what agents did, sessions, workers, instances, event loop, memory, bus, process."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from longhouse.activity import Activity
+from longhouse.api.activity_metrics import metrics_of
+from longhouse.integrations.otlp import SentSpans
 from longhouse.memory.parts import MemoryCounts, MemoryParts
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.instances import Instance, InstanceStatus
@@ -35,10 +38,16 @@ class Metrics:
         fleet: Callable[[], Coroutine[Any, Any, FleetCounts]] | None = None,
         takeovers: Callable[[], int] = int,
         database_retries: Callable[[], int] = int,
+        connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        lag: Callable[[], float] = float,
+        activity: Activity | None = None,
+        spans: SentSpans | None = None,
     ) -> None:
         """`blocked`: how often the event loop was blocked, and for how many seconds in total. `processes`: the number
-        of tool processes, and of those that ended in a call, by cause."""
+        of tool processes, and of those that ended in a call, by cause. `connections`: those to Postgres, and how many
+        of them are idle."""
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         self._requests = Counter(
             "longhouse_requests", "HTTP requests answered", ["method", "route", "status"], registry=self._registry
         )
@@ -60,6 +69,10 @@ class Metrics:
         self._is_database_there = True
         self._takeovers = takeovers
         self._database_retries = database_retries
+        self._connections = connections
+        self._lag = lag
+        self._activity = activity or Activity()
+        self._spans = spans or SentSpans()
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -89,6 +102,8 @@ class Metrics:
         yield CounterMetricFamily(
             "longhouse_event_loop_blocked_seconds", "Seconds that the event loop stood still", value=seconds
         )
+        about = "Seconds by which the event loop came late to a task of every quarter of a second"
+        yield GaugeMetricFamily("longhouse_event_loop_lag_seconds", about, value=self._lag())
         about = "Calls of tools that go on although their time is up"
         yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
         yield from self._of_processes()
@@ -98,6 +113,16 @@ class Metrics:
         yield GaugeMetricFamily("longhouse_database_reachable", about, value=int(self._is_database_there))
         about = "Times that a statement was tried again because Postgres could not be reached"
         yield CounterMetricFamily("longhouse_database_retries", about, value=self._database_retries())
+        size, idle = self._connections()
+        connections = GaugeMetricFamily("longhouse_database_connections", "Connections to Postgres", labels=["state"])
+        connections.add_metric(["used"], size - idle)
+        connections.add_metric(["idle"], idle)
+        yield connections
+        spans = CounterMetricFamily("longhouse_trace_spans", "Spans sent to the collector", labels=["outcome"])
+        spans.add_metric(["sent"], self._spans.sent)
+        spans.add_metric(["refused"], self._spans.refused)
+        yield spans
+        yield from metrics_of(self._activity)
         yield from self._of_bus()
         if self._of_all:
             yield from self._of_fleet(self._of_all)
@@ -118,6 +143,14 @@ class Metrics:
         yield GaugeMetricFamily("longhouse_worker_slots", about, value=found.slots)
         about = "Sessions that could go on and that no worker has taken"
         yield GaugeMetricFamily("longhouse_sessions_without_worker", about, value=found.without_worker)
+        about = "Seconds that the first of them has waited"
+        yield GaugeMetricFamily("longhouse_oldest_runnable_seconds", about, value=found.oldest_runnable)
+        states = GaugeMetricFamily("longhouse_sessions", "Sessions that have not ended, by state", labels=["state"])
+        for state, number in found.states.items():
+            states.add_metric([state], number)
+        yield states
+        about = "Sessions that ask a person something"
+        yield GaugeMetricFamily("longhouse_open_questions", about, value=found.asking)
         about = "Sessions that wait for a person because a worker or a result was lost"
         yield GaugeMetricFamily("longhouse_sessions_in_doubt", about, value=found.in_doubt)
         about = "Sessions that wait for a place under max_running, of a template or a key"

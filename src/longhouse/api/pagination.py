@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
@@ -91,6 +91,16 @@ def cursor(moment: datetime, row_id: str) -> str:
     return base64.urlsafe_b64encode(f"{moment.isoformat()} {row_id}".encode()).decode()
 
 
-def page(data: Sequence[Any], following: str | None = None) -> dict[str, Any]:
+class Page(TypedDict, Generic[T]):
+    """A list, or one page of it."""
+
+    object: Literal["list"]
+    data: Sequence[T]
+    has_more: bool
+    next: str | None
+    """What to send as `before` for the page after this one."""
+
+
+def page(data: Sequence[T], following: str | None = None) -> Page[T]:
     """A list in the shape that every route returns."""
     return {"object": "list", "data": data, "has_more": following is not None, "next": following}

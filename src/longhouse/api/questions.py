@@ -10,16 +10,16 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypedDict
 
-from fastapi import Query, Request, Response
+from fastapi import Query, Request
 from pydantic import BeforeValidator, Field
 from pydantic.json_schema import WithJsonSchema
 
 from longhouse import clock
 from longhouse.api import auth, pagination, streaming, wire
-from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.pagination import MAX_PAGE, Omittable
+from longhouse.api.json_route import Answers, of_app, strict_router
+from longhouse.api.pagination import MAX_PAGE, Omittable, Page
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.waiting import subagent_label, text_of, tree_ids
 from longhouse.errors import CallerError
@@ -172,19 +172,41 @@ class QuestionFeed:
 
 
 Feed = Annotated[QuestionFeed, of_app("questions")]
-LISTED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "description": "One page; with `Accept: text/event-stream`, the event `questions` with the first page,"
+LISTED: Final[Answers] = {
+    200: wire.answer(
+        "One page; with `Accept: text/event-stream`, the event `questions` with the first page,"
         " at once and after each change.",
-        "content": {
-            "application/json": {"example": pagination.page([QUESTION])},
-            "text/event-stream": {
-                "schema": {"type": "string"},
-                "example": streaming.named("questions", pagination.page([QUESTION])).decode(),
-            },
-        },
-    }
+        pagination.page([QUESTION]),
+    )
 }
+
+
+class ShownQuestion(TypedDict):
+    """What a session asks a person."""
+
+    root: str
+    """The session that is answered at, with `name` as `call_id`."""
+    session_id: str
+    agent: str
+    owner: str
+    user: str | None
+    conversation_id: str
+    title: str
+    kind: QuestionKind
+    call_id: str
+    name: str
+    tool: str | None
+    arguments: str | None
+    is_cut: bool
+    text: str
+    deadline: datetime | None
+    opened_at: datetime
+
+
+ListedQuestions = wire.Json[Page[ShownQuestion]]
+QuestionStream = streaming.EventStream[
+    streaming.Event[Literal["questions"], Page[ShownQuestion]] | streaming.Event[Literal["error"], wire.Envelope]
+]
 
 router = strict_router("Sessions", auth.user)
 admin_router = strict_router("Admin", auth.admin)
@@ -193,7 +215,7 @@ admin_router = strict_router("Admin", auth.admin)
 @router.get("/v1/questions", responses=LISTED)
 async def list_questions(
     caller: auth.User, feed: Feed, request: Request, query: Annotated[OwnQuestions, Query()]
-) -> Response:
+) -> ListedQuestions | QuestionStream:
     """What your sessions and their sub-agents ask a person: the earliest deadline first, then the oldest.
 
     Answer at the session `root`, with `name` as `call_id`. `Accept: text/event-stream` follows the first page.
@@ -202,13 +224,15 @@ async def list_questions(
 
 
 @admin_router.get("/admin/questions", responses=LISTED)
-async def list_all_questions(feed: Feed, request: Request, query: Annotated[AllQuestions, Query()]) -> Response:
+async def list_all_questions(
+    feed: Feed, request: Request, query: Annotated[AllQuestions, Query()]
+) -> ListedQuestions | QuestionStream:
     """The same for the sessions of all owners; answer at `/admin/sessions/{root}`."""
     return await _answer(feed, request, query, query.owner)
 
 
 @router.get(f"{SESSION_PATH}/questions", responses={200: wire.answer("All of them.", pagination.page([QUESTION]))})
-async def list_session_questions(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def list_session_questions(caller: auth.User, sessions: Held, session_id: str) -> ListedQuestions:
     """What the session and its sub-agents ask a person."""
     row = await sessions.find(caller, session_id)
     asked = QuestionFilter(owner=row.owner, ids=tuple(await tree_ids(sessions.db, row.id)), limit=MAX_PAGE + 1)
@@ -216,7 +240,9 @@ async def list_session_questions(caller: auth.User, sessions: Held, session_id: 
     return wire.Json(await _page(sessions.db, found, MAX_PAGE))
 
 
-async def _answer(feed: QuestionFeed, request: Request, query: OwnQuestions, owner: str | None) -> Response:
+async def _answer(
+    feed: QuestionFeed, request: Request, query: OwnQuestions, owner: str | None
+) -> ListedQuestions | QuestionStream:
     asked = QuestionFilter(owner=owner, agent=query.agent, kind=query.kind, limit=query.fetched)
     if "text/event-stream" not in request.headers.get("accept", ""):
         found = await questions.open_questions(feed.db, asked, clock.now(), query.before)
@@ -226,13 +252,13 @@ async def _answer(feed: QuestionFeed, request: Request, query: OwnQuestions, own
     return streaming.EventStream(feed.follow(asked))
 
 
-async def _page(db: Database, found: list[OpenQuestion], limit: int) -> dict[str, Any]:
+async def _page(db: Database, found: list[OpenQuestion], limit: int) -> Page[ShownQuestion]:
     rows, following = found[:limit], _cursor(found[limit - 1]) if len(found) > limit else None
     counters = await session_counters.counted(db, {one.root: one.root_head for one in rows})
     return pagination.page([_described(one, counters[one.root].shown_title) for one in rows], following)
 
 
-def _described(one: OpenQuestion, title: str) -> dict[str, Any]:
+def _described(one: OpenQuestion, title: str) -> ShownQuestion:
     is_own, is_call = one.session_id == one.root, one.kind != "clarification" and bool(one.tool)
     return {
         "root": one.root,

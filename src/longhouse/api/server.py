@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict
 
 import structlog
 from fastapi import Depends, FastAPI, Request, Response
@@ -202,14 +202,29 @@ def _memory_parts(
     return parts
 
 
+class Health(TypedDict):
+    status: Literal["ok"]
+
+
+class Readiness(TypedDict):
+    status: Literal["ready"]
+    workers: int
+    """Those that are alive."""
+
+
+class MetricsPage(Response):
+    media_type = CONTENT_TYPE_LATEST
+
+
 def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
-    @app.get("/health", tags=["Watching"])
-    async def health() -> Response:
+    # Without a response model: FastAPI does not know our types of responses.
+    @app.get("/health", tags=["Watching"], response_model=None)
+    async def health() -> wire.Json[Health]:
         """Liveness: the process is running."""
         return wire.Json({"status": "healthy", "service": "Longhouse"})
 
-    @app.get("/ready", tags=["Watching"])
-    async def ready() -> Response:
+    @app.get("/ready", tags=["Watching"], response_model=None)
+    async def ready() -> wire.Json[Readiness]:
         """Readiness: Postgres is reachable, and a worker is alive."""
         try:
             workers = await within(READY_WITHIN, leases.alive(db))
@@ -219,10 +234,10 @@ def _add_monitoring(app: FastAPI, db: Database, metrics: Metrics) -> None:
             raise CallerError("No worker is running.", status=503, kind="server_error")
         return wire.Json({"status": "ready", "workers": workers})
 
-    @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.watcher)])
-    async def show_metrics() -> Response:
+    @app.get("/metrics", tags=["Watching"], dependencies=[Depends(auth.watcher)], response_model=None)
+    async def show_metrics() -> MetricsPage:
         """Prometheus metrics."""
-        return Response(await metrics.page(), media_type=CONTENT_TYPE_LATEST)
+        return MetricsPage(await metrics.page())
 
 
 def watching(app: ASGIApp, is_leaving: Callable[[], bool]) -> ASGIApp:
@@ -309,8 +324,9 @@ class AccessLogMiddleware:
             caller: Caller | None = scope.get(auth.CALLER)
             key, seconds = caller.key if caller else None, round(time.perf_counter() - began, 4)
             # A page of the console is forty files: they say nothing of what is done here.
-            is_file = getattr(scope.get("route"), "path", None) == pages.STATIC and status < HTTPStatus.BAD_REQUEST
-            tell = log.debug if is_file else log.info
+            # Those who watch ask every few seconds, and nothing is worth a record but a refusal.
+            is_dull = getattr(scope.get("route"), "path", None) in (pages.STATIC, *WATCHED)
+            tell = log.debug if is_dull and status < HTTPStatus.BAD_REQUEST else log.info
             about = {"status": status, "key": key, "seconds": seconds}
             tell("request", request_id=request_id, method=method, path=_logged_path(scope), **about)
 

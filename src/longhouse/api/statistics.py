@@ -5,14 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypedDict
 
-from fastapi import Query, Response
+from fastapi import Query
 from pydantic import Field
 
 from longhouse import clock
 from longhouse.api import auth, errors, wire
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.json_route import Answers, of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.store import statistics
 from longhouse.store.database import PASSING, Database
@@ -109,13 +109,43 @@ def _slices(since: datetime, until: datetime) -> Iterator[datetime]:
         since += SLICE
 
 
-def summary(rows: Sequence[Count]) -> dict[str, Any]:
+class AgentWork(TypedDict):
+    name: str
+    turns: int
+    completed: int
+    failed: int
+    cancelled: int
+    p50_seconds: float | None
+    p95_seconds: float | None
+    tokens: int
+
+
+class ToolWork(TypedDict):
+    name: str
+    calls: int
+    failed: int
+    p50_seconds: float | None
+    p95_seconds: float | None
+
+
+class Work(TypedDict):
+    agents: list[AgentWork]
+    tools: list[ToolWork]
+
+
+class ShownStatistics(Work):
+    since: datetime
+
+
+def summary(rows: Sequence[Count]) -> Work:
     """The agents and tools of these counts, those with most work first."""
-    agents = [
+    agents: list[AgentWork] = [
         {
             "name": name,
             "turns": _times(turns),
-            **{state.lower(): _times(turns, kind) for kind, state in statistics.END_STATES.items()},
+            "completed": _times(turns, "Finished"),
+            "failed": _times(turns, "Failed"),
+            "cancelled": _times(turns, "Cancelled"),
             "p50_seconds": statistics.percentile(turns, 0.5),
             "p95_seconds": statistics.percentile(turns, 0.95),
             "tokens": sum(row.tokens for row in of_agent if row.kind == "reply"),
@@ -123,7 +153,7 @@ def summary(rows: Sequence[Count]) -> dict[str, Any]:
         for name, of_agent in _by_name(row for row in rows if row.kind in ("turn", "reply"))
         for turns in [[row for row in of_agent if row.kind == "turn"]]
     ]
-    tools = [
+    tools: list[ToolWork] = [
         {
             "name": name,
             "calls": _times(calls),
@@ -161,11 +191,13 @@ class WindowOfOwner(Window):
 router = strict_router("Watching", auth.user)
 admin_router = strict_router("Admin", auth.admin)
 Counts = Annotated[Statistics, of_app("statistics")]
-ANSWERS: Final[dict[int | str, dict[str, Any]]] = {200: wire.answer("Agents and tools, the busiest first.", EXAMPLE)}
+ANSWERS: Final[Answers] = {200: wire.answer("Agents and tools, the busiest first.", EXAMPLE)}
 
 
 @router.get("/v1/statistics", responses=ANSWERS)
-async def get_statistics(caller: auth.User, counts: Counts, asked: Annotated[Window, Query()]) -> Response:
+async def get_statistics(
+    caller: auth.User, counts: Counts, asked: Annotated[Window, Query()]
+) -> wire.Json[ShownStatistics]:
     """How often your agents and their tools worked, succeeded and failed, and how long they took.
 
     A turn lasts from its start to its end, waits included; a call that needs approval from its approval on. Counts are
@@ -175,12 +207,12 @@ async def get_statistics(caller: auth.User, counts: Counts, asked: Annotated[Win
 
 
 @admin_router.get("/admin/statistics", responses=ANSWERS)
-async def get_all_statistics(counts: Counts, asked: Annotated[WindowOfOwner, Query()]) -> Response:
+async def get_all_statistics(counts: Counts, asked: Annotated[WindowOfOwner, Query()]) -> wire.Json[ShownStatistics]:
     """As `/v1/statistics`, over all owners or of one."""
     return await _answer(counts, asked, asked.owner)
 
 
-async def _answer(counts: Statistics, asked: Window, owner: str | None) -> Response:
+async def _answer(counts: Statistics, asked: Window, owner: str | None) -> wire.Json[ShownStatistics]:
     window = WINDOWS[asked.window]
     rows = await counts.rows(window, owner)
     return wire.Json({"since": statistics.slice_of(clock.now() - window), **summary(rows)})

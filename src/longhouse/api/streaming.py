@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import structlog
@@ -21,6 +21,15 @@ HEARTBEAT: Final = b": keep-alive\n\n"
 HEARTBEAT_EVERY: Final = 15.0
 DONE: Final = b"data: [DONE]\n\n"
 
+Name = TypeVar("Name")
+Data = TypeVar("Data")
+Sent = TypeVar("Sent")
+
+
+class Event(Generic[Name, Data]):
+    """Says of a stream, for the OpenAPI document, that it sends events of this name with such data. A name is a
+    literal, or a union of the types after which events are named; None: they have no name."""
+
 
 def data(value: Any) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
@@ -32,8 +41,10 @@ def named(event: str, value: Any, event_id: int | str | None = None) -> bytes:
     return head + b"event: " + event.encode() + b"\n" + data(value)
 
 
-class EventStream(Response):
-    """Writes each piece as it comes, and closes its source as soon as the client disconnects."""
+class EventStream(Response, Generic[Sent]):
+    """Writes each piece as it comes, and closes its source as soon as the client disconnects.
+
+    A route says what is sent: events, or for other media types the lines."""
 
     media_type = "text/event-stream"
 
@@ -82,7 +93,7 @@ class EventStream(Response):
             yield self.error(errors.error_for(error, session))
 
 
-class ChatStream(EventStream):
+class ChatStream(EventStream[Sent]):
     """The same for clients of OpenAI's protocol, which has no event names."""
 
     def error(self, error: CallerError) -> bytes:

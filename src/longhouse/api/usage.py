@@ -1,12 +1,12 @@
 """What keys and owners have used, on which days and of which models, and what that cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, date, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
-from fastapi import Query, Response
+from fastapi import Query
 from pydantic import Field
 
 from longhouse import clock
@@ -66,6 +66,64 @@ class Prices:
         return float(sum(found, Decimal(0)).quantize(DIGITS)) if found else None
 
 
+class Tokens(TypedDict):
+    replies: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cost: float | None
+    """None: no price of these models is known."""
+
+
+class CountedUsage(Tokens):
+    turns: int
+
+
+class UsageOfKey(CountedUsage):
+    key: str
+    name: str
+    owner: str
+
+
+class UsageOfModel(Tokens):
+    model: str
+
+
+class UsageOfDay(CountedUsage):
+    day: date
+
+
+class UsageOfOwner(CountedUsage):
+    owner: str
+
+
+class UsageSummary(TypedDict):
+    since: date
+    until: date
+    currency: str
+    total: CountedUsage
+    keys: list[UsageOfKey]
+    models: list[UsageOfModel]
+    days: list[UsageOfDay]
+    unpriced: list[str]
+
+
+class ShownBudget(TypedDict):
+    budget: str
+    limit: int
+    used: int
+    full_at: datetime
+
+
+class OwnUsage(UsageSummary):
+    budgets: list[ShownBudget]
+
+
+class AllUsage(UsageSummary):
+    owners: list[UsageOfOwner]
+
+
 class Days(wire.StrictModel):
     since: Omittable[date] = Field(None, description="From this day of UTC on; else since the first of this month")
     until: Omittable[date] = Field(None, description="Up to this day of UTC, which is included; else up to today")
@@ -90,13 +148,15 @@ Priced = Annotated[Prices, of_app("prices")]
     "/v1/usage",
     responses={200: wire.answer("By key, model and day.", {**EXAMPLE, "budgets": BUDGETS})},
 )
-async def get_usage(caller: auth.User, db: Store, prices: Priced, asked: Annotated[Days, Query()]) -> Response:
+async def get_usage(
+    caller: auth.User, db: Store, prices: Priced, asked: Annotated[Days, Query()]
+) -> wire.Json[OwnUsage]:
     """What your owner's keys have used: turns, replies of models and tokens, by key, model and day of UTC; and what is
     left of the budgets of the key that you ask with. Sub-agents count for the key of the turn that they work for."""
     since, until = asked.span
     rows = await usage.found(db, since=since, until=until, owner=caller.owner)
     used = await budgets.used(db, [caller.key]) if caller.budgets else {}
-    told = [
+    told: list[ShownBudget] = [
         {"budget": name, "limit": limit, "used": used[caller.key][name], "full_at": budgets.full_at(name)}
         for name, limit in caller.budgets.items()
     ]
@@ -106,7 +166,7 @@ async def get_usage(caller: auth.User, db: Store, prices: Priced, asked: Annotat
 @admin_router.get(
     "/admin/usage", responses={200: wire.answer("By owner, key, model and day.", {**EXAMPLE, "owners": OWNERS})}
 )
-async def get_all_usage(db: Store, prices: Priced, asked: Annotated[DaysOfAll, Query()]) -> Response:
+async def get_all_usage(db: Store, prices: Priced, asked: Annotated[DaysOfAll, Query()]) -> wire.Json[AllUsage]:
     """As `/v1/usage`, over all owners, of one owner or of one key."""
     since, until = asked.span
     rows = await usage.found(db, since=since, until=until, owner=asked.owner, key=asked.key)
@@ -123,7 +183,7 @@ def span(since: date | None, until: date | None) -> tuple[date, date]:
     return since, until
 
 
-def summary(rows: Sequence[UsedOnDay], since: date, until: date, prices: Prices) -> dict[str, Any]:
+def summary(rows: Sequence[UsedOnDay], since: date, until: date, prices: Prices) -> UsageSummary:
     """These rows by key, model and day; those with most tokens first, and days in their order."""
     by_key = _grouped(rows, lambda row: (row.key_id, row.key_name, row.owner), prices)
     by_model = _grouped(
@@ -139,34 +199,51 @@ def summary(rows: Sequence[UsedOnDay], since: date, until: date, prices: Prices)
             {"key": key, "name": _name(key, name), "owner": owner, **one}
             for (key, name, owner), one in _busiest(by_key)
         ],
-        "models": [
-            {"model": model, **{name: value for name, value in one.items() if name != "turns"}}
-            for model, one in _busiest(by_model)
-        ],
+        "models": [{"model": model, **_tokens(one)} for model, one in _busiest(by_model)],
         "days": [{"day": day, **one} for day, one in sorted(by_day.items())],
         "unpriced": sorted({row.model for row in rows if row.used.total_tokens} - prices.of_models.keys()),
     }
 
 
-def owners(rows: Sequence[UsedOnDay], prices: Prices) -> list[dict[str, Any]]:
+def _tokens(counted: CountedUsage) -> Tokens:
+    """Without the turns: one may have replies of several models."""
+    return {
+        "replies": counted["replies"],
+        "prompt_tokens": counted["prompt_tokens"],
+        "cached_tokens": counted["cached_tokens"],
+        "completion_tokens": counted["completion_tokens"],
+        "total_tokens": counted["total_tokens"],
+        "cost": counted["cost"],
+    }
+
+
+def owners(rows: Sequence[UsedOnDay], prices: Prices) -> list[UsageOfOwner]:
     return [{"owner": owner, **one} for owner, one in _busiest(_grouped(rows, lambda row: row.owner, prices))]
 
 
-def _grouped(rows: Iterable[UsedOnDay], by: Callable[[UsedOnDay], Any], prices: Prices) -> dict[Any, dict[str, Any]]:
+def _grouped(rows: Iterable[UsedOnDay], by: Callable[[UsedOnDay], Any], prices: Prices) -> dict[Any, CountedUsage]:
     groups: dict[Any, list[UsedOnDay]] = {}
     for row in rows:
         groups.setdefault(by(row), []).append(row)
     return {key: _counted(group, prices) for key, group in groups.items()}
 
 
-def _counted(rows: Sequence[UsedOnDay], prices: Prices) -> dict[str, Any]:
+def _counted(rows: Sequence[UsedOnDay], prices: Prices) -> CountedUsage:
     total = Used()
     for row in rows:
         total.add(row.used)
-    return {**asdict(total), "cost": prices.cost(rows)}
+    return {
+        "turns": total.turns,
+        "replies": total.replies,
+        "prompt_tokens": total.prompt_tokens,
+        "cached_tokens": total.cached_tokens,
+        "completion_tokens": total.completion_tokens,
+        "total_tokens": total.total_tokens,
+        "cost": prices.cost(rows),
+    }
 
 
-def _busiest(groups: Mapping[Any, dict[str, Any]]) -> list[tuple[Any, dict[str, Any]]]:
+def _busiest(groups: Mapping[Any, CountedUsage]) -> list[tuple[Any, CountedUsage]]:
     return sorted(groups.items(), key=lambda item: (-item[1]["total_tokens"], item[0]))
 
 

@@ -3,7 +3,8 @@
 import base64
 import json
 import re
-from typing import Annotated, Any, Final, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 import pydantic
@@ -30,6 +31,7 @@ _TAGS: Final = ("text", "image_url", "refusal")
 _WORDS: Final = {"model_attributes_type": "It should be an object"}
 
 Item = TypeVar("Item")
+Body_co = TypeVar("Body_co", covariant=True)
 
 
 class _Lenient(pydantic.BaseModel):
@@ -315,29 +317,55 @@ def example(**body: Any) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": {"example": body}}}}
 
 
-def answer(description: str, example: Any) -> dict[str, Any]:
-    """A response for the OpenAPI document."""
-    return {"description": description, "content": {"application/json": {"example": example}}}
+def answer(description: str, example: Any = None, kind: Any = None) -> dict[str, Any]:
+    """What the OpenAPI document says of a response besides its schema; `kind`: its type, where the route names none."""
+    return {"description": description, "example": example, "kind": kind}
 
 
-class Json(Response):
-    """A JSON response, encoded by msgspec."""
+class Json(Response, Generic[Body_co]):
+    """A JSON response, encoded by msgspec. A route says of what: the OpenAPI document has the schema of that type."""
 
     media_type = "application/json"
+
+    def __init__(self, content: Body_co, status_code: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(content, status_code, headers)
 
     def render(self, content: Any) -> bytes:
         return msgspec.json.encode(content)
 
 
-def envelope(message: str, *, kind: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+class NoContent(Response):
+    """A response without a body."""
+
+    def __init__(self) -> None:
+        super().__init__(status_code=204)
+
+
+class ErrorDetail(TypedDict):
+    message: str
+    """One sentence that says what to do."""
+    type: str
+    param: str | None
+    """The field or the parameter that is meant."""
+    code: str | None
+    """What programs tell errors apart by."""
+
+
+class Envelope(TypedDict):
+    """What every error looks like, in a response and in a stream."""
+
+    error: ErrorDetail
+
+
+def envelope(message: str, *, kind: str, code: str | None = None, param: str | None = None) -> Envelope:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def envelope_of(error: CallerError) -> dict[str, Any]:
+def envelope_of(error: CallerError) -> Envelope:
     return envelope(str(error), kind=error.kind, code=error.code, param=error.param)
 
 
-def error_response(error: CallerError) -> Json:
+def error_response(error: CallerError) -> Json[Envelope]:
     # SDKs retry by themselves: they must not resend a request that was committed before an internal error.
     never = {"x-should-retry": "false"}
     headers = {401: {"www-authenticate": "Bearer"}, 409: never, 500: never}.get(error.status, {}).copy()

@@ -1,13 +1,13 @@
 """Security overlays: operators' decisions over the descriptors of single tools: risk, limits, approval, on or off."""
 
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypedDict
 
 import msgspec
 import pydantic
 import structlog
 
+from longhouse.agents.tool import RiskLevel
 from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
 from longhouse.catalog import drafts
 from longhouse.errors import CallerError
@@ -31,7 +31,33 @@ def shown(entry: Overlaid | None) -> dict[str, Any] | None:
     return {**set_fields(entry.overlay), "changed_by": entry.changed_by, "changed_at": entry.changed_at}
 
 
-async def policy_of(catalog: Catalog, tool: Version) -> dict[str, Any]:
+class AllowedUse(TypedDict):
+    templates: Sequence[str] | None
+    sub_agents: bool
+
+
+class CallLimits(TypedDict):
+    per_minute: int | None
+
+
+class HeldPolicy(TypedDict):
+    risk_level: RiskLevel
+    allow: AllowedUse
+    rate_limits: CallLimits
+    needs_approval: bool
+    enabled: bool
+
+
+class PolicyOfTool(TypedDict):
+    """What holds for a tool, and whose word it is."""
+
+    name: str
+    described: HeldPolicy
+    overlay: dict[str, Any] | None
+    effective: HeldPolicy
+
+
+async def policy_of(catalog: Catalog, tool: Version) -> PolicyOfTool:
     """The policy in the tool's descriptor, the operator's overlay, and the effective policy.
 
     `tool` is the active version, or the latest.
@@ -41,21 +67,29 @@ async def policy_of(catalog: Catalog, tool: Version) -> dict[str, Any]:
     overlay = entry.overlay if entry else SecurityOverlay()
     policy = msgspec.convert(tool.descriptor.get("security_policy") or {}, SecurityPolicy)
     needs_approval = bool(tool.descriptor.get("needs_approval"))
-    described = {**asdict(policy), "needs_approval": needs_approval, "enabled": True}
-    effective = {
-        **asdict(overlay.policy(policy)),
-        "needs_approval": needs_approval or overlay.needs_approval,
-        "enabled": overlay.enabled,
-    }
+    described = _held(policy, needs_approval=needs_approval, enabled=True)
+    effective = _held(
+        overlay.policy(policy),
+        needs_approval=needs_approval or overlay.needs_approval,
+        enabled=overlay.enabled,
+    )
     return {"name": tool.name, "described": described, "overlay": shown(entry), "effective": effective}
 
 
-async def decide(
-    catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str
-) -> dict[str, Any]:
+def _held(policy: SecurityPolicy, *, needs_approval: bool, enabled: bool) -> HeldPolicy:
+    return {
+        "risk_level": policy.risk_level,
+        "allow": {"templates": policy.allow.templates, "sub_agents": policy.allow.sub_agents},
+        "rate_limits": {"per_minute": policy.rate_limits.per_minute},
+        "needs_approval": needs_approval,
+        "enabled": enabled,
+    }
+
+
+async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str) -> PolicyOfTool:
     """Replaces a tool's overlay by what `change` makes of the present one. It applies at once and is logged."""
 
-    async def attempt() -> dict[str, Any]:
+    async def attempt() -> PolicyOfTool:
         await catalog.overlays.refresh()
         seen = catalog.overlays.entry(tool.name)
         overlay = _parsed(change(set_fields(seen.overlay) if seen else {}))

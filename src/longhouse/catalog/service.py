@@ -1,7 +1,7 @@
 """The catalog operations on tools or templates: publish, patch, activate, roll back, deactivate."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from longhouse.agents.naming import is_possible_name
 from longhouse.catalog import security
@@ -11,6 +11,13 @@ from longhouse.errors import CallerError
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Published, retry_on_change
 from longhouse.store.catalog.repository import CatalogEntry, Kind, Version, VersionRepository
+
+
+class PlacedVersion(TypedDict):
+    name: str
+    version: int
+    is_active: bool
+    warnings: NotRequired[Sequence[str]]
 
 
 class CatalogService:
@@ -78,19 +85,19 @@ class CatalogService:
         overlays = {name: security.shown(self._overlays.entry(name)) for name in names}
         return {name: {"security_overlay": one} for name, one in overlays.items() if one}
 
-    async def activate(self, name: str, version: int) -> dict[str, Any]:
+    async def activate(self, name: str, version: int) -> PlacedVersion:
         await self.version(name, version)
         await self.repository.activate(name, version)
         return {"name": name, "version": version, "is_active": True}
 
-    async def roll_back(self, name: str) -> dict[str, Any]:
+    async def roll_back(self, name: str) -> PlacedVersion:
         await self.named(name)
         version = await self.repository.roll_back(name)
         if version is None:
             raise CallerError("No other version was active before this one.", status=409, code="no_way_back")
         return {"name": name, "version": version, "is_active": True}
 
-    async def deactivate(self, name: str, *, retire: bool = False) -> dict[str, Any]:
+    async def deactivate(self, name: str, *, retire: bool = False) -> PlacedVersion:
         found = await self.named(name)
         if not await self.repository.deactivate(name, retire=retire):
             raise self._missing(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -230,10 +230,10 @@ def _unique(files: Sequence[_File]) -> tuple[list[_File], list[str]]:
     return [_File(path, reg_id) for reg_id, paths in named.items() if len(paths) == 1 for path in paths], problems
 
 
-def _lines(items: Sequence[dict[str, Any]], depth: int = 0) -> Iterator[tuple[int, str]]:
+def _lines(items: Sequence[outline.OutlineEntry], depth: int = 0) -> Iterator[tuple[int, str]]:
     """The entries of a table of contents, with their depth."""
     for item in items:
-        title = str(item["title"])
+        title = item["title"]
         number = "" if title.startswith(item["section_number"]) else f"{item['section_number']} "
         yield depth, _columns(f"{number}{title}", f"P{item['page']}")
         yield from _lines(item["children"], depth + 1)

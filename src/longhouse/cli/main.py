@@ -132,9 +132,7 @@ def _read_env() -> None:
         try:
             importlib.import_module("dotenv").load_dotenv(".env", interpolate=False)
         except (OSError, UnicodeDecodeError):
-            raise SetupError(
-                "The file .env of this folder cannot be read: make it text in UTF-8, or move it."
-            ) from None
+            raise SetupError("The file .env of this folder cannot be read: make it UTF-8 text, or move it.") from None
 
 
 cli = typer.Typer(cls=Commands, help="A server for AI agents that live long and forget nothing.", no_args_is_help=True)

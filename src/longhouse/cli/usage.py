@@ -39,7 +39,7 @@ async def show_usage(
         raise SetupError(str(error)) from None
     async with open_store(settings, create=False) as (db, _):
         rows = await usage.found(db, since=first, until=last, owner=owner, key=key)
-    found = {**told.summary(rows, first, last, prices), "owners": told.owners(rows, prices)}
+    found: dict[str, Any] = {**told.summary(rows, first, last, prices), "owners": told.owners(rows, prices)}
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
         return

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 import structlog
@@ -53,7 +53,17 @@ class LogFolder:
             log.warning("agent_log_write_failed", message=message, session=session.id, error=str(error))
 
 
-async def log_of(db: Database, catalog: Catalog, session: Session) -> dict[str, Any]:
+class AgentLog(TypedDict):
+    """The log of SGR-Agent Core; the fields of an entry depend on its `step_type`."""
+
+    id: str
+    model_config: dict[str, Any]
+    task: str | None
+    toolkit: list[str]
+    log: list[dict[str, Any]]
+
+
+async def log_of(db: Database, catalog: Catalog, session: Session) -> AgentLog:
     turn = session.turn
     template = await catalog.templates.find(session.agent, turn.version if turn else session.version)
     recorded: list[Recorded] = []
@@ -82,7 +92,7 @@ def _write(folder: Path, name: str, content: bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template | None) -> dict[str, Any]:
+def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template | None) -> AgentLog:
     """The log of a whole session; `template` is that of its last turn, None if it no longer exists."""
     writer = _Writer()
     entries = [entry for record in recorded for entry in writer.write(record)]
@@ -90,7 +100,8 @@ def agent_log(session_id: str, recorded: Iterable[Recorded], template: Template 
     if template:
         # Keys are no part of a template, and the proxy is left out.
         policy = template.llm_policy
-        model_config = {"model": policy.model, "max_tokens": policy.max_tokens, "temperature": policy.temperature}
+        model = writer.model or policy.model
+        model_config = {"model": model, "max_tokens": policy.max_tokens, "temperature": policy.temperature}
     toolkit = list(template.tool_policy.named) if template else []
     return {"id": session_id, "model_config": model_config, "task": writer.task, "toolkit": toolkit, "log": entries}
 
@@ -101,6 +112,8 @@ class _Writer:
     def __init__(self) -> None:
         self.task: str | None = None
         """The first task; later ones are entries of the log."""
+        self.model = ""
+        """The model that gave the last reply, as it named itself."""
         self._step = 0
         self._has_thought = False
         self._prompts: dict[int, events.Prompted] = {}
@@ -140,6 +153,7 @@ class _Writer:
 
     def _reply(self, event: events.Replied, at: datetime) -> Iterator[dict[str, Any]]:
         # An action belongs to the step of the reasoning before it.
+        self.model = event.model or self.model
         self._step += 0 if event.phase == "action" and self._has_thought else 1
         self._has_thought = event.phase == "reasoning"
         if event.thought:

@@ -4,12 +4,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import ClassVar, Final, Self, TypeVar
 
 import asyncpg
 import structlog
 
 from longhouse import background
+from longhouse.clock import now
 from longhouse.errors import UnknownShape
 from longhouse.journal.events import Side
 from longhouse.store import erasure, projections
@@ -40,6 +42,8 @@ class Projector(ABC):
     """Errors which mean that the target is unreachable."""
     sides: ClassVar[Sequence[Side]] = ("root", "sub")
     """The sessions that are projected, by their side."""
+    recent: ClassVar[timedelta | None] = None
+    """Sessions without events in this time are left alone, projected or not; None: all are projected."""
     linger: ClassVar[float] = 0.0
     """Seconds between a hint and its projection: what is appended meanwhile is projected in the same batch."""
 
@@ -154,7 +158,13 @@ class Projector(ABC):
         if not self._after:
             self._epoch, self._swept_for = await self.epoch(), 0.0
         page = await projections.behind(
-            self._db, self.name, sides=self.sides, epoch=self._epoch, after=self._after, limit=PAGE
+            self._db,
+            self.name,
+            sides=self.sides,
+            epoch=self._epoch,
+            after=self._after,
+            limit=PAGE,
+            since=now() - self.recent if self.recent else None,
         )
         self._swept_for += clock() - began
         self.behind = len(page)

@@ -195,6 +195,8 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     """Names of the agents whose histories the client sent; sub-agents get the names, the root session the histories."""
     ephemeral: str = ""
     """The label prefix of these sub-agents."""
+    traceparent: str = ""
+    """The trace context of the client's request (W3C), if it had one; prompts of agents repeat it."""
     aside: bool = False
     """Sent while calls of the running turn waited for a decision: the agent reads it together with their outcomes."""
 

@@ -444,6 +444,15 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         return State.WAITING_FOR_AGENT
 
 
+def ended_turn(before: Session, after: Session) -> Turn | None:
+    """The turn that has ended between `before` and `after`, if there is one."""
+    turn = after.turn
+    if turn is None or not turn.ended:
+        return None
+    was_over = before.turn is not None and before.turn.prompt == turn.prompt and before.turn.ended
+    return None if was_over else turn
+
+
 def is_same_user(owner: str, known: str | None, user: str | None) -> bool:
     """Whether the user of a request is the one of its session. None: the same; who is not named is the owner."""
     return user is None or (user.strip() or owner) == ((known or "").strip() or owner)

@@ -44,6 +44,7 @@ class TimelineStep:
     replied: events.Replied
     began_at: datetime
     ended_at: datetime
+    worker: str = ""
     uses: list[TimelineUse] = field(default_factory=list)
     retries: list[TimelineRetry] = field(default_factory=list)
 
@@ -134,7 +135,7 @@ class Timeline:
             case events.Started():
                 self._start(event, record)
             case events.Replied() if turn:
-                self._reply(turn, event, at)
+                self._reply(turn, event, record)
             case events.Spent() if turn and event.title is None:
                 self._retries.append(TimelineRetry(at, event.reason))
             case events.Called() if turn and turn.steps:
@@ -159,7 +160,8 @@ class Timeline:
         self.queue.pop(event.prompt, None)
         self._retries = []
 
-    def _reply(self, turn: TimelineTurn, event: events.Replied, at: datetime) -> None:
+    def _reply(self, turn: TimelineTurn, event: events.Replied, record: Recorded) -> None:
+        at = record.at
         number = self.steps_before + sum(len(one.steps) for one in self.turns) + 1
         began, retries = self._before or at, self._retries
         if event.troubled_at:
@@ -170,7 +172,7 @@ class Timeline:
                     "the model call failed" if event.attempts == 1 else f"the model call failed {event.attempts} times"
                 )
                 retries = [TimelineRetry(event.troubled_at, words)]
-        turn.steps.append(TimelineStep(number, event, began, at, retries=retries))
+        turn.steps.append(TimelineStep(number, event, began, at, record.worker, retries=retries))
         self._retries = []
 
     def _note_worker(self, turn: TimelineTurn, record: Recorded) -> None:

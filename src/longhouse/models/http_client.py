@@ -19,6 +19,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from longhouse import tracing
 from longhouse.egress import ANYWHERE, SOCKS_PORT, Egress, EgressRefused, EgressResolver, Lookup, look_up
 from longhouse.errors import SetupError
 from longhouse.models import socks
@@ -155,7 +156,11 @@ class Endpoint:
         data = io.BytesIO(body)
         try:
             async with self.http.post(
-                self.url, data=data, headers=self.headers, allow_redirects=False, trace_request_ctx=trace
+                self.url,
+                data=data,
+                headers={**self.headers, **tracing.sent()},
+                allow_redirects=False,
+                trace_request_ctx=trace,
             ) as response:
                 if not 200 <= response.status < 300:
                     raise StatusFailure(response, await _error_body(response), self.redaction)

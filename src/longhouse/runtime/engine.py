@@ -2,8 +2,9 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, get_args
@@ -11,7 +12,8 @@ from typing import Any, Final, get_args
 import structlog
 from msgspec.structs import replace
 
-from longhouse import clock
+from longhouse import clock, tracing
+from longhouse.activity import Activity
 from longhouse.agents import rules, window
 from longhouse.agents.delegation import capped_by_caller, narrowed
 from longhouse.agents.template import Template
@@ -40,6 +42,7 @@ from longhouse.store.delegation import results
 from longhouse.store.leases import Lease
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
+from longhouse.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -80,6 +83,9 @@ class Engine:
     """Whether the ledger collects interactions at all."""
     external: ExternalNotes | None = None
     """Finds what was told to an agent from outside before its session began."""
+    activity: Activity = field(default_factory=Activity)
+    tracing: Tracing | None = None
+    """None: requests to models and tools carry no trace context."""
     stopping: bool = False
     last_beats: dict[str, datetime] = field(default_factory=dict)
     """Other worker -> its last heartbeat that was seen."""
@@ -93,7 +99,8 @@ class Engine:
         delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
         self.prober = Prober(self.db, self.toolbox)
         self.recorder = Recorder(self.db, self.bus, delegates, self.worker, self.prober.able)
-        self.tool_runner = ToolRunner(self.db, Inbox(self.db, self.bus), self.toolbox, self.recorder, self.memory)
+        inbox = Inbox(self.db, self.bus)
+        self.tool_runner = ToolRunner(self.db, inbox, self.toolbox, self.recorder, self.memory, tracing=self.tracing)
 
     async def advance(self, lease: Lease) -> Session:
         """Advances one session until it rests, waits for its provider, or the worker shuts down."""
@@ -243,7 +250,9 @@ class Engine:
         if template is not None and not (run.spent or "").startswith("tokens"):
             with suppress(SetupError):  # a model that is not set up any more gives no title
                 async with self.pool.acquired(template, session.id) as instance:
+                    began = time.monotonic()
                     spent = await self._unless_prompted(run, titles.titled(turn, template, instance.model))
+                    self._count(session, time.monotonic() - began, spent.usage)
         if spent is not titles.NONE or not run.session.can_move:
             await self.recorder.record(run, [spent])
 
@@ -353,8 +362,12 @@ class Engine:
         text, recalled = await self.memory.text_for(session, turn, template)
         shown = replace(session, recall=text) if text else session
         request = instance.strategy.propose(shown, template, offered)
+        began = time.monotonic()
         try:
-            if summary := await condensed(session, template, instance.model, request.body):
+            with self._sending(session, turn):
+                summary = await condensed(session, template, instance.model, request.body)
+            if summary:
+                self._count(session, time.monotonic() - began, summary.usage)
                 await self.recorder.record(run, [summary])
                 return
             handler = ReplyHandler(
@@ -368,21 +381,40 @@ class Engine:
                 recalled=recalled,
             )
             # An answer that may be sent back is not streamed: it could not be withdrawn from the client.
-            reply = await listen(
-                self.db,
-                self.bus,
-                instance.model,
-                request,
-                session=session,
-                fence=run.lease.fence,
-                shows_answer=not handler.must_delegate_first,
-            )
+            with self._sending(session, turn):
+                reply = await listen(
+                    self.db,
+                    self.bus,
+                    instance.model,
+                    request,
+                    session=session,
+                    fence=run.lease.fence,
+                    shows_answer=not handler.must_delegate_first,
+                )
+            took = time.monotonic() - began
             new = await handler.read(instance.strategy, reply)
         except ProviderError as error:
+            self._count(session, time.monotonic() - began, error.usage, failed=True)
             await self._retry_later(run, turn, error)
             return
+        self._count(session, took, reply.usage)
         await self.recorder.record(run, [_after_retries(run, event) for event in new])
         _log_left_out(session, offered, chosen.selection)
+
+    def _sending(self, session: Session, turn: Turn) -> AbstractContextManager[None]:
+        """Requests to the model carry the span of this step's call."""
+        if self.tracing is None:
+            return nullcontext()
+        span = tracing.chat_span(session.id, turn.prompt, len(session.steps))
+        return self.tracing.sending(turn.prompted.traceparent, turn.trace, span)
+
+    def _count(self, session: Session, seconds: float, usage: events.Usage | None, *, failed: bool = False) -> None:
+        calls, usage = self.activity.model(session.agent, session.owner), usage or events.Usage()
+        calls.add(seconds)
+        calls.errors += failed
+        calls.read += usage.prompt_tokens
+        calls.cached += usage.cached_tokens
+        calls.written += usage.completion_tokens
 
     async def _retry_later(self, run: Run, turn: Turn, error: ProviderError) -> None:
         """Puts the session to sleep until the next retry; past the retry limit, fails the turn with a message."""
@@ -400,6 +432,7 @@ class Engine:
             log.warning("model_call_failed", message=message, attempts=run.attempts + 1, **about)
             await self.recorder.record(run, [*spent, events.Failed(reason=error.public_message, code="provider_error")])
             return
+        self.activity.model(run.session.agent, run.session.owner).retries += 1
         message = "the model call failed and is retried later"
         log.info("model_call_retry", message=message, attempt=run.attempts + 1, **about)
         why = f"{error.public_message}; tried again in {max(1, round(pause))} s"

@@ -85,6 +85,8 @@ class Inbox:
                 self.bus.stop(ended, fence)
             for reached, head in stopped.appended:
                 self.bus.appended(reached, head)
+            for cancelled in stopped.ended:
+                self.bus.turn_ended(cancelled)
             session = stopped.top
         return session
 

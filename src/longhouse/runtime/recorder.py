@@ -13,7 +13,7 @@ from longhouse.agents.template import Template
 from longhouse.journal import events
 from longhouse.journal.events import Event
 from longhouse.journal.fold import extended
-from longhouse.journal.session import AGENT_FAILED, Session
+from longhouse.journal.session import AGENT_FAILED, Session, ended_turn
 from longhouse.runtime.bus.items import Facts, SubagentsChanged
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import DelegationPlanner
@@ -72,6 +72,8 @@ class Recorder:
             after, appended, reached = await self._write(run, before, new, at)
         except delegations.DelegationWritten:
             run.session = await journals.catch_up(self.db, before)
+            if ended_turn(before, run.session):
+                self.bus.turn_ended(run.session)
             return
         run.is_recording = False
         run.attempts, run.troubled_at = 0, None
@@ -84,6 +86,8 @@ class Recorder:
             run.session = await journals.catch_up(self.db, before)
         self.refused.update(rules.refusals(appended.recorded))
         self.bus.publish(run.session.id, Facts(appended.recorded))
+        if ended_turn(before, after):
+            self.bus.turn_ended(after)
         if run.session.turn and (root := run.session.turn.prompted.root):
             self.bus.publish(root, SubagentsChanged())
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 from msgspec.structs import replace
 
-from longhouse import clock
+from longhouse import clock, tracing
 from longhouse.agents import rules
 from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
@@ -28,6 +28,7 @@ from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.outcomes import LOST
 from longhouse.tools.toolbox import Result, Toolbox
+from longhouse.tracing import Tracing
 
 log = structlog.get_logger()
 
@@ -57,6 +58,7 @@ class ToolRunner:
     """Runs tasks that must outlive a run that lost its lease: the report of a `once` call that it had started."""
     begun: set[tuple[str, str]] = field(default_factory=set)
     """(session, call) of `once` calls that this process has begun, until they are settled."""
+    tracing: Tracing | None = None
     from_memory: Counter[str] = field(default_factory=Counter)
     """Calls that were answered from memory, counted by tool."""
 
@@ -97,9 +99,10 @@ class ToolRunner:
         begin, scope = partial(self._begin, run, call), scope_of(run.session, turn, template.memory_policy)
         remember = self.memory.is_on(template)
         try:
-            result = await self.toolbox.perform(
-                call, run.session, turn, memory_scope=scope, remember=remember, begin=begin
-            )
+            with self._sending(run.session, turn, call):
+                result = await self.toolbox.perform(
+                    call, run.session, turn, memory_scope=scope, remember=remember, begin=begin
+                )
         except Withheld:
             return None
         if isinstance(result.outcome, Fault) and not result.doubt:
@@ -107,6 +110,12 @@ class ToolRunner:
             finishes = tool is not None and tool.finishes
             return Result(rules.explained(run.session, call.tool, call.arguments, result.outcome, finishes=finishes))
         return result
+
+    def _sending(self, session: Session, turn: Turn, call: Open) -> AbstractContextManager[None]:
+        """Requests that the tool makes carry the span of this call."""
+        if self.tracing is None:
+            return nullcontext()
+        return self.tracing.sending(turn.prompted.traceparent, turn.trace, tracing.call_span(session.id, call.call))
 
     def _begin(self, run: Run, call: Open) -> Fault | None:
         """The last check before an effect that must not happen twice."""

@@ -37,6 +37,8 @@ class Watchdog:
         """How often the loop was blocked."""
         self.seconds = 0.0
         """Total seconds blocked; while the loop is blocked, up to the last check."""
+        self.lag = 0.0
+        """Seconds by which the last tick came late."""
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -51,7 +53,8 @@ class Watchdog:
             self._over.set()
 
     async def _tick(self) -> None:
-        self._last_tick = time.monotonic()
+        now = time.monotonic()
+        self.lag, self._last_tick = max(0.0, now - self._last_tick - POLL_EVERY), now
 
     def _watch(self, thread: int) -> None:
         while not self._over.wait(POLL_EVERY):

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, get_args
 
+from longhouse.journal.session import Ended, State
 from longhouse.store import places
 from longhouse.store.database import Database
 
@@ -14,12 +15,9 @@ MOST_ASKING: Final = 10_000
 # A question of a session that waits for approval and has no deadline is none about an approval: a worker was lost, or a
 # result. LIMIT keeps the planner from reading all sessions.
 COUNTS: Final = """
-    SELECT w.workers, w.slots, (
-        SELECT count(*)::int FROM (
-            SELECT FROM sessions s
-            WHERE s.due AND (s.holder IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder)) LIMIT :most
-        ) due
-    ) AS without_worker, (
+    SELECT w.workers, w.slots, due.without_worker, due.oldest_runnable, (
+        SELECT count(*)::int FROM (SELECT FROM asking_sessions LIMIT :most) asking
+    ) AS asking, (
         SELECT count(*)::int FROM (
             SELECT id FROM asking_sessions WHERE due_by = '9999-12-31 00:00:00+00' LIMIT :most_asking
         ) a CROSS JOIN LATERAL (SELECT FROM sessions WHERE id = a.id AND state = 'WAITING_FOR_APPROVAL' LIMIT 1) s
@@ -27,8 +25,26 @@ COUNTS: Final = """
     FROM (
         SELECT count(*)::int AS workers, COALESCE(sum(slots), 0)::int AS slots
         FROM workers WHERE beat_at > now() - interval '10 seconds'
-    ) w
+    ) w, (
+        SELECT count(*)::int AS without_worker,
+               greatest(COALESCE(extract(epoch FROM now() - min(since)), 0), 0)::float8 AS oldest_runnable
+        FROM (
+            SELECT COALESCE(s.queued_at, s.updated_at) AS since FROM sessions s
+            WHERE s.due AND (s.holder IS NULL OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder)) LIMIT :most
+        ) runnable
+    ) due
 """
+STATES: Final = """
+    SELECT asked.state, (
+        SELECT count(*)::int FROM (
+            SELECT FROM sessions s
+            WHERE s.state = asked.state AND s.state <> 'COMPLETED' AND s.side <> 'external' AND s.capsule IS NULL
+            LIMIT :most
+        ) found
+    ) AS number
+    FROM unnest(:states::text[]) AS asked (state)
+"""
+OPEN_STATES: Final = tuple(state for state in State if state not in get_args(Ended))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +54,14 @@ class FleetCounts:
     """Sessions that these workers can advance at once."""
     without_worker: int
     """Sessions that could go on, and that no worker has taken."""
+    oldest_runnable: float
+    """Seconds that the first of them has waited; 0 if there are none."""
+    asking: int
+    """Sessions that rest because they ask a person something."""
     in_doubt: int
     """Sessions that wait for a person to say what became of a call, or whether a step is tried again."""
+    states: Mapping[str, int] = field(default_factory=dict)
+    """State -> sessions, of those that have not ended."""
     waiting_for_place: Mapping[str, int] = field(default_factory=dict)
     """Limit -> sessions."""
 
@@ -47,4 +69,9 @@ class FleetCounts:
 async def counts(db: Database) -> FleetCounts:
     row = await db.row(COUNTS, most=MOST_COUNTED, most_asking=MOST_ASKING)
     assert row is not None
-    return FleetCounts(**row, waiting_for_place=await places.waiting(db))
+    states = await db.rows(STATES, states=OPEN_STATES, most=MOST_COUNTED)
+    return FleetCounts(
+        **row,
+        states={one["state"]: one["number"] for one in states},
+        waiting_for_place=await places.waiting(db),
+    )

@@ -49,6 +49,7 @@ BEHIND: Final = f"""
     FROM sessions s LEFT JOIN projection_cursors c ON c.projection = :projection AND c.session_id = s.id
     WHERE s.id > :after AND s.side = ANY(:sides) AND (c.head IS NULL OR s.head > c.head OR c.epoch <> :epoch)
       AND (s.capsule IS NULL OR :projection = '{STAYS_HERE}')
+      AND (:since::timestamptz IS NULL OR s.updated_at > :since)
     ORDER BY s.id LIMIT :limit
 """
 ROWS: Final = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ANY(:ids) AND s.side = ANY(:sides)"
@@ -75,6 +76,20 @@ CLAIM: Final = """
 TIMES: Final = """
     SELECT session_id, seq, at FROM journal WHERE session_id = ANY(:ids) AND kind IN ('Started', 'Replied')
 """
+# A turn that is cancelled while it waits in the queue has not started.
+ENDED: Final = """
+    SELECT e.session_id, began.seq AS began, e.seq AS ended
+    FROM unnest(:ids::text[], :heads::bigint[]) AS asked (id, head)
+    LEFT JOIN projection_cursors c ON c.projection = :projection AND c.session_id = asked.id
+    JOIN journal e ON e.session_id = asked.id AND e.seq > COALESCE(c.head, 0) AND e.seq <= asked.head
+    CROSS JOIN LATERAL (
+        SELECT seq FROM journal
+        WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Started' AND trace_id = e.trace_id
+        ORDER BY seq DESC LIMIT 1
+    ) began
+    WHERE e.kind IN ('Finished', 'Failed', 'Cancelled') AND e.at > :since
+    ORDER BY e.session_id, e.seq
+"""
 IDENTITY: Final = "SELECT id::text FROM identity"
 MET: Final = """
     SELECT asked.nth
@@ -89,11 +104,30 @@ MET: Final = """
 
 
 async def behind(
-    db: Database, projection: str, *, sides: Sequence[Side], epoch: str, after: str, limit: int
+    db: Database,
+    projection: str,
+    *,
+    sides: Sequence[Side],
+    epoch: str,
+    after: str,
+    limit: int,
+    since: datetime | None = None,
 ) -> Sequence[ProjectionRow]:
-    """Sessions with new events since they were projected, or never projected; only ids greater than `after`."""
-    found = await db.rows(BEHIND, projection=projection, sides=sides, epoch=epoch, after=after, limit=limit)
+    """Sessions with new events since they were projected, or never projected; only ids greater than `after`. `since`:
+    none whose last event is older."""
+    found = await db.rows(
+        BEHIND, projection=projection, sides=sides, epoch=epoch, after=after, limit=limit, since=since
+    )
     return [ProjectionRow(*row) for row in found]
+
+
+async def ended_turns(
+    db: Database, projection: str, rows: Sequence[ProjectionRow], since: datetime
+) -> list[tuple[str, int, int]]:
+    """The turns of these sessions that have ended and are not projected: session, and the seq of start and end."""
+    ids, heads = [row.id for row in rows], [row.head for row in rows]
+    found = await db.rows(ENDED, projection=projection, ids=ids, heads=heads, since=since)
+    return [(row["session_id"], row["began"], row["ended"]) for row in found]
 
 
 async def rows(db: Database, ids: Sequence[str], *, sides: Sequence[Side] = get_args(Side)) -> Sequence[ProjectionRow]:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from longhouse.activity import Activity
 from longhouse.agents.tool import Remembers, Tool
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.journal.events import Fault, Outcome, Output
@@ -100,6 +102,7 @@ class Toolbox:
         own_services: Mapping[str, Services] | None = None,
         catalog: Catalog | None = None,
         binder: Binder = _binds_none,
+        activity: Activity | None = None,
     ) -> None:
         self._classes = {entrypoint_of(cls): cls for cls in classes}
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
@@ -113,6 +116,7 @@ class Toolbox:
         """Services of agents that have their own."""
         self.catalog = catalog
         self._binder = binder
+        self._activity = activity or Activity()
         self._execution = CallExecutor()
         self.sources: dict[str, Callable[[], ToolSource]] = {}
         """The servers that tools come from, by name."""
@@ -208,7 +212,10 @@ class Toolbox:
         known = session.memory.reads.get(reading.key) if reading else None
         if reading and known and known.revision == reading.revision:
             return Result(Output(content=known.content), by_memory=True)
+        began = time.monotonic()
         result = await self._run(call, session, turn, memory_scope=memory_scope, begin=begin)
+        took, failed = time.monotonic() - began, isinstance(result.outcome, Fault)
+        self._activity.tool_called(session.agent, session.owner, call.tool, took, failed=failed)
         return replace(result, reading=reading) if reading else result
 
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:

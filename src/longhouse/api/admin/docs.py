@@ -1,12 +1,17 @@
-"""Examples of requests and responses of the Admin API, for the OpenAPI document."""
+"""Examples of requests and responses of the Admin API, for the OpenAPI document, and the types of its catalog."""
 
-from typing import Annotated, Any, Final
+from dataclasses import fields
+from datetime import datetime
+from typing import Annotated, Any, Final, get_type_hints
 
+import pydantic
 from pydantic import Field
 
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.api import pagination, wire
+from longhouse.api.json_route import Answers
+from longhouse.api.pagination import Page
 from longhouse.catalog.drafts import MOST
 
 TOOL: Final[dict[str, Any]] = {
@@ -38,6 +43,34 @@ ONE_OR_MANY: Final[dict[str, Any]] = {
     "tool": ToolDescriptor | Annotated[list[ToolDescriptor], Field(max_length=MOST)],
     "template": Template | Annotated[list[Template], Field(max_length=MOST)],
 }
+
+
+def _shown_type(kind: str) -> Any:
+    """The type of a descriptor in a response: as it was published, with what the catalog knows of it."""
+    told = ONE[kind]
+    hints = get_type_hints(told, include_extras=True)
+    # What a release knew nothing of is in no row that it has written.
+    own: dict[str, Any] = {
+        one.name: (hints[one.name], None) for one in fields(told) if one.name not in ("name", "version")
+    }
+    added: dict[str, Any] = {
+        f"{kind}_id": (str, ...),
+        "name": (str, ...),
+        "version": (int, ...),
+        "is_active": (bool, ...),
+        "latest": (int, None),
+        "digest": (str, None),
+        "published_by": (str, None),
+        "published_at": (datetime, None),
+        "changed_at": (datetime, None),
+        "security_overlay": (dict[str, Any], None),
+    }
+    lazy = pydantic.ConfigDict(defer_build=True)  # nothing is ever validated with it
+    return pydantic.create_model(f"Shown{kind.capitalize()}", __config__=lazy, **own, **added)
+
+
+SHOWN: Final = {kind: _shown_type(kind) for kind in ONE}
+PAGES: Final[dict[str, Any]] = {kind: Page[shown] for kind, shown in SHOWN.items()}  # type: ignore[valid-type]
 EXAMPLES: Final = {"tool": TOOL, "template": TEMPLATE}
 PATCHES: Final[dict[str, Any]] = {"tool": {"timeout": 30.0}, "template": {"llm_policy": {"temperature": 0.0}}}
 
@@ -106,9 +139,9 @@ WORKER: Final[dict[str, Any]] = {
 }
 
 
-def listed(description: str, row: Any) -> dict[str, Any]:
-    """A page of rows like this one."""
-    return wire.answer(description, pagination.page([row]))
+def listed(description: str, row: Any, page: Any = None) -> dict[str, Any]:
+    """A page of rows like this one; `page`: its type, where the route names none."""
+    return wire.answer(description, pagination.page([row]), page)
 
 
 def error(description: str, message: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
@@ -134,10 +167,18 @@ def missing(kind: str) -> dict[int | str, dict[str, Any]]:
     return {404: error("There is none.", message, code=f"{kind}_not_found")}
 
 
-def named(kind: str, summary: str, description: str, example: Any = None) -> dict[str, Any]:
-    """The documentation of a route that names a tool or a template; without an example, it answers without a body."""
-    status, done = (200, wire.answer(description, example)) if example else (204, {"description": description})
-    return {"summary": summary.format(kind), "status_code": status, "responses": {status: done, **missing(kind)}}
+def named(
+    kind: str, summary: str, description: str, example: Any = None, answer: Any = None, *, errors: Answers | None = None
+) -> dict[str, Any]:
+    """The documentation of a route that names a tool or a template; without an example, it answers without a body.
+
+    `answer`: the type of its body, where that depends on the kind."""
+    done = {200 if example else 204: wire.answer(description, example, answer)}
+    return {
+        "summary": summary.format(kind),
+        "status_code": 200 if example else 204,
+        "responses": {**done, **missing(kind), **(errors or {})},
+    }
 
 
 def publishing(kind: str) -> dict[str, Any]:
@@ -151,7 +192,10 @@ def publishing(kind: str) -> dict[str, Any]:
             "Something is wrong; the message names every field.", f"Nothing is published. {wrong}", param="timeout"
         ),
         409: error(
-            "The name belongs to somebody else.", f"Nothing is published. {taken}", code="name_taken", param="name"
+            "The name belongs to somebody else, or others publish at the same time.",
+            f"Nothing is published. {taken}",
+            code="name_taken",
+            param="name",
         ),
     }
     return {"status_code": 201, "openapi_extra": wire.example(**EXAMPLES[kind]), "responses": responses}

@@ -1,11 +1,11 @@
 """API key routes: create, list without secrets, change, rotate, revoke."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import structlog
-from fastapi import Query, Response
+from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, StrictBool, StrictStr
 from pydantic_core import PydanticCustomError
 
@@ -14,6 +14,7 @@ from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.auth import Authenticator
 from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.pagination import Page
 from longhouse.errors import CallerError
 from longhouse.store import budgets, keys
 from longhouse.store.keys import Key, Role
@@ -80,6 +81,21 @@ class Rotation(wire.StrictModel):
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyWithSecret(Key):
+    key: str
+    """The secret, which is not shown again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedKey(Key):
+    limits: dict[str, int | None]
+    """Those that hold."""
+    used: dict[str, int]
+    """What counts against them now."""
+
+
+NO_STORE: Final = {"cache-control": "no-store"}
 LISTED: Final[dict[str, Any]] = {
     "id": "key_0123456789abcdef0123456789abcdef",
     "name": "the website",
@@ -135,15 +151,17 @@ TheAuthenticator = Annotated[Authenticator, of_app("authenticator")]
     openapi_extra=wire.example(name="the website", owner="shop", role="user", rate_limit=120),
     responses={201: wire.answer("The key; its secret is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
 )
-async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked: NewKey) -> Response:
+async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked: NewKey) -> wire.Json[KeyWithSecret]:
     """Creates a key, which acts for its owner; limits that are not given come from the settings."""
     made, secret = await keys.create(authenticator.db, **asked.model_dump())
     log.info("api_key_created", key=made.id, owner=made.owner, role=made.role, by=caller.key)
-    return wire.Json({**asdict(made), "key": secret}, status_code=201, headers={"cache-control": "no-store"})
+    return wire.Json(_with_secret(made, secret), status_code=201, headers=NO_STORE)
 
 
 @router.get("/admin/keys", responses={200: docs.listed("One page of keys.", COUNTED)})
-async def list_keys(authenticator: TheAuthenticator, asked: Annotated[pagination.Paged, Query()]) -> Response:
+async def list_keys(
+    authenticator: TheAuthenticator, asked: Annotated[pagination.Paged, Query()]
+) -> wire.Json[Page[CountedKey]]:
     """All keys, newest first, including revoked ones; `limit` (≤ 200), `before` (the `next` of the previous page).
 
     `limits` are those that hold; `used` is what counts against them now, in all processes. `last_used_at` is exact to
@@ -161,7 +179,9 @@ async def list_keys(authenticator: TheAuthenticator, asked: Annotated[pagination
     openapi_extra=wire.example(tokens_per_day=400_000),
     responses={200: wire.answer("The key as it is now.", LISTED)},
 )
-async def change_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: ChangedKey) -> Response:
+async def change_key(
+    caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: ChangedKey
+) -> wire.Json[Key]:
     """Changes name, limits, budgets, templates, `read_only` or expiry of a key; null takes a limit away. Sessions that
     wait for a budget which was raised go on."""
     changes = asked.model_dump(exclude_unset=True)
@@ -171,7 +191,7 @@ async def change_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id
     if key is None:
         raise wire.not_found("There is no such key, or it was revoked.", code="key_not_found")
     log.info("api_key_changed", key=key.id, owner=key.owner, by=caller.key, changed=sorted(changes))
-    return wire.Json(asdict(key))
+    return wire.Json(key)
 
 
 @router.post(
@@ -180,7 +200,7 @@ async def change_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id
 )
 async def rotate_key(
     caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: Annotated[Rotation, Query()]
-) -> Response:
+) -> wire.Json[KeyWithSecret]:
     """Gives a key a new secret. The old one stops to work at once, and browsers that it signed in are signed out; or it
     works for `overlap_seconds` more, and what was begun with it goes on to its end."""
     rotated = await authenticator.rotate(key_id, overlap=asked.overlap_seconds)
@@ -188,22 +208,23 @@ async def rotate_key(
         raise wire.not_found("There is no such key, or it was revoked.", code="key_not_found")
     key, secret = rotated
     log.info("api_key_rotated", key=key.id, owner=key.owner, by=caller.key, overlap=asked.overlap_seconds)
-    return wire.Json({**asdict(key), "key": secret}, headers={"cache-control": "no-store"})
+    return wire.Json(_with_secret(key, secret), headers=NO_STORE)
 
 
 @router.delete("/admin/keys/{key_id}", status_code=204)
-async def revoke_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id: str) -> Response:
+async def revoke_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id: str) -> wire.NoContent:
     """Revokes a key immediately and permanently; its open streams end with an error."""
     if not await authenticator.revoke(key_id):
         raise wire.not_found("There is no such key.", code="key_not_found")
     log.info("api_key_revoked", key=key_id, by=caller.key)
-    return Response(status_code=204)
+    return wire.NoContent()
 
 
-def _counted(authenticator: Authenticator, key: Key, used: dict[str, int]) -> dict[str, Any]:
-    return {
-        **asdict(key),
-        "last_used_at": authenticator.last_use_of(key),
-        "limits": {**asdict(authenticator.limits_of(key)), **{name: getattr(key, name) for name in budgets.NAMES}},
-        "used": used,
-    }
+def _with_secret(key: Key, secret: str) -> KeyWithSecret:
+    return KeyWithSecret(**asdict(key), key=secret)
+
+
+def _counted(authenticator: Authenticator, key: Key, used: dict[str, int]) -> CountedKey:
+    limits = {**asdict(authenticator.limits_of(key)), **{name: getattr(key, name) for name in budgets.NAMES}}
+    last = authenticator.last_use_of(key)
+    return CountedKey(**{**asdict(key), "last_used_at": last}, limits=limits, used=used)

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Final
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypedDict
 
-from fastapi import Response
 from pydantic import Field, SecretStr, StrictStr
 
 from longhouse.api import auth, wire
+from longhouse.api.admin.operations import Sentence, Tone
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.egress import ANYWHERE, LONGEST_URL, Egress
 from longhouse.errors import CallerError, ProviderError, SetupError
@@ -20,7 +20,7 @@ from longhouse.models.probe import ProbeFinding
 PROBE_WITHIN: Final = 90.0
 """Seconds for all requests of a probe."""
 ALLOW: Final = "; name it in LONGHOUSE_ALLOW_EGRESS, or run `longhouse probe` where the server runs"
-TONES: Final = {True: "good", False: "bad", None: "wait"}
+TONES: Final[dict[bool | None, Tone]] = {True: "good", False: "bad", None: "wait"}
 
 EXAMPLE: Final[dict[str, Any]] = {"base_url": "http://127.0.0.1:11434/v1", "model": "qwen3", "api_key": "sk-…"}
 FOUND: Final[dict[str, Any]] = {
@@ -46,6 +46,11 @@ class ConfiguredModel:
     hang: float = HANG
 
 
+class ProbeReport(TypedDict):
+    report: Sequence[ProbeFinding]
+    sentences: list[Sentence]
+
+
 class Probe(wire.StrictModel):
     base_url: Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_URL)]
     model: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = None
@@ -57,7 +62,9 @@ class Probe(wire.StrictModel):
     openapi_extra=wire.example(**EXAMPLE),
     responses={200: wire.answer("What the endpoint can.", FOUND)},
 )
-async def probe(caller: auth.Admin, asked: Probe, model: Annotated[ConfiguredModel, of_app("model")]) -> Response:
+async def probe(
+    caller: auth.Admin, asked: Probe, model: Annotated[ConfiguredModel, of_app("model")]
+) -> wire.Json[ProbeReport]:
     """Finds out what an endpoint supports, as `longhouse probe` does. The key is used for this alone.
 
     Without API keys the caller sits at this machine, and any address may be probed that could be configured; with them,
@@ -79,13 +86,13 @@ async def probe(caller: auth.Admin, asked: Probe, model: Annotated[ConfiguredMod
         raise _failed(f"The endpoint did not answer within {PROBE_WITHIN:g} s.") from None
     except (ProviderError, SetupError) as error:
         raise _failed(f"{error}") from None
-    return wire.Json({"report": [asdict(one) for one in findings], "sentences": _sentences(findings)})
+    return wire.Json({"report": findings, "sentences": _sentences(findings)})
 
 
-def _sentences(findings: Sequence[ProbeFinding]) -> list[dict[str, str]]:
-    found = [{"tone": TONES[one.holds], "text": f"{one.ability}: {one.why}."} for one in findings]
-    tone = "good" if all(one.holds for one in findings) else "wait"
-    return [*found, *({"tone": tone, "text": text} for text in probing.advice(findings))]
+def _sentences(findings: Sequence[ProbeFinding]) -> list[Sentence]:
+    found = [Sentence(TONES[one.holds], f"{one.ability}: {one.why}.") for one in findings]
+    tone: Tone = "good" if all(one.holds for one in findings) else "wait"
+    return [*found, *(Sentence(tone, text) for text in probing.advice(findings))]
 
 
 def _failed(message: str) -> CallerError:

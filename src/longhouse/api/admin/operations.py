@@ -3,17 +3,16 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Literal
-
-from fastapi import Response
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 import longhouse
 from longhouse import clock
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.pagination import Page
 from longhouse.api.statistics import Statistics
 from longhouse.store import leases, statistics
 from longhouse.store.database import Database
@@ -73,6 +72,83 @@ class Sentence:
     text: str
 
 
+class ShownWorker(TypedDict):
+    id: str
+    node: str
+    pid: int
+    slots: int
+    started_at: datetime
+    beat_at: datetime
+    is_alive: bool
+    sessions: int
+    version: str
+
+
+class HourOfTurns(TypedDict):
+    at: datetime
+    states: dict[str, int]
+
+
+class SaidAt(TypedDict):
+    at: datetime | None
+    text: str
+
+
+class AskedModel(TypedDict):
+    """What a model was asked in the last day."""
+
+    model: str
+    calls: int
+    errors: int
+    retries: int
+    p50_seconds: float | None
+    last_error: SaidAt | None
+
+
+class ConnectionPool(TypedDict):
+    size: int
+    idle: int
+
+
+class ShownPostgres(TypedDict):
+    bytes: int
+    growth_bytes_24h: int | None
+    connections: int
+    pool: ConnectionPool
+
+
+class ShownMirror(TypedDict):
+    enabled: bool
+    lag_seconds: float | None
+
+
+class McpServer(TypedDict):
+    name: str
+    is_connected: bool
+    trouble: str | None
+    tools: list[str]
+    last_words: list[SaidAt]
+
+
+class Looked(TypedDict):
+    version: str
+    workers: list[ShownWorker]
+    states: dict[str, int]
+    history: list[HourOfTurns]
+    runnable: int
+    oldest_runnable_seconds: float | None
+    models: list[AskedModel]
+    postgres: ShownPostgres
+    mirror: ShownMirror
+    mcp: list[McpServer]
+
+
+class ShownOperations(Looked):
+    """How the installation does."""
+
+    sentences: list[Sentence]
+
+
 class Operations:
     """Looks at the installation, at most every few seconds for all who ask."""
 
@@ -81,18 +157,18 @@ class Operations:
         self._counts = counts
         self._toolbox = toolbox
         self._is_mirrored = is_mirrored
-        self._found: dict[str, Any] = {}
+        self._found: ShownOperations | None = None
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
 
-    async def shown(self) -> dict[str, Any]:
+    async def shown(self) -> ShownOperations:
         async with self._looking:
             loop = asyncio.get_running_loop()
-            if loop.time() - self._looked_at >= LOOKED_EVERY:
+            if self._found is None or loop.time() - self._looked_at >= LOOKED_EVERY:
                 self._found, self._looked_at = await self._look(), loop.time()
             return self._found
 
-    async def _look(self) -> dict[str, Any]:
+    async def _look(self) -> ShownOperations:
         db, now = self._db, clock.now()
         workers = await leases.workers(db, before=None, limit=MOST_WORKERS)
         rows = await self._counts.rows()
@@ -102,7 +178,7 @@ class Operations:
         assert troubled is not None
         assert size is not None
         lag = await db.value(statistics.MIRROR_LAG) if self._is_mirrored else None
-        found = {
+        found: Looked = {
             "version": longhouse.__version__,
             "workers": [_worker(one) for one in workers],
             "states": dict(sorted((str(state), number) for state, number in await db.rows(statistics.STATES))),
@@ -119,16 +195,24 @@ class Operations:
             "mirror": {"enabled": self._is_mirrored, "lag_seconds": lag or 0.0 if self._is_mirrored else None},
             "mcp": servers(self._toolbox),
         }
-        told = sentences(found, workers, troubled["number"], troubled["seconds"])
-        return {**found, "sentences": [asdict(one) for one in told]}
+        return {**found, "sentences": [*sentences(found, workers, troubled["number"], troubled["seconds"])]}
 
 
-def _worker(one: WorkerRow) -> dict[str, Any]:
-    fields = asdict(one)
-    return {"id": fields.pop("worker_id"), **fields}
+def _worker(one: WorkerRow) -> ShownWorker:
+    return {
+        "id": one.worker_id,
+        "node": one.node,
+        "pid": one.pid,
+        "slots": one.slots,
+        "started_at": one.started_at,
+        "beat_at": one.beat_at,
+        "is_alive": one.is_alive,
+        "sessions": one.sessions,
+        "version": one.version,
+    }
 
 
-def history(rows: Sequence[Count], now: datetime) -> Iterator[dict[str, Any]]:
+def history(rows: Sequence[Count], now: datetime) -> Iterator[HourOfTurns]:
     """For each hour of the last day: turns by the state in which they ended, and questions to people as `ASKED`."""
     states: defaultdict[datetime, Counter[str]] = defaultdict(Counter)
     for row in rows:
@@ -141,10 +225,10 @@ def history(rows: Sequence[Count], now: datetime) -> Iterator[dict[str, Any]]:
         yield {"at": hour, "states": dict(states[hour])}
 
 
-def models(rows: Sequence[Count]) -> list[dict[str, Any]]:
+def models(rows: Sequence[Count]) -> list[AskedModel]:
     """What each model was asked in the last day, the busiest first."""
     replies, errors = _by_model(rows, "reply"), _by_model(rows, "error")
-    found = []
+    found: list[AskedModel] = []
     for model in sorted(replies.keys() | errors.keys()):
         asked, failed = replies[model], errors[model]
         last = max(failed, key=lambda row: row.last_at or row.slice, default=None)
@@ -169,13 +253,13 @@ def _by_model(rows: Sequence[Count], kind: statistics.Kind) -> defaultdict[str, 
     return found
 
 
-def servers(toolbox: Toolbox) -> list[dict[str, Any]]:
+def servers(toolbox: Toolbox) -> list[McpServer]:
     """The MCP servers of this process."""
     return [_server(one()) for _, one in sorted(toolbox.sources.items())]
 
 
-def _server(source: ToolSource) -> dict[str, Any]:
-    words = [{"at": at, "text": text} for at, text in source.last_words]
+def _server(source: ToolSource) -> McpServer:
+    words: list[SaidAt] = [{"at": at, "text": text} for at, text in source.last_words]
     return {
         "name": source.name,
         "is_connected": not source.trouble,
@@ -186,7 +270,7 @@ def _server(source: ToolSource) -> dict[str, Any]:
 
 
 def sentences(
-    found: dict[str, Any], workers: Sequence[WorkerRow], troubled: int, troubled_seconds: float | None
+    found: Looked, workers: Sequence[WorkerRow], troubled: int, troubled_seconds: float | None
 ) -> Iterator[Sentence]:
     """What an operator would want to be told, the bad news first."""
     told = [
@@ -220,7 +304,7 @@ def _of_workers(workers: Sequence[WorkerRow]) -> Iterator[Sentence]:
         yield Sentence("wait", f"Workers run different versions: {', '.join(versions)}. Finish the upgrade.")
 
 
-def _of_sessions(found: dict[str, Any]) -> Iterator[Sentence]:
+def _of_sessions(found: Looked) -> Iterator[Sentence]:
     oldest, number = found["oldest_runnable_seconds"], found["runnable"]
     if oldest is not None and oldest > LATE:
         yield Sentence(
@@ -243,7 +327,7 @@ def _of_sessions(found: dict[str, Any]) -> Iterator[Sentence]:
         yield Sentence("good", f"{_number(turns, 'turn')} ended in the last 24 hours; none failed.")
 
 
-def _of_models(found: dict[str, Any], troubled: int, seconds: float | None) -> Iterator[Sentence]:
+def _of_models(found: Looked, troubled: int, seconds: float | None) -> Iterator[Sentence]:
     if troubled:
         since = f", the first since {_span(seconds)}" if seconds else ""
         yield Sentence(
@@ -258,7 +342,7 @@ def _of_models(found: dict[str, Any], troubled: int, seconds: float | None) -> I
             yield Sentence("wait", f"{name} had to be asked again {times} in the last 24 hours; no turn failed of it.")
 
 
-def _of_postgres(postgres: dict[str, Any]) -> Iterator[Sentence]:
+def _of_postgres(postgres: ShownPostgres) -> Iterator[Sentence]:
     growth = postgres["growth_bytes_24h"]
     size = f"The database holds {_bytes(postgres['bytes'])}"
     if growth is None:
@@ -268,15 +352,15 @@ def _of_postgres(postgres: dict[str, Any]) -> Iterator[Sentence]:
         yield Sentence("good", f"{size}, {change}.")
 
 
-def _of_mirror(mirror: dict[str, Any]) -> Iterator[Sentence]:
-    if mirror["enabled"] and mirror["lag_seconds"] > BEHIND:
-        behind = _span(mirror["lag_seconds"])
+def _of_mirror(mirror: ShownMirror) -> Iterator[Sentence]:
+    if mirror["enabled"] and (mirror["lag_seconds"] or 0.0) > BEHIND:
+        behind = _span(mirror["lag_seconds"] or 0.0)
         yield Sentence("bad", f"The Redis mirror is {behind} behind. Nothing is lost: it catches up by itself.")
     elif mirror["enabled"]:
         yield Sentence("good", "The Redis mirror is up to date.")
 
 
-def _of_servers(found: Sequence[dict[str, Any]]) -> Iterator[Sentence]:
+def _of_servers(found: Sequence[McpServer]) -> Iterator[Sentence]:
     for one in found:
         if one["trouble"]:
             yield Sentence("bad", f"The MCP server {one['name']} cannot be reached: {one['trouble']}.")
@@ -306,13 +390,13 @@ router = strict_router("Admin", auth.admin)
 
 
 @router.get("/admin/operations", responses={200: wire.answer("How the installation does.", EXAMPLE)})
-async def get_operations(operations: Annotated[Operations, of_app("operations")]) -> Response:
+async def get_operations(operations: Annotated[Operations, of_app("operations")]) -> wire.Json[ShownOperations]:
     """Workers, sessions by state, what ended per hour, model endpoints, Postgres, the mirror; and sentences that say
     what matters of it. A few seconds old at most; `models`, `history` and `growth` are about the last 24 hours."""
     return wire.Json(await operations.shown())
 
 
 @router.get("/admin/mcp", responses={200: docs.listed("The MCP servers.", SERVER)})
-async def list_mcp_servers(toolbox: Annotated[Toolbox, of_app("toolbox")]) -> Response:
+async def list_mcp_servers(toolbox: Annotated[Toolbox, of_app("toolbox")]) -> wire.Json[Page[McpServer]]:
     """The MCP servers of the process that answers: whether they are connected, their tools, and their last lines."""
     return wire.Json(pagination.page(servers(toolbox)))

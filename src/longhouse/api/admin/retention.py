@@ -1,10 +1,9 @@
 """Routes of retention: after how many days sessions are erased, by owner and state."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
 import structlog
-from fastapi import Response
 from pydantic import Field
 
 from longhouse.api import auth, wire
@@ -37,6 +36,17 @@ class NewPolicy(wire.StrictModel):
     days: PolicyDays
 
 
+class RetentionPolicy(TypedDict):
+    owner: str
+    days: retention.Policy
+    """By state; null: such sessions are kept."""
+
+
+class RetentionPolicies(TypedDict):
+    default_days: int | None
+    data: list[RetentionPolicy]
+
+
 EXAMPLE: Final[dict[str, Any]] = {"owner": "shop", "days": {"COMPLETED": 30, "FAILED": 90}}
 LISTED: Final[dict[str, Any]] = {"default_days": None, "data": [EXAMPLE]}
 
@@ -45,7 +55,7 @@ Db = Annotated[Database, of_app("db")]
 
 
 @router.get("/admin/retention", responses={200: wire.answer("The default and the policies of owners.", LISTED)})
-async def list_policies(db: Db, default: Annotated[RetainDays, of_app("retain_days")]) -> Response:
+async def list_policies(db: Db, default: Annotated[RetainDays, of_app("retain_days")]) -> wire.Json[RetentionPolicies]:
     """After how many days sessions are erased: `default_days` of the settings, and the policies of owners."""
     found = await retention.policies(db)
     return wire.Json({"default_days": default.days, "data": [_described(*one) for one in found.items()]})
@@ -56,7 +66,7 @@ async def list_policies(db: Db, default: Annotated[RetainDays, of_app("retain_da
     openapi_extra=wire.example(days={"COMPLETED": 30, "FAILED": 90}),
     responses={200: wire.answer("The policy.", EXAMPLE)},
 )
-async def put_policy(caller: auth.Admin, db: Db, owner: wire.Id, asked: NewPolicy) -> Response:
+async def put_policy(caller: auth.Admin, db: Db, owner: wire.Id, asked: NewPolicy) -> wire.Json[RetentionPolicy]:
     """Sets the policy of an owner, in the place of an earlier one; sessions that wait or run never go."""
     days: Any = asked.days.model_dump(exclude_unset=True)
     await retention.put(db, owner, days)
@@ -65,13 +75,13 @@ async def put_policy(caller: auth.Admin, db: Db, owner: wire.Id, asked: NewPolic
 
 
 @router.delete("/admin/owners/{owner}/retention", status_code=204)
-async def delete_policy(caller: auth.Admin, db: Db, owner: wire.Id) -> Response:
+async def delete_policy(caller: auth.Admin, db: Db, owner: wire.Id) -> wire.NoContent:
     """Takes the policy of an owner away: the default of the settings holds."""
     if not await retention.remove(db, owner):
         raise wire.not_found("This owner has no policy of its own.", code="policy_not_found")
     log.info("retention_changed", by=caller.key)
-    return Response(status_code=204)
+    return wire.NoContent()
 
 
-def _described(owner: str, days: retention.Policy) -> dict[str, Any]:
-    return {"owner": owner, "days": dict(days)}
+def _described(owner: str, days: retention.Policy) -> RetentionPolicy:
+    return {"owner": owner, "days": days}

@@ -2,21 +2,32 @@
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Query
 from pydantic import Field
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.json_route import of_app, strict_router
-from longhouse.api.pagination import Omittable
-from longhouse.api.sessions.listing import listed
-from longhouse.api.sessions.routes import SessionFilters, cursor_of, facets
+from longhouse.api.pagination import Omittable, Page
+from longhouse.api.sessions.listing import ListedSession, listed
+from longhouse.api.sessions.routes import SessionCounts, SessionFilters, cursor_of, facets
 from longhouse.runtime.instances import InstanceStatus
 from longhouse.store import leases, registry, session_lists
 from longhouse.store.database import Database
+from longhouse.store.leases import WorkerRow
+from longhouse.store.registry import RegisteredInstance
 
 router = strict_router("Admin", auth.admin)
 Db = Annotated[Database, of_app("db")]
+
+
+class SessionOfOwner(ListedSession):
+    owner: str
+    user: str | None
+
+
+class AllSessionCounts(SessionCounts):
+    owners: dict[str, int]
 
 
 class AllFacets(SessionFilters):
@@ -34,17 +45,20 @@ class Instances(pagination.Paged):
 
 
 @router.get("/admin/sessions", responses={200: docs.listed("One page of sessions.", docs.SESSION)})
-async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> Response:
+async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> wire.Json[Page[SessionOfOwner]]:
     """The sessions of all owners, newest first."""
     found = await session_lists.search(db, **asked.filters, before=asked.before, limit=asked.fetched)
     rows, following = asked.cut(found, cursor_of)
-    owners = {row.id: {"owner": row.owner, "user": row.user} for row in rows}
-    data = [{**row, **owners[row["session_id"]]} for row in await listed(db, rows)]
+    owners = {row.id: (row.owner, row.user) for row in rows}
+    data: list[SessionOfOwner] = [
+        {**row, "owner": owners[row["session_id"]][0], "user": owners[row["session_id"]][1]}
+        for row in await listed(db, rows)
+    ]
     return wire.Json(pagination.page(data, following))
 
 
 @router.get("/admin/sessions/facets", responses={200: wire.answer("Counts of sessions.", docs.FACETS)})
-async def count_sessions(db: Db, asked: Annotated[AllFacets, Query()]) -> Response:
+async def count_sessions(db: Db, asked: Annotated[AllFacets, Query()]) -> wire.Json[AllSessionCounts]:
     """How many sessions are in which state, of which agent and owner, and in how many a tool failed; of the newest
     10,000, filtered as the list is."""
     found = await session_lists.facets(db, **asked.filters)
@@ -52,7 +66,7 @@ async def count_sessions(db: Db, asked: Annotated[AllFacets, Query()]) -> Respon
 
 
 @router.get("/admin/instances", responses={200: docs.listed("One page of instances.", docs.INSTANCE)})
-async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> Response:
+async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> wire.Json[Page[RegisteredInstance]]:
     """The instances of all workers, most recently used first; `metrics.history` has their recent states."""
     found = await registry.instances(db, **asked.filters, before=asked.before, limit=asked.fetched)
     rows, following = asked.cut(found, lambda one: pagination.cursor(one.last_used_at, one.instance_id))
@@ -60,7 +74,7 @@ async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> Respon
 
 
 @router.get("/admin/workers", responses={200: docs.listed("One page of workers.", docs.WORKER)})
-async def list_workers(db: Db, asked: Annotated[pagination.Paged, Query()]) -> Response:
+async def list_workers(db: Db, asked: Annotated[pagination.Paged, Query()]) -> wire.Json[Page[WorkerRow]]:
     """The registered workers, most recently started first."""
     found = await leases.workers(db, before=asked.before, limit=asked.fetched)
     return wire.Json(pagination.page(*asked.cut(found, lambda one: pagination.cursor(one.started_at, one.worker_id))))

@@ -1,14 +1,14 @@
 """Search routes for operators: ranked results of a query, with the score of each search method."""
 
-from dataclasses import asdict, replace
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, TypedDict
 
-from fastapi import Response
 from pydantic import Field, StrictStr
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.pagination import Page
 from longhouse.search.directory import AgentDirectory, AgentHit
 from longhouse.search.finder import Finder, SearchHit
 from longhouse.search.selection import policy_filters
@@ -27,6 +27,36 @@ class SearchRequest(wire.StrictModel):
     """Search what this owner may see; without an owner, what is public."""
 
 
+class Legs(TypedDict):
+    """The score of each search method."""
+
+    lexical: float
+    semantic: float | None
+    clause: float | None
+
+
+class FoundTool(TypedDict):
+    name: str
+    version: int
+    score: float
+    legs: Legs
+
+
+class AgentLegs(TypedDict):
+    own: SearchHit | None
+    """By its own text."""
+    tool: SearchHit | None
+    """By its best tool."""
+
+
+class FoundAgent(TypedDict):
+    name: str
+    version: int
+    score: float
+    confidence: float
+    legs: AgentLegs
+
+
 EXAMPLE = wire.example(query="send an e-mail to the customer", top_k=5)
 LEGS = {"lexical": 1.0, "semantic": 0.84, "clause": 0.0}
 FOUND = {"name": "send_mail", "version": 1, "score": 0.92}
@@ -38,10 +68,14 @@ router = strict_router("Admin", auth.admin)
 TheFinder = Annotated[Finder, of_app("finder")]
 
 
-@router.post("/admin/tools/search", openapi_extra=EXAMPLE, responses={200: docs.listed("Tools, best first.", TOOL)})
+@router.post(
+    "/admin/tools/search",
+    openapi_extra=EXAMPLE,
+    responses={200: docs.listed("Tools, best first.", TOOL), **refuses(404)},
+)
 async def search_tools(
     catalog: Annotated[Catalog, of_app("catalog")], finder: TheFinder, asked: SearchRequest
-) -> Response:
+) -> wire.Json[Page[FoundTool]]:
     """Tools ranked for a query, with the score of each search method."""
     filters = await _filters(catalog, asked)
     return wire.Json(pagination.page([_tool(hit) for hit in await finder.tools(asked.query, filters, asked.top_k)]))
@@ -50,7 +84,7 @@ async def search_tools(
 @router.post(
     "/admin/directory/search", openapi_extra=EXAMPLE, responses={200: docs.listed("Agents, best first.", AGENT)}
 )
-async def search_directory(finder: TheFinder, asked: SearchRequest) -> Response:
+async def search_directory(finder: TheFinder, asked: SearchRequest) -> wire.Json[Page[FoundAgent]]:
     """Agents ranked for a query, by their own text and by their best tools."""
     hits = await AgentDirectory(finder).search(asked.query, asked.top_k, owner=asked.owner)
     return wire.Json(pagination.page([_agent(hit) for hit in hits]))
@@ -65,16 +99,16 @@ async def _filters(catalog: Catalog, asked: SearchRequest) -> SearchFilters:
     return replace(policy_filters(template), caller=asked.owner)
 
 
-def _tool(hit: SearchHit) -> dict[str, Any]:
-    legs = {"lexical": hit.lexical, "semantic": hit.semantic, "clause": hit.clause}
+def _tool(hit: SearchHit) -> FoundTool:
+    legs: Legs = {"lexical": hit.lexical, "semantic": hit.semantic, "clause": hit.clause}
     return {"name": hit.name, "version": hit.version, "score": hit.score, "legs": legs}
 
 
-def _agent(hit: AgentHit) -> dict[str, Any]:
+def _agent(hit: AgentHit) -> FoundAgent:
     return {
         "name": hit.name,
         "version": hit.version,
         "score": hit.score,
         "confidence": hit.confidence,
-        "legs": {"own": asdict(hit.own) if hit.own else None, "tool": asdict(hit.tool) if hit.tool else None},
+        "legs": {"own": hit.own, "tool": hit.tool},
     }

@@ -2,15 +2,16 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Response
+from fastapi import Depends
 
 from longhouse.agents.tool_descriptor import SecurityOverlay
 from longhouse.api import auth, wire
 from longhouse.api.admin import docs
 from longhouse.api.admin.catalog import Fields, Name
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.json_route import Answers, of_app, refuses, strict_router
 from longhouse.catalog import security
 from longhouse.catalog.diff import merge
+from longhouse.catalog.security import PolicyOfTool
 from longhouse.catalog.service import CatalogService
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.repository import Version
@@ -31,7 +32,7 @@ HELD: Final[dict[str, Any]] = {
 }
 
 
-ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+ANSWERS: Final[Answers] = {
     200: wire.answer("What holds, and whose word it is.", HELD),
     400: docs.error(
         "Something is wrong.",
@@ -40,6 +41,7 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     ),
     **docs.missing("tool"),
 }
+CHANGED: Final[Answers] = {**ANSWERS, **refuses(409)}
 
 router = strict_router("Admin", auth.admin, prefix="/admin/tools/{name}/security_policy")
 TheCatalog = Annotated[Catalog, of_app("catalog")]
@@ -54,28 +56,33 @@ Tool = Annotated[Version, Depends(_tool)]
 
 
 @router.get("", summary="Read what holds for a tool", responses=ANSWERS)
-async def get_policy(catalog: TheCatalog, tool: Tool) -> Response:
+async def get_policy(catalog: TheCatalog, tool: Tool) -> wire.Json[PolicyOfTool]:
     """The policy in the tool's descriptor, the operator's override, and the effective policy."""
     return wire.Json(await security.policy_of(catalog, tool))
 
 
-@router.put("", summary="Put a policy over a tool", openapi_extra=wire.example(**OVERLAY), responses=ANSWERS)
+@router.put("", summary="Put a policy over a tool", openapi_extra=wire.example(**OVERLAY), responses=CHANGED)
 async def put_policy(
     caller: auth.Admin, catalog: TheCatalog, tool: Tool, fields: Annotated[Fields, wire.Documented(SecurityOverlay)]
-) -> Response:
+) -> wire.Json[PolicyOfTool]:
     """Replaces the override of a tool, for all versions and publishers; built-in tools, agents and tools of MCP servers
     included. The override replaces the risk; its other fields only narrow what the descriptor allows."""
     return wire.Json(await security.decide(catalog, tool, lambda before: fields, by=caller.publisher))
 
 
-@router.patch("", summary="Change the policy over a tool", openapi_extra=wire.example(enabled=False), responses=ANSWERS)
-async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, fields: Fields) -> Response:
+@router.patch("", summary="Change the policy over a tool", openapi_extra=wire.example(enabled=False), responses=CHANGED)
+async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, fields: Fields) -> wire.Json[PolicyOfTool]:
     """Changes some fields of the override: a JSON merge patch, in which null removes a field."""
     return wire.Json(await security.decide(catalog, tool, lambda before: merge(before, fields), by=caller.publisher))
 
 
-@router.delete("", **docs.named("tool", "Take the policy over a {} away", "The tool's own description holds."))
-async def delete_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool) -> Response:
+@router.delete(
+    "",
+    **docs.named(
+        "tool", "Take the policy over a {} away", "The tool's own description holds.", errors=refuses(400, 409)
+    ),
+)
+async def delete_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool) -> wire.NoContent:
     """Removes the override: the policy in the tool's descriptor applies again."""
     await security.decide(catalog, tool, lambda before: {}, by=caller.publisher)
-    return Response(status_code=204)
+    return wire.NoContent()

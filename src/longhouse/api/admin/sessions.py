@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.routing import APIRoute
 
 from longhouse.api import auth
-from longhouse.api.json_route import REFUSED
+from longhouse.api.json_route import JsonRoute
 from longhouse.api.sessions.routes import SESSION_PATH
 from longhouse.store import sessions
 
@@ -26,16 +25,16 @@ async def act_for_owner(caller: auth.Admin, request: Request) -> None:
 def routes(routers: Iterable[APIRouter]) -> APIRouter:
     """The routes below a session, once more under /admin: what they do is written once."""
     both = [Depends(auth.admin), Depends(act_for_owner)]
-    mirrored = APIRouter(tags=["Admin"], dependencies=both, responses=REFUSED)
+    mirrored = APIRouter(tags=["Admin"], dependencies=both)
     for route in (route for router in routers for route in router.routes):
-        if isinstance(route, APIRoute) and route.path.startswith(SESSION_PATH):
+        if isinstance(route, JsonRoute) and route.path.startswith(SESSION_PATH):
             mirrored.add_api_route(
                 f"/admin{route.path.removeprefix(PREFIX)}",
                 route.endpoint,
                 methods=sorted(route.methods or ()),
                 status_code=route.status_code,
                 description=route.description,
-                responses=route.responses,
+                responses=route.answers,
                 openapi_extra=route.openapi_extra,
                 route_class_override=type(route),
             )

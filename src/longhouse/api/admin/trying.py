@@ -3,11 +3,10 @@
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
 import structlog
-from fastapi import Response
 from pydantic import Field, StrictBool
 
 from longhouse import clock
@@ -16,7 +15,7 @@ from longhouse.api import auth, wire
 from longhouse.api.admin import docs
 from longhouse.api.admin.catalog import Name, Number
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.json_route import of_app, refuses, strict_router
 from longhouse.catalog.service import CatalogService
 from longhouse.errors import CallerError
 from longhouse.journal import events
@@ -43,6 +42,30 @@ TRIED: Final[dict[str, Any]] = {
 }
 
 
+class TriedError(TypedDict):
+    code: str
+    message: str
+
+
+class MadeFile(TypedDict):
+    path: str
+    media_type: str
+    size: int
+
+
+class TriedOutcome(TypedDict):
+    status: Literal["ok", "error"]
+    content: str | None
+    error: TriedError | None
+    files: list[MadeFile]
+
+
+class TriedTool(TriedOutcome):
+    name: str
+    version: int
+    seconds: float
+
+
 class Trial(wire.StrictModel):
     arguments: dict[str, Any] = Field(default_factory=dict)
     version: Number | None = None
@@ -65,7 +88,7 @@ router = strict_router("Admin", auth.admin)
 @router.post(
     "/admin/tools/{name}/try",
     openapi_extra=wire.example(arguments={"sku": "A-17"}),
-    responses={200: wire.answer("What it returned, or its error.", TRIED), **docs.missing("tool")},
+    responses={200: wire.answer("What it returned, or its error.", TRIED), **docs.missing("tool"), **refuses(409)},
 )
 async def try_tool(
     caller: auth.Admin,
@@ -73,7 +96,7 @@ async def try_tool(
     asked: Trial,
     toolbox: Annotated[Toolbox, of_app("toolbox")],
     tools: Annotated[CatalogService, of_app("tools")],
-) -> Response:
+) -> wire.Json[TriedTool]:
     """Runs a tool once with these arguments, outside any session: with its timeout, its rate limit and its switch, but
     no journal. A tool with the effect `once`, or one that needs approval, runs only with `confirm`."""
     version = asked.version or (await tools.version(name)).version
@@ -114,10 +137,12 @@ def _place(caller: Caller, ref: str) -> _Place:
     return _Place(session, session.turn)
 
 
-def _shown(result: Result) -> dict[str, Any]:
-    files = [{"path": one.path, "media_type": one.media_type, "size": len(one.content)} for one in result.made]
+def _shown(result: Result) -> TriedOutcome:
+    files: list[MadeFile] = [
+        {"path": one.path, "media_type": one.media_type, "size": len(one.content)} for one in result.made
+    ]
     outcome = result.outcome
     if isinstance(outcome, Fault):
-        error = {"code": outcome.code, "message": outcome.message}
+        error: TriedError = {"code": outcome.code, "message": outcome.message}
         return {"status": "error", "content": None, "error": error, "files": files}
     return {"status": "ok", "content": outcome.content[:MOST_SHOWN], "error": None, "files": files}

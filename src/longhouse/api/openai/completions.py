@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -11,6 +11,7 @@ from longhouse.agents.template import Streaming
 from longhouse.api import streaming as stream
 from longhouse.api import wire
 from longhouse.api.openai.turn_stream import Piece, TurnStream, about
+from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, fingerprint
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
@@ -19,6 +20,77 @@ from longhouse.store.catalog.catalog import Catalog
 
 _encode: Final = msgspec.json.encode
 _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+class CachedTokens(TypedDict):
+    cached_tokens: int
+
+
+class ChatUsage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class ChatAnswer(TypedDict):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+    reasoning_content: NotRequired[str]
+
+
+class ChatChoice(TypedDict):
+    index: int
+    message: ChatAnswer
+    logprobs: None
+    finish_reason: str
+
+
+class ChatCompletion(TypedDict):
+    """The answer to one message; `model` is the session."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: ChatUsage
+    x_agent: Activity
+
+
+class Handling(TypedDict, total=False):
+    ignored: Sequence[str]
+    routed: dict[str, Any]
+
+
+class ChunkDelta(TypedDict, total=False):
+    role: Literal["assistant"]
+    content: str
+    reasoning_content: str
+    tool_calls: list[ShownCall]
+
+
+class ChunkChoice(TypedDict):
+    index: int
+    delta: ChunkDelta
+    logprobs: None
+    finish_reason: str | None
+
+
+class ChatChunk(TypedDict):
+    """A part of the answer: text, reasoning, or in `x_agent` what the agent does."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: NotRequired[ChatUsage | None]
+    x_agent: NotRequired[Activity]
+
+
+ChatEvents = stream.Event[None, ChatChunk] | stream.Event[None, wire.Envelope] | stream.Event[None, Literal["[DONE]"]]
 
 
 @dataclass
@@ -53,7 +125,7 @@ class Completion:
         session = self.turn_stream.handle.session
         return {"x-agent-id": session.id, "x-agent-model": session.agent}
 
-    def streamed(self) -> stream.ChatStream:
+    def streamed(self) -> stream.ChatStream[ChatEvents]:
         return stream.ChatStream(self.chunks(), self.headers)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -72,7 +144,7 @@ class Completion:
             yield stream.data(self._object("chat.completion.chunk", choices=[], usage=usage_of(turn)))
         yield stream.DONE
 
-    async def whole(self) -> wire.Json:
+    async def whole(self) -> wire.Json[ChatCompletion] | wire.Json[wire.Envelope]:
         """The whole response, when the turn has ended or waits for a person."""
         turn, reasoning = self.turn_stream, ""
         turn.shows_drafts = False
@@ -85,28 +157,31 @@ class Completion:
             refused.headers["x-should-retry"] = "false"  # the prompt is in the journal: a retry would only duplicate it
             return refused
         await self._record_fingerprint()
-        message = {"role": "assistant", "content": self._content, "refusal": None}
+        message: ChatAnswer = {"role": "assistant", "content": self._content, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
-        answer = wire.Json(
-            self._object(
-                "chat.completion",
-                choices=[{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
-                usage=usage_of(turn),
-                x_agent=last_activity(turn) | self._extra,
-            )
-        )
+        whole: ChatCompletion = {
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": turn.handle.session.id,
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+            "usage": usage_of(turn),
+            "x_agent": {**last_activity(turn), **self._extra},
+        }
+        answer = wire.Json(whole)
         answer.headers.update(self.headers)
         return answer
 
     @property
-    def _extra(self) -> dict[str, Any]:
+    def _extra(self) -> "Handling":
         """Extra fields that tell the client how its request was handled."""
-        routed = self.turn_stream.handle.routed
-        return {
-            **({"ignored": self.ignored} if self.ignored else {}),
-            **({"routed": routed.as_dict} if routed else {}),
-        }
+        extra, routed = Handling(), self.turn_stream.handle.routed
+        if self.ignored:
+            extra["ignored"] = self.ignored
+        if routed:
+            extra["routed"] = routed.as_dict
+        return extra
 
     async def _record_fingerprint(self) -> None:
         """Records the fingerprint of the sent content, which the client will resend, if the session lacks it.
@@ -122,9 +197,9 @@ class Completion:
 
     def _add_content(self, piece: Piece) -> str:
         """The content of a piece: its own text, or a tool's result if the template shows results as content."""
-        text, activity = piece.content, piece.activity or {}
-        is_result = activity.get("event") == "tool_result" and piece.role != "finishes"
-        if is_result and self.streaming.tool_activity == "content":
+        text, activity = piece.content, piece.activity
+        is_result = activity is not None and activity["event"] == "tool_result" and piece.role != "finishes"
+        if activity and is_result and self.streaming.tool_activity == "content":
             gap = BLANK_LINE if self._content and not self._content.endswith("\n") else ""
             text = f"{gap}{activity['content']}\n"
         self._content += text
@@ -138,8 +213,10 @@ class Completion:
             if not self.streaming.reasoning:
                 return b""
             return self._delta + b'{"reasoning_content":' + _encode(piece.reasoning) + b"}" + _REST_OF_CHUNK
-        activity = piece.activity or {}
-        if self.streaming.tool_activity == "tool_calls" and activity.get("event") == "tool_call":
+        activity = piece.activity
+        if activity is None:
+            return b""
+        if self.streaming.tool_activity == "tool_calls" and activity["event"] == "tool_call":
             function = {"name": activity["tool"], "arguments": activity["arguments"]}
             call = {"index": self._calls, "id": activity["call_id"], "type": "function", "function": function}
             self._calls += 1
@@ -148,7 +225,7 @@ class Completion:
             return b""  # the question itself is the content
         return self._chunk({}, activity=activity)
 
-    def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: dict[str, Any]) -> bytes:
+    def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: Activity) -> bytes:
         return b'%b%b,"logprobs":null,"finish_reason":%b}],"x_agent":%b}\n\n' % (
             self._delta,
             _encode(delta),
@@ -167,7 +244,7 @@ async def completion_of(
     return Completion(turn_stream, include_usage, ignored, streaming)
 
 
-def last_activity(turn_stream: TurnStream) -> dict[str, Any]:
+def last_activity(turn_stream: TurnStream) -> Activity:
     """The last `x_agent` of a turn that ended or waits."""
     session, turn = turn_stream.session, turn_stream.session.turn
     if turn and turn.ended:
@@ -182,7 +259,7 @@ def last_activity(turn_stream: TurnStream) -> dict[str, Any]:
     return about(session, session.trace, "waiting", status="waiting", waiting_for=kind, **detail)
 
 
-def usage_of(turn_stream: TurnStream) -> dict[str, Any]:
+def usage_of(turn_stream: TurnStream) -> ChatUsage:
     """The usage of this response; what the turn used before its question was answered is not counted again."""
     handle = turn_stream.handle
     # If the prompt is still queued behind another turn, that turn's usage does not count here.

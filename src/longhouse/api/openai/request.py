@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from longhouse import tracing
 from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.wire import ChatMessage, ChatRequest
@@ -49,6 +50,7 @@ class ChatInput:
     """Did the caller name the conversation itself? Where only Open WebUI does, the session is found by its history."""
     model: str
     """The model as the client wrote it: part of the fingerprint, whichever template is chosen."""
+    traceparent: str = ""
 
     @property
     def reply_to(self) -> str | None:
@@ -74,6 +76,7 @@ class ChatInput:
             sampling=self.request.sampling,
             version=version,
             chain=self.chain(self.history.all),
+            traceparent=self.traceparent,
         )
 
 
@@ -87,7 +90,8 @@ def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[st
         owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry, api_key=caller.key or None
     )
     conversation, is_named = _conversation(request, headers)
-    return ChatInput(caller, request, _split(request), accepted, conversation, is_named, request.model)
+    traceparent = tracing.accepted(headers.get(tracing.HEADER))
+    return ChatInput(caller, request, _split(request), accepted, conversation, is_named, request.model, traceparent)
 
 
 def _split(request: ChatRequest) -> ClientHistory:

@@ -1,15 +1,17 @@
 """The OpenAI protocol: /v1/chat/completions and /v1/models."""
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, Literal, NotRequired, TypedDict
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Request
 
 from longhouse.agents.template import Template
 from longhouse.api import auth, wire
-from longhouse.api.json_route import REFUSED, JsonRoute
-from longhouse.api.openai.completions import completion_of
+from longhouse.api.json_route import JsonRoute, refuses
+from longhouse.api.openai.completions import ChatCompletion, ChatEvents, completion_of
 from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
-from longhouse.api.openai.turn_stream import follow_turn
+from longhouse.api.openai.turn_stream import STATUSES, follow_turn
+from longhouse.api.streaming import ChatStream
 from longhouse.errors import CallerError
 from longhouse.runtime.bus.local import Bus
 from longhouse.search.router import AUTO
@@ -23,11 +25,27 @@ CREATED = 1_767_225_600
 EXAMPLE: Final = wire.example(model="tool_calling_agent", messages=[{"role": "user", "content": "Hello"}], stream=True)
 
 
-def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) -> APIRouter:
-    router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute, responses=REFUSED)
+class ListedModel(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    capabilities: NotRequired[str]
+    tags: NotRequired[Sequence[str]]
 
-    @router.post("/v1/chat/completions", openapi_extra=EXAMPLE)
-    async def chat_completions(caller: auth.User, chat: wire.ChatRequest, request: Request) -> Response:
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[ListedModel]
+
+
+def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) -> APIRouter:
+    router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute)
+
+    @router.post("/v1/chat/completions", openapi_extra=EXAMPLE, responses=refuses(*STATUSES.values()))
+    async def chat_completions(
+        caller: auth.User, chat: wire.ChatRequest, request: Request
+    ) -> wire.Json[ChatCompletion] | ChatStream[ChatEvents] | wire.Json[wire.Envelope]:
         """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
         of the response is the session."""
         handle = await resolver.attach(caller, chat, await request.body(), request.headers)
@@ -36,14 +54,15 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
         return completion.streamed() if chat.stream else await completion.whole()
 
     @router.get("/v1/models")
-    async def list_models(caller: auth.User) -> Response:
+    async def list_models(caller: auth.User) -> wire.Json[ModelList]:
         """The active templates and what they can, and `auto`, which selects one of them."""
         templates = await catalog.templates.active_ones(owner=caller.owner)
         usable = (template for template in templates if caller.may_use(template.name))
-        return wire.Json({"object": "list", "data": [_model(AUTO), *map(_described, usable)]})
+        data: list[ListedModel] = [_model(AUTO), *map(_described, usable)]
+        return wire.Json({"object": "list", "data": data})
 
     @router.get("/v1/models/{model:path}")
-    async def get_model(caller: auth.User, model: str) -> Response:
+    async def get_model(caller: auth.User, model: str) -> wire.Json[ListedModel]:
         """One template, or one of your sessions."""
         if model == AUTO:
             return wire.Json(_model(AUTO))
@@ -61,10 +80,10 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
     return router
 
 
-def _described(template: Template) -> dict[str, Any]:
+def _described(template: Template) -> ListedModel:
     meta = template.multi_agent_meta
     return {**_model(template.name), "capabilities": meta.capabilities, "tags": meta.tags}
 
 
-def _model(name: str, created: int = CREATED) -> dict[str, Any]:
+def _model(name: str, created: int = CREATED) -> ListedModel:
     return {"id": name, "object": "model", "created": created, "owned_by": "longhouse"}

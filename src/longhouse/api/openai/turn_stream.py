@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.types import Scope
 
@@ -14,7 +14,7 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
 from longhouse.api.sessions.tail import Seen, follow
-from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
+from longhouse.api.sessions.tree_reader import Activity, SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import (
     Question,
     WaitingStatus,
@@ -58,7 +58,7 @@ class Piece:
 
     content: str = ""
     reasoning: str = ""
-    activity: dict[str, Any] | None = None
+    activity: Activity | None = None
     role: str = ""
     """The role of the tool that the activity is about."""
 
@@ -395,9 +395,9 @@ def follow_turn(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> Tur
     return TurnStream(db, bus, handle, subscription, session_address(scope, session_id))
 
 
-def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, Any]:
+def about(session: Session, trace: str, event: str, **detail: Any) -> Activity:
     """The one schema of `x_agent`."""
-    return {
+    shown: Any = {
         "event": event,
         "agent": session.agent,
         "session_id": session.id,
@@ -407,3 +407,4 @@ def about(session: Session, trace: str, event: str, **detail: Any) -> dict[str, 
         "state": session.state,
         **detail,
     }
+    return cast("Activity", shown)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from fastapi import Response
 
 from longhouse import clock
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
-from longhouse.api.json_route import strict_router
+from longhouse.api.json_route import refuses, strict_router
 from longhouse.api.sessions.replay import StepRecord, composed, request_at, steps_from
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.api.sessions.timeline import LineStream
@@ -38,8 +37,8 @@ class CapsuleStream(LineStream):
     media_type = "application/zip"
 
 
-@router.get(f"{SESSION_PATH}/capsule")
-async def get_capsule(caller: auth.User, sessions: Held, session_id: str) -> Response:
+@router.get(f"{SESSION_PATH}/capsule", responses=refuses(409))
+async def get_capsule(caller: auth.User, sessions: Held, session_id: str) -> CapsuleStream:
     """The session and all agents that it called in one file, with the versions of templates and tools, the files and
     the memory that their requests were made with. `longhouse sessions import` opens it elsewhere, read-only."""
     row = await sessions.find(caller, session_id)

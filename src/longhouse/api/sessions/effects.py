@@ -1,8 +1,9 @@
 """GET /v1/sessions/{id}/effects: the calls of a session that may have changed the world, and what became of each."""
 
-from typing import Annotated, Any, Final
+from datetime import datetime
+from typing import Annotated, Final, TypedDict
 
-from fastapi import Query, Response
+from fastapi import Query
 from pydantic import Field
 
 from longhouse.api import auth, pagination, wire
@@ -10,7 +11,8 @@ from longhouse.api.json_route import strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.timeline import Number
-from longhouse.journal.effects import CallEffect, effects_of
+from longhouse.journal.effects import CallEffect, EffectState, effects_of
+from longhouse.journal.events import Fault
 from longhouse.store import journals
 
 EXAMPLE: Final = {
@@ -33,6 +35,26 @@ EXAMPLE: Final = {
 router = strict_router("Sessions", auth.user)
 
 
+class ShownEffect(TypedDict):
+    """A call that may have changed the world."""
+
+    call_id: str
+    tool: str
+    version: int
+    effect: str
+    key: str
+    """The idempotency key that the tool was given."""
+    arguments: str
+    state: EffectState
+    doubt: str | None
+    workers_lost: int
+    fault: Fault | None
+    by: str | None
+    intended_at: datetime
+    deadline: datetime | None
+    settled_at: datetime | None
+
+
 class Effects(pagination.Limited):
     before: Omittable[Number] = Field(None, description="Only calls before this event: the `next` of the page before")
 
@@ -40,7 +62,7 @@ class Effects(pagination.Limited):
 @router.get(f"{SESSION_PATH}/effects", responses={200: wire.answer("One page.", pagination.page([EXAMPLE]))})
 async def list_effects(
     caller: auth.User, sessions: Held, session_id: str, asked: Annotated[Effects, Query()]
-) -> Response:
+) -> wire.Json[pagination.Page[ShownEffect]]:
     """The last calls of tools whose effect is `idempotent` or `once`, in order, each with its idempotency key and its
     state: `intended`, `done`, `failed`, `not_begun`, `unknown`. One that is unknown and still open is settled by
     `POST …/approval`."""
@@ -52,7 +74,7 @@ async def list_effects(
     return wire.Json(pagination.page([_described(row.id, effect) for effect in page], following))
 
 
-def _described(session_id: str, effect: CallEffect) -> dict[str, Any]:
+def _described(session_id: str, effect: CallEffect) -> ShownEffect:
     return {
         "call_id": effect.call,
         "tool": effect.tool,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TypedDict
 
 from longhouse import clock
 from longhouse.api.sessions.waiting import ASKING, shown
@@ -15,7 +15,32 @@ from longhouse.store.delegation.tree import Root
 from longhouse.store.sessions import SessionRow
 
 
-async def listed(db: Database, rows: Sequence[SessionRow]) -> list[dict[str, Any]]:
+class ListedSession(TypedDict):
+    """A session as a row of a list."""
+
+    session_id: str
+    template_id: str
+    template: str
+    version: int | None
+    conversation_id: str
+    label: str
+    parent: str | None
+    trace_id: str | None
+    state: str
+    title: str
+    task: str | None
+    turns: int
+    steps: int
+    tokens: int
+    work_seconds: float
+    waiting_seconds: float
+    questions: int
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+async def listed(db: Database, rows: Sequence[SessionRow]) -> list[ListedSession]:
     """Sessions as rows of a list; their state and their questions include those of their sub-agents."""
     counters = await session_counters.counted(db, {row.id: row.head for row in rows})
     below, now = await _questions_below(db, rows), clock.now()
@@ -33,7 +58,7 @@ async def _questions_below(db: Database, rows: Sequence[SessionRow]) -> Counter[
     return found
 
 
-def _row(row: SessionRow, counters: Counters, below: int, now: datetime) -> dict[str, Any]:
+def _row(row: SessionRow, counters: Counters, below: int, now: datetime) -> ListedSession:
     work, waiting = counters.seconds(now, asks_person=row.state in ASKING)
     return {
         "session_id": row.id,

@@ -1,9 +1,8 @@
 """GET /v1/sessions/{id}/memory: what a session remembers now."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, TypedDict
 
-from fastapi import Response
 from msgspec.structs import replace
 
 from longhouse.agents.template import Template
@@ -13,13 +12,36 @@ from longhouse.api.sessions.routes import SESSION_PATH, Held, Loaded
 from longhouse.journal import remembered
 from longhouse.journal.session import Session
 from longhouse.memory.tool_results import titles_of
+from longhouse.memory.working import ContentChunk
 from longhouse.tools.toolbox import Toolbox
 
 router = strict_router("Sessions", auth.user)
 
 
+class KnownOutline(TypedDict):
+    reg_id: str
+    call_id: str | None
+    chapters: list[str]
+
+
+class ShownMemory(TypedDict):
+    """What a session remembers."""
+
+    object: Literal["session.memory"]
+    session_id: str
+    enabled: bool
+    current_query: str
+    outlines: list[KnownOutline]
+    known_chapters: list[str]
+    chunks: list[ContentChunk]
+    recalled: Sequence[dict[str, Any]]
+    interactions: Sequence[dict[str, Any]]
+
+
 @router.get(f"{SESSION_PATH}/memory")
-async def get_memory(sessions: Held, session: Loaded, toolbox: Annotated[Toolbox, of_app("toolbox")]) -> Response:
+async def get_memory(
+    sessions: Held, session: Loaded, toolbox: Annotated[Toolbox, of_app("toolbox")]
+) -> wire.Json[ShownMemory]:
     """What the session remembers: outlines, chunks by relevance, recalled items, interactions from outside."""
     memory = sessions.memory
     session = replace(session, memory=remembered.without(session.memory, await toolbox.outdated(session)))
@@ -37,23 +59,14 @@ async def get_memory(sessions: Held, session: Loaded, toolbox: Annotated[Toolbox
             "current_query": working.current_query,
             "outlines": list(_outlines(session)) if is_on else [],
             "known_chapters": working.known_chapters if is_on else [],
-            "chunks": [
-                {
-                    "content": chunk.content,
-                    "source": chunk.source,
-                    "relevance_score": chunk.relevance_score,
-                    "chunk_type": chunk.chunk_type,
-                    "metadata": chunk.metadata,
-                }
-                for chunk in chunks
-            ],
+            "chunks": chunks,
             "recalled": await memory.recalled(session, turn.recalled if turn else ()),
             "interactions": await memory.interactions(session, session.memory.interactions),
         }
     )
 
 
-def _outlines(session: Session) -> Iterator[dict[str, Any]]:
+def _outlines(session: Session) -> Iterator[KnownOutline]:
     for reg_id, key in session.memory.outlines.items():
         read = session.memory.reads.get(key)
         chapters = titles_of(read.content) if read else []

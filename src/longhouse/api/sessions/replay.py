@@ -4,10 +4,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, TypedDict
 
 import msgspec
-from fastapi import Response
 from msgspec.structs import replace
 
 from longhouse.agents import tokens
@@ -16,7 +15,7 @@ from longhouse.agents.strategies.protocol import Body, Request
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.json_route import of_app, refuses, strict_router
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.errors import CallerError
 from longhouse.journal.events import Noted, Recorded, Replied, Started
@@ -62,10 +61,44 @@ class Asked:
             yield replace(self.session, memory=replace(memory, interactions=memory.interactions[: told - count]))
 
 
-@router.get(f"{SESSION_PATH}/steps/{{step}}/request")
+class RequestTokens(TypedDict):
+    """Estimated tokens of the parts of a request."""
+
+    system: int
+    tools: int
+    history: int
+
+
+class ScoredTool(TypedDict):
+    name: str
+    score: float | None
+
+
+class ShownSelection(TypedDict):
+    """Why these tools were offered and others were not."""
+
+    query: str
+    stage: str
+    offered: list[ScoredTool]
+    left_out: list[ScoredTool]
+    more: int
+
+
+class ReplayedRequest(TypedDict):
+    """A request to a model, composed again."""
+
+    request: msgspec.Raw
+    digest: str
+    matches: bool
+    """Whether it is the request that was sent, byte for byte."""
+    selection: ShownSelection | None
+    tokens: RequestTokens
+
+
+@router.get(f"{SESSION_PATH}/steps/{{step}}/request", responses=refuses(409))
 async def get_request(
     caller: auth.User, sessions: Held, toolbox: Annotated[Toolbox, of_app("toolbox")], session_id: str, step: int
-) -> Response:
+) -> wire.Json[ReplayedRequest]:
     """The model request of the session's n-th reply, byte for byte; stored images are named by digest.
 
     `selection` says how its tools were chosen, if more were permitted than can be offered; `tokens` estimates what its
@@ -143,7 +176,7 @@ async def composed(
     return requests[0]
 
 
-def tokens_of(body: Body) -> dict[str, int]:
+def tokens_of(body: Body) -> RequestTokens:
     """The estimated tokens of the parts of a request; a response format has the tools of agents that choose by it."""
     system = [message for message in body.messages if isinstance(message, System)]
     history = [message for message in body.messages if not isinstance(message, System)]
@@ -151,13 +184,13 @@ def tokens_of(body: Body) -> dict[str, int]:
     return {"system": tokens.total(system), "tools": tools, "history": tokens.total(history)}
 
 
-def _selection(replied: Replied, offered: Sequence[str]) -> dict[str, Any] | None:
+def _selection(replied: Replied, offered: Sequence[str]) -> ShownSelection | None:
     """Why these tools were offered and others were not; None if all were offered."""
     chosen = replied.selection
     if chosen is None:
         return None
 
-    def scored(names: Sequence[str]) -> list[dict[str, Any]]:
+    def scored(names: Sequence[str]) -> list[ScoredTool]:
         return [{"name": name, "score": chosen.scores.get(name)} for name in names]
 
     return {

@@ -1,21 +1,21 @@
 """Session routes: list, read, follow, answer, approve, cancel, delete."""
 
+from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
-import msgspec
-from fastapi import Depends, Query, Response
+from fastapi import Depends, Query
 from pydantic import Field, StrictStr
 
 from longhouse.agents import window
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.json_route import of_app, refuses, strict_router
 from longhouse.api.openai.session_resolver import no_such_question
-from longhouse.api.pagination import Omittable
+from longhouse.api.pagination import Omittable, Page
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.listing import listed
+from longhouse.api.sessions.listing import ListedSession, listed
 from longhouse.api.sessions.waiting import (
     MAX_TEXT,
     Question,
@@ -27,7 +27,9 @@ from longhouse.api.sessions.waiting import (
 )
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
-from longhouse.journal.session import Session, State, Turn
+from longhouse.journal.events import Usage
+from longhouse.journal.messages import Message
+from longhouse.journal.session import QuestionKind, Session, State, Turn
 from longhouse.journal.visible_text import readable_json
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
@@ -80,6 +82,97 @@ class Approval(wire.StrictModel):
     comment: StrictStr = Field("", max_length=MAX_TEXT)
 
 
+class SessionCounts(TypedDict):
+    """How many sessions have each value, most first."""
+
+    sessions: int
+    is_complete: bool
+    states: dict[str, int]
+    agents: dict[str, int]
+    failing_tools: dict[str, int]
+
+
+class TurnCounters(TypedDict):
+    iteration: int
+    searches_used: int
+    clarifications_used: int
+
+
+class ContextSnapshot(TurnCounters):
+    """What the tools of a session see, and have written."""
+
+    state: State
+    searches: list[Any]
+    sources: dict[str, Any]
+    execution_result: str | None
+    current_step_reasoning: Any
+
+
+class SessionQuestion(TypedDict):
+    """What a session or one of its sub-agents asks a person."""
+
+    call_id: str
+    name: str
+    agent: str
+    session_id: str
+    kind: QuestionKind | None
+    text: str
+    deadline: datetime | None
+    tool: NotRequired[str]
+    arguments: NotRequired[str]
+
+
+class DescribedSession(TypedDict):
+    session_id: str
+    template_id: str
+    template: str
+    version: int | None
+    instance_id: str | None
+    conversation_id: str
+    label: str
+    trace_id: str | None
+    state: State
+    task: str | None
+    counters: TurnCounters
+    context_snapshot: ContextSnapshot
+    questions: list[SessionQuestion]
+    queued: int
+    result: str | None
+    error: str | None
+    usage: Usage | None
+    head: int
+    created_at: datetime | None
+    updated_at: datetime | None
+
+
+class Paused(TypedDict):
+    """A turn that waits for a budget of its key."""
+
+    budget: str
+    until: datetime
+    reason: str
+
+
+class DetailedSession(DescribedSession):
+    paused: Paused | None
+    title: str
+
+
+class Messages(Page[Message]):
+    """A history, as messages of OpenAI's protocol."""
+
+
+class Accepted(TypedDict):
+    session_id: str
+    state: State
+
+
+class DeletedSession(TypedDict):
+    id: str
+    object: Literal["session.deleted"]
+    deleted: bool
+
+
 class Sessions:
     """What the routes about sessions work with."""
 
@@ -123,7 +216,9 @@ Loaded = Annotated[Session, Depends(_load)]
 
 
 @router.get("/v1/sessions")
-async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnSessions, Query()]) -> Response:
+async def list_sessions(
+    caller: auth.User, sessions: Held, asked: Annotated[OwnSessions, Query()]
+) -> wire.Json[Page[ListedSession]]:
     """Your sessions, newest first, with titles and counters; filtered by state, template, conversation_id, parent,
     since, until, q (text in title, task or id) and tool (one that failed)."""
     found = await session_lists.search(
@@ -134,7 +229,9 @@ async def list_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnS
 
 
 @router.get("/v1/sessions/facets")
-async def count_sessions(caller: auth.User, sessions: Held, asked: Annotated[OwnFacets, Query()]) -> Response:
+async def count_sessions(
+    caller: auth.User, sessions: Held, asked: Annotated[OwnFacets, Query()]
+) -> wire.Json[SessionCounts]:
     """How many of your sessions are in which state, of which agent, and in how many a tool failed; filtered as the
     list is. Of the newest 10,000 sessions; `is_complete` says whether these are all."""
     found = await session_lists.facets(sessions.db, owner=caller.owner, **asked.filters)
@@ -142,20 +239,22 @@ async def count_sessions(caller: auth.User, sessions: Held, asked: Annotated[Own
 
 
 @router.get(SESSION_PATH)
-async def get_session(sessions: Held, session: Loaded) -> Response:
+async def get_session(sessions: Held, session: Loaded) -> wire.Json[DetailedSession]:
     """One session: its state, its current activity, what it waits for, its results."""
     return wire.Json(await detailed(sessions.db, session))
 
 
 @router.get(f"{SESSION_PATH}/messages")
-async def get_messages(sessions: Held, session: Loaded) -> Response:
+async def get_messages(sessions: Held, session: Loaded) -> wire.Json[Messages]:
     """The session's history as OpenAI messages."""
     template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
     return wire.Json(pagination.page(list(window.history(session, template))))
 
 
-@router.post(f"{SESSION_PATH}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"))
-async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> Response:
+@router.post(
+    f"{SESSION_PATH}/clarification", status_code=202, openapi_extra=wire.example(answer="Oslo"), responses=refuses(409)
+)
+async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: Answer) -> wire.Json[Accepted]:
     """Answers the oldest open question, or the one that `call_id` names."""
     session, call_id = await sessions.load(caller, session_id, acts=True), answer.call_id
     user = caller.user(answer.user) or ""
@@ -183,8 +282,9 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
     f"{SESSION_PATH}/approval",
     status_code=202,
     openapi_extra=wire.example(call_id="3-action-0", decision="happened", result="paid"),
+    responses=refuses(409),
 )
-async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval) -> Response:
+async def approve(caller: auth.User, sessions: Held, session_id: str, approval: Approval) -> wire.Json[Accepted]:
     """Approves or denies a waiting call; or reports the outcome of a call whose worker was lost:
     happened (with its result), did_not_happen, give_up. Of a step that lost three workers, did_not_happen says that it
     is tried again, and give_up ends its turn."""
@@ -205,15 +305,15 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
     raise decisions.too_many_races()
 
 
-@router.post(f"{SESSION_PATH}/cancel", status_code=202)
-async def cancel(caller: auth.User, sessions: Held, session: Loaded) -> Response:
+@router.post(f"{SESSION_PATH}/cancel", status_code=202, responses=refuses(409))
+async def cancel(caller: auth.User, sessions: Held, session: Loaded) -> wire.Json[Accepted]:
     """Cancels the running turn, or the next queued one; in an idle session, its background delegations."""
     caller.uses(session.agent)
     return _accepted(await sessions.inbox.cancel(session, by=caller.decider))
 
 
 @router.delete(SESSION_PATH)
-async def forget(caller: auth.User, sessions: Held, session_id: str) -> Response:
+async def forget(caller: auth.User, sessions: Held, session_id: str) -> wire.Json[DeletedSession]:
     """Deletes the session and the sub-agents that it called: none of their content is left."""
     caller.uses((await sessions.find(caller, session_id)).agent)
     if not await sessions.inbox.forget(session_id, caller.owner):
@@ -221,11 +321,11 @@ async def forget(caller: auth.User, sessions: Held, session_id: str) -> Response
     return wire.Json({"id": session_id, "object": "session.deleted", "deleted": True})
 
 
-def _accepted(session: Session) -> Response:
+def _accepted(session: Session) -> wire.Json[Accepted]:
     return wire.Json({"session_id": session.id, "state": session.state}, status_code=202)
 
 
-def facets(found: Facets) -> dict[str, Any]:
+def facets(found: Facets) -> SessionCounts:
     """The counts of sessions, without those of owners."""
     return {
         "sessions": found.sessions,
@@ -240,7 +340,7 @@ def cursor_of(row: session_store.SessionRow) -> str:
     return pagination.cursor(row.created_at, row.id)
 
 
-async def detailed(db: Database, session: Session) -> dict[str, Any]:
+async def detailed(db: Database, session: Session) -> DetailedSession:
     """A session with all details, and its title."""
     counters = await session_counters.counted(db, {session.id: session.head}, may_lag=OFTEN)
     status = await waiting_status(db, session)
@@ -253,11 +353,11 @@ async def detailed(db: Database, session: Session) -> dict[str, Any]:
     }
 
 
-def _paused(spent: SpentBudget | None) -> dict[str, Any] | None:
+def _paused(spent: SpentBudget | None) -> Paused | None:
     return {"budget": spent.name, "until": spent.until, "reason": f"{spent.words}."} if spent else None
 
 
-def described(session: Session, status: WaitingStatus) -> dict[str, Any]:
+def described(session: Session, status: WaitingStatus) -> DescribedSession:
     """A session with all details; its state includes that of its sub-agents."""
     turn = session.turn
     return {
@@ -277,14 +377,14 @@ def described(session: Session, status: WaitingStatus) -> dict[str, Any]:
         "queued": len(session.queue),
         "result": turn.answer if turn and turn.ended else None,
         "error": turn.error if turn else None,
-        "usage": msgspec.to_builtins(turn.usage) if turn else None,
+        "usage": turn.usage if turn else None,
         "head": session.head,
         "created_at": session.created_at,
         "updated_at": session.updated_at,
     }
 
 
-def snapshot_of(session: Session, status: WaitingStatus) -> dict[str, Any]:
+def snapshot_of(session: Session, status: WaitingStatus) -> ContextSnapshot:
     turn = session.turn
     return {
         "state": status.state or session.state,
@@ -296,14 +396,17 @@ def snapshot_of(session: Session, status: WaitingStatus) -> dict[str, Any]:
     }
 
 
-def _counters(turn: Turn | None) -> dict[str, int]:
-    counters = ("iteration", "searches_used", "clarifications_used")
-    return {name: getattr(turn, name) if turn else 0 for name in counters}
-
-
-def _question(question: Question, top: Session) -> dict[str, Any]:
-    session, call = question.session, question.call
+def _counters(turn: Turn | None) -> TurnCounters:
     return {
+        "iteration": turn.iteration if turn else 0,
+        "searches_used": turn.searches_used if turn else 0,
+        "clarifications_used": turn.clarifications_used if turn else 0,
+    }
+
+
+def _question(question: Question, top: Session) -> SessionQuestion:
+    session, call = question.session, question.call
+    shown: SessionQuestion = {
         "call_id": call.call,
         "name": question.label(top),
         "agent": session.agent,
@@ -311,8 +414,10 @@ def _question(question: Question, top: Session) -> dict[str, Any]:
         "kind": call.question_kind,
         "text": question.text,
         "deadline": call.approve_by,
-        **({} if call.question else {"tool": call.tool, "arguments": readable_json(call.arguments)}),
     }
+    if not call.question:
+        shown |= {"tool": call.tool, "arguments": readable_json(call.arguments)}
+    return shown
 
 
 def no_such_session() -> CallerError:

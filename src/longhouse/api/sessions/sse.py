@@ -5,9 +5,9 @@ Facts have ids and fragments have none; causes come before effects.
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, TypedDict
 
-from fastapi import Header, Query, Response
+from fastapi import Header, Query
 from msgspec.structs import replace
 from pydantic import Field
 
@@ -17,8 +17,9 @@ from longhouse.api.pagination import Omittable, YesOrNo
 from longhouse.api.sessions.cursor import BEGINNING, NOW, SessionCursor, cursor_of
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.tail import Seen, follow
-from longhouse.api.sessions.tree_reader import SubagentEvent, TreeReader
+from longhouse.api.sessions.tree_reader import Activity, SubagentEvent, SubagentEventName, TreeReader
 from longhouse.api.sessions.waiting import waiting_status
+from longhouse.api.streaming import Event, EventStream
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
@@ -44,6 +45,56 @@ class Following(wire.StrictModel):
     deltas: YesOrNo = Field("true", description="Also what is being written")
 
 
+class Fact(TypedDict):
+    """An event of the journal."""
+
+    seq: int
+    at: datetime
+    session_id: str
+    trace_id: str
+    worker: str
+    fence: int
+    event: events.Event
+
+
+class WrittenPart(TypedDict):
+    """A piece of the reply that is being written."""
+
+    after: int
+    fence: int
+    offset: int
+    kind: str
+    text: str
+
+
+class Retrying(TypedDict):
+    reason: str
+
+
+class PausedSession(TypedDict):
+    """The session waits for a budget of its key."""
+
+    reason: str
+    until: datetime
+
+
+class RestartedStep(TypedDict):
+    """What was written of the step so far counts no more."""
+
+    after: int
+    fence: int
+
+
+SessionEvents = (
+    Event[events.Event, Fact]
+    | Event[Literal["delta"], WrittenPart]
+    | Event[Literal["delta.snapshot"], Draft]
+    | Event[Literal["step.restarted"], RestartedStep]
+    | Event[Literal["retrying"], Retrying]
+    | Event[Literal["paused"], PausedSession]
+    | Event[SubagentEventName, Activity]
+    | Event[Literal["error"], wire.Envelope]
+)
 LastEventId = Annotated[Omittable[str], Header(alias="Last-Event-ID", description="The same; it wins over `after`")]
 
 
@@ -54,7 +105,7 @@ async def get_events(
     session_id: str,
     asked: Annotated[Following, Query()],
     last_event_id: LastEventId = None,
-) -> Response:
+) -> EventStream[SessionEvents]:
     """The session's events as server-sent events; resume with `Last-Event-ID` or `after`."""
     db, deltas, is_tree = sessions.db, asked.deltas == "true", asked.tree == "true"
     row = await sessions.find(caller, session_id)
@@ -62,7 +113,7 @@ async def get_events(
     cursor = await cursor_of(db, row, after, is_tree=is_tree)
     reader = TreeReader.of_session(db, row.id, row.conversation_id, cursor.seen_heads) if is_tree else None
     resting = await journals.load(db, row.id, row.head) if asked.until == "rest" else None
-    return streaming.EventStream(
+    return EventStream(
         events_of(db, sessions.bus, cursor, reader, until_rest_of=resting, deltas=deltas, tells_start=after == NOW)
     )
 
@@ -186,10 +237,12 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent], *, del
     """The encoded events, each journal event with the id to resume from."""
     for item in items:
         match item:
-            case Fragment(kind="retry", until=datetime()):
-                yield streaming.named("paused", {"reason": f"{item.text}.", "until": item.until})
+            case Fragment(kind="retry", until=datetime() as until):
+                paused: PausedSession = {"reason": f"{item.text}.", "until": until}
+                yield streaming.named("paused", paused)
             case Fragment(kind="retry"):
-                yield streaming.named("retrying", {"reason": item.text})
+                retrying: Retrying = {"reason": item.text}
+                yield streaming.named("retrying", retrying)
             case Fragment():
                 yield _delta(item)
             case Written():
@@ -198,7 +251,8 @@ def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent], *, del
                 cursor.seen_heads[cursor.root] = item.seq
                 yield encode_event(cursor.root, item, cursor.id)
                 if deltas and isinstance(item.event, events.Resumed):
-                    yield streaming.named("step.restarted", {"after": item.seq, "fence": item.fence})
+                    restarted: RestartedStep = {"after": item.seq, "fence": item.fence}
+                    yield streaming.named("step.restarted", restarted)
             case SubagentEvent():
                 cursor.seen_heads[item.session] = item.record.seq
                 if item.shown:
@@ -210,7 +264,7 @@ def encode_event(session_id: str, record: Recorded, event_id: str) -> bytes:
     return streaming.named(events.kind_of(record.event), fact(session_id, record), event_id)
 
 
-def fact(session_id: str, record: Recorded) -> dict[str, Any]:
+def fact(session_id: str, record: Recorded) -> Fact:
     """An event of the journal with where, when and by whom it was written."""
     return {
         "seq": record.seq,
@@ -224,7 +278,7 @@ def fact(session_id: str, record: Recorded) -> dict[str, Any]:
 
 
 def _delta(fragment: Fragment) -> bytes:
-    value = {
+    value: WrittenPart = {
         "after": fragment.after,
         "fence": fragment.fence,
         "offset": fragment.offset,

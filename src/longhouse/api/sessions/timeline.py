@@ -5,17 +5,17 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
-from fastapi import Query, Response
+from fastapi import Query
 from pydantic import BeforeValidator, Field
 
 from longhouse.agents.strategies.protocol import Request
 from longhouse.api import auth, pagination, streaming, wire
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
-from longhouse.api.sessions.replay import StepRecord, request_at, steps_from, tokens_of
+from longhouse.api.sessions.replay import RequestTokens, StepRecord, request_at, steps_from, tokens_of
 from longhouse.api.sessions.routes import SESSION_PATH, Held, described
 from longhouse.api.sessions.sse import fact
 from longhouse.api.sessions.waiting import waiting_status
@@ -54,10 +54,93 @@ class Steps(pagination.Limited):
     after: Omittable[Number] = Field(None, description="Only steps after this one, as those that came since")
 
 
+ShownWait = TypedDict("ShownWait", {"from": datetime, "to": datetime | None, "for": str})
+ShownTakeover = TypedDict(
+    "ShownTakeover", {"at": datetime, "seconds": float | None, "from": str, "to": str, "is_loss": bool}
+)
+
+
+class ShownRetry(TypedDict):
+    at: datetime
+    reason: str
+
+
+class TimelineCall(TypedDict):
+    call_id: str
+    tool: str
+    arguments: str
+    began_at: datetime | None
+    ended_at: datetime | None
+    status: Literal["open", "memory", "error", "ok"]
+    waiting: Literal["person", "agent"] | None
+    result: str | None
+    child: str | None
+    """The session of the agent that was called."""
+
+
+class ShownTimelineStep(TypedDict):
+    n: int
+    began_at: datetime
+    replied_at: datetime
+    ended_at: datetime | None
+    model_seconds: float
+    retries: list[ShownRetry]
+    text: str
+    calls: list[TimelineCall]
+
+
+class ShownTurn(TypedDict):
+    n: int
+    trace_id: str
+    task: str
+    began_at: datetime
+    ended_at: datetime | None
+    state: str
+    answer: str
+    steps: list[ShownTimelineStep]
+    waits: list[ShownWait]
+    takeovers: list[ShownTakeover]
+
+
+class SessionTurns(TypedDict):
+    session_id: str
+    agent: str
+    label: str
+    version: int | None
+    state: str
+    earlier_turns: int
+    turns: list[ShownTurn]
+
+
+class ShownTimeline(SessionTurns):
+    children: dict[str, SessionTurns]
+    children_left_out: int
+
+
+class StepUsage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class ShownStep(TypedDict):
+    """A reply of the model."""
+
+    n: int
+    turn: int
+    at: datetime
+    model: str
+    usage: StepUsage
+    seconds: float
+    tools: list[str]
+    """Those that it called."""
+    offered: list[str]
+    tokens: RequestTokens | None
+
+
 @router.get(f"{SESSION_PATH}/timeline")
 async def get_timeline(
     caller: auth.User, sessions: Held, session_id: str, asked: Annotated[Turns, Query()]
-) -> Response:
+) -> wire.Json[ShownTimeline]:
     """The last turns of a session: steps, calls, waits, retries and takeovers, each with its times; and below
     `children` the same of the sub-agents that worked for them."""
     row = await sessions.find(caller, session_id)
@@ -74,7 +157,7 @@ async def list_steps(
     toolbox: Annotated[Toolbox, of_app("toolbox")],
     session_id: str,
     asked: Annotated[Steps, Query()],
-) -> Response:
+) -> wire.Json[pagination.Page[ShownStep]]:
     """The last replies of the model, in order, each with its usage and what it called; the last 40 of a page with the
     estimated tokens of the parts of their requests, which `/steps/{n}/request` has of each. `next` leads to earlier
     ones."""
@@ -95,14 +178,7 @@ async def list_steps(
     return wire.Json(pagination.page(data, str(first) if has_more else None))
 
 
-@router.get(f"{SESSION_PATH}/export")
-async def export(caller: auth.User, sessions: Held, session_id: str) -> Response:
-    """The session and all agents that it called as JSON Lines: each session, then its events."""
-    row = await sessions.find(caller, session_id)
-    return LineStream(_lines(sessions.db, row.id), f"{row.id}.jsonl")
-
-
-class LineStream(streaming.EventStream):
+class LineStream(streaming.EventStream[bytes]):
     """JSON Lines, written as they are read; a browser saves them as a file."""
 
     media_type = "application/x-ndjson"
@@ -117,10 +193,17 @@ class LineStream(streaming.EventStream):
         return _line(wire.envelope_of(error))
 
 
+@router.get(f"{SESSION_PATH}/export")
+async def export(caller: auth.User, sessions: Held, session_id: str) -> LineStream:
+    """The session and all agents that it called as JSON Lines: each session, then its events."""
+    row = await sessions.find(caller, session_id)
+    return LineStream(_lines(sessions.db, row.id), f"{row.id}.jsonl")
+
+
 # The timeline
 
 
-def _tree(row: SessionRow, found: TreeTimelines) -> dict[str, Any]:
+def _tree(row: SessionRow, found: TreeTimelines) -> ShownTimeline:
     top = found.sessions[row.id]
     below = {one: _session(one, shown) for one, shown in found.sessions.items() if one != row.id}
     # A session that has not begun a turn has the version that it was opened with.
@@ -128,7 +211,7 @@ def _tree(row: SessionRow, found: TreeTimelines) -> dict[str, Any]:
     return {**_session(row.id, top), "version": version, "children": below, "children_left_out": found.left_out}
 
 
-def _session(session_id: str, shown: SessionTimeline) -> dict[str, Any]:
+def _session(session_id: str, shown: SessionTimeline) -> SessionTurns:
     return {
         "session_id": session_id,
         "agent": shown.agent,
@@ -140,7 +223,7 @@ def _session(session_id: str, shown: SessionTimeline) -> dict[str, Any]:
     }
 
 
-def _turn(shown: SessionTimeline, turn: TimelineTurn) -> dict[str, Any]:
+def _turn(shown: SessionTimeline, turn: TimelineTurn) -> ShownTurn:
     return {
         "n": turn.number,
         "trace_id": turn.trace,
@@ -155,7 +238,7 @@ def _turn(shown: SessionTimeline, turn: TimelineTurn) -> dict[str, Any]:
     }
 
 
-def _step(shown: SessionTimeline, step: TimelineStep) -> dict[str, Any]:
+def _step(shown: SessionTimeline, step: TimelineStep) -> ShownTimelineStep:
     ends = [use.ended_at for use in step.uses]
     is_open = None in ends
     return {
@@ -170,7 +253,7 @@ def _step(shown: SessionTimeline, step: TimelineStep) -> dict[str, Any]:
     }
 
 
-def _call(shown: SessionTimeline, use: TimelineUse) -> dict[str, Any]:
+def _call(shown: SessionTimeline, use: TimelineUse) -> TimelineCall:
     called, outcome = use.called, use.outcome
     task = shown.tasks.get(called.call)
     result = None if outcome is None else outcome.message if isinstance(outcome, Fault) else outcome.content
@@ -187,7 +270,7 @@ def _call(shown: SessionTimeline, use: TimelineUse) -> dict[str, Any]:
     }
 
 
-def _status(use: TimelineUse) -> str:
+def _status(use: TimelineUse) -> Literal["open", "memory", "error", "ok"]:
     if use.outcome is None:
         return "open"
     if use.is_remembered:
@@ -195,17 +278,17 @@ def _status(use: TimelineUse) -> str:
     return "error" if isinstance(use.outcome, Fault) else "ok"
 
 
-def _waiting(call: Open | None) -> str | None:
+def _waiting(call: Open | None) -> Literal["person", "agent"] | None:
     if call is None or call.is_due:
         return None
     return "person" if call.awaits_person else "agent"
 
 
-def _wait(wait: TimelineWait) -> dict[str, Any]:
+def _wait(wait: TimelineWait) -> ShownWait:
     return {"from": wait.since, "to": wait.until, "for": wait.reason}
 
 
-def _takeover(one: Takeover) -> dict[str, Any]:
+def _takeover(one: Takeover) -> ShownTakeover:
     seconds = None if one.seconds is None else round(one.seconds, 3)
     return {"at": one.at, "seconds": seconds, "from": one.previous, "to": one.worker, "is_loss": one.is_loss}
 
@@ -217,7 +300,7 @@ def _seconds(since: datetime, until: datetime) -> float:
 # Steps
 
 
-def _step_row(step: StepRecord, request: Request | None) -> dict[str, Any]:
+def _step_row(step: StepRecord, request: Request | None) -> ShownStep:
     replied, at = step.asked.replied, step.record.at
     usage = replied.usage or Usage()
     return {

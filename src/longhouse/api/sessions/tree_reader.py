@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from longhouse.api.sessions.tail import Seen
 from longhouse.api.sessions.waiting import handles_in
@@ -23,13 +23,70 @@ from longhouse.store.delegation.tree import Node, Root
 from longhouse.store.journals import PAGE
 
 
+class CalledFunction(TypedDict):
+    name: str
+    arguments: str
+
+
+class ShownCall(TypedDict):
+    """A call of a tool as OpenAI's protocol writes it."""
+
+    index: NotRequired[int]
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class Activity(TypedDict):
+    """What an agent does, as clients see it: `x_agent` of a chat, and the events of sub-agents. What else it has
+    depends on `event`."""
+
+    event: str
+    agent: str
+    session_id: str
+    conversation_id: str
+    trace_id: str
+    depth: int
+    state: NotRequired[str]
+    call_id: NotRequired[str]
+    tool: NotRequired[str]
+    arguments: NotRequired[str]
+    status: NotRequired[str]
+    content: NotRequired[str]
+    by: NotRequired[str]
+    reason: NotRequired[str]
+    waiting_for: NotRequired[Literal["clarification", "approval"]]
+    name: NotRequired[str]
+    asked_by: NotRequired[str]
+    asked_in: NotRequired[str]
+    ignored: NotRequired[Sequence[str]]
+    routed: NotRequired[dict[str, Any]]
+    subagent_name: NotRequired[str]
+    role: NotRequired[str]
+    chat_id: NotRequired[str]
+    timestamp: NotRequired[float]
+    task: NotRequired[str]
+    tool_calls: NotRequired[list[ShownCall]]
+    tool_call_id: NotRequired[str]
+    response: NotRequired[str]
+
+
+SubagentEventName = Literal[
+    "subagent_delegation",
+    "subagent_assistant_with_tools",
+    "subagent_tool",
+    "subagent_tool_result",
+    "subagent_completion",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class SubagentEvent:
     """One event of a sub-agent, with the event that clients see, or None if they see nothing."""
 
     session: str
     record: Recorded
-    shown: dict[str, Any] | None
+    shown: Activity | None
 
 
 @dataclass(slots=True)
@@ -196,9 +253,11 @@ def _is_shown(record: Recorded, node: Node, seen: Mapping[str, int]) -> bool:
     return record.trace in node.depths and record.seq > seen.get(record.trace, 0)
 
 
-def _shown(record: Recorded, node: Node, conversation: str, event: str, detail: dict[str, Any]) -> dict[str, Any]:
+def _shown(
+    record: Recorded, node: Node, conversation: str, event: SubagentEventName, detail: dict[str, Any]
+) -> Activity:
     """An event under public names."""
-    return {
+    shown: Any = {
         "event": event,
         "agent": node.agent,
         "subagent_name": node.agent,
@@ -211,11 +270,12 @@ def _shown(record: Recorded, node: Node, conversation: str, event: str, detail: 
         "trace_id": record.trace,
         "timestamp": record.at.timestamp(),
     }
+    return cast("Activity", shown)
 
 
 def _event(
     event: events.Event, calls: Sequence[events.Called], tools: dict[str, str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+) -> Iterator[tuple[SubagentEventName, dict[str, Any]]]:
     """The client's event for a record: at most one. `calls` are those of a reply."""
     match event:
         case events.Prompted(aside=False):
@@ -241,6 +301,6 @@ def _event(
             yield "subagent_completion", {"response": "", "status": "cancelled"}
 
 
-def _call(called: events.Called) -> dict[str, Any]:
-    function = {"name": called.tool, "arguments": called.arguments}
+def _call(called: events.Called) -> ShownCall:
+    function: CalledFunction = {"name": called.tool, "arguments": called.arguments}
     return {"id": called.call, "type": "function", "function": function}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypedDict
 
 import msgspec
 import structlog
@@ -102,6 +102,20 @@ def checked_reg_id(reg_id: str) -> str:
 def scope_of(owner: str | None) -> str:
     """Who may find the passages of a document."""
     return SHARED if owner is None else msgspec.json.encode([SHARED, owner]).decode()
+
+
+class ReadPage(TypedDict):
+    page: int
+    content: str
+
+
+class ReadPages(TypedDict):
+    reg_id: str
+    start_page: int
+    end_page: int
+    total_pages: int
+    source: str
+    pages: list[ReadPage]
 
 
 class DocumentLibrary:
@@ -275,7 +289,7 @@ class DocumentLibrary:
         known = await documents.of_texts(self.db, owner, [hit.group for hit in hits])
         return [_result(hit, known[hit.group].reg_id) for hit in hits if hit.group in known]
 
-    async def pages(self, owner: str | None, reg_id: str, start_page: int, end_page: int) -> dict[str, Any]:
+    async def pages(self, owner: str | None, reg_id: str, start_page: int, end_page: int) -> ReadPages:
         """The text of pages, both ends included."""
         document = await self.find(owner, reg_id)
         if start_page > end_page:

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from longhouse.memory.documents.parsed import Block
 from longhouse.store.documents import Section
@@ -14,10 +14,18 @@ LOOK_AHEAD: Final = 50
 """Entries of an outline among which a heading is looked for."""
 
 
-def tree(sections: Sequence[Section], max_depth: int, within: range | None = None) -> list[dict[str, Any]]:
+class OutlineEntry(TypedDict):
+    title: str
+    section_number: str
+    level: int
+    page: int
+    children: list["OutlineEntry"]
+
+
+def tree(sections: Sequence[Section], max_depth: int, within: range | None = None) -> list[OutlineEntry]:
     """The entries with their children, down to a depth; of one section and what is below it if `within` is given."""
-    items: list[dict[str, Any]] = []
-    parents: list[tuple[int, list[dict[str, Any]]]] = []
+    items: list[OutlineEntry] = []
+    parents: list[tuple[int, list[OutlineEntry]]] = []
     for index in within or range(len(sections)):
         section = sections[index]
         while parents and parents[-1][0] >= section.level:
@@ -32,7 +40,7 @@ def tree(sections: Sequence[Section], max_depth: int, within: range | None = Non
     return items
 
 
-def _entry(section: Section) -> dict[str, Any]:
+def _entry(section: Section) -> OutlineEntry:
     return {
         "title": section.title,
         "section_number": section.number,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from longhouse.journal.session import Session
 from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
 from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, Written
 
@@ -81,6 +82,8 @@ class Bus:
     on_append: list[Callable[[str], None]] = field(default_factory=list)
     """Called with every session that was appended to here, or deleted."""
     on_stop: list[Callable[[str, int], None]] = field(default_factory=list)
+    on_turn_end: list[Callable[[Session], None]] = field(default_factory=list)
+    """Called with every session whose turn was ended here."""
 
     def wake(self, session_id: str) -> None:
         """The session may be runnable."""
@@ -107,6 +110,10 @@ class Bus:
         self.stop(session_id, NEVER)
         self._notify_append(session_id)
         self.publish(session_id, Gone())
+
+    def turn_ended(self, session: Session) -> None:
+        for callback in self.on_turn_end:
+            callback(session)
 
     def publish(self, session_id: str, item: Item) -> None:
         """Tells the followers of a session, here and in other processes."""

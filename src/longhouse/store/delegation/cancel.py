@@ -8,7 +8,7 @@ from longhouse import clock
 from longhouse.journal import events
 from longhouse.journal.events import Event, Fault
 from longhouse.journal.fold import extended
-from longhouse.journal.session import Open, Session
+from longhouse.journal.session import Open, Session, ended_turn
 from longhouse.store import journals
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
@@ -35,6 +35,8 @@ class CancelResult:
     """The sessions that events were appended to, with their new heads."""
     fences: dict[str, int]
     """The new fences of the sessions whose turn has ended: leases with a smaller fence are lost."""
+    ended: list[Session]
+    """Those whose running turn was cancelled."""
 
 
 async def cancel(db: Database, top: Session, trace: str, *, by: str) -> CancelResult:
@@ -65,7 +67,8 @@ async def cancel(db: Database, top: Session, trace: str, *, by: str) -> CancelRe
         await tx.run(NO_LONGER, parents=list(fences))
         others = [row for row in dropped if row["parent"] not in fences]
         appended.extend(await return_outcome(tx, others, DelegationResult(outcome=CANCELLED)))
-        return CancelResult(after[top.id], appended, fences)
+        ended = [after[one.id] for one in caught_up if ended_turn(one, after[one.id])]
+        return CancelResult(after[top.id], appended, fences, ended)
 
     return await db.together(write)
 

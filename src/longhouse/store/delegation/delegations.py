@@ -16,7 +16,7 @@ import asyncpg
 from longhouse.agents.delegation import MAX_OPEN_TASKS, Delegation, waits_for
 from longhouse.errors import AlreadyReturned
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
-from longhouse.journal.session import Session, Turn
+from longhouse.journal.session import Session, Turn, ended_turn
 from longhouse.store import journals
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.delegation import results
@@ -168,11 +168,8 @@ async def end(
 
 def ending_turn(before: Session, after: Session) -> Turn | None:
     """The turn that another agent has asked for and that ends between `before` and `after`, if there is one."""
-    turn = after.turn
-    if turn is None or not turn.ended or turn.prompted.reply_to is None:
-        return None
-    was_over = before.turn is not None and before.turn.prompt == turn.prompt and before.turn.ended
-    return None if was_over else turn
+    turn = ended_turn(before, after)
+    return turn if turn and turn.prompted.reply_to else None
 
 
 def outcome_of(session: Session, turn: Turn) -> Outcome:

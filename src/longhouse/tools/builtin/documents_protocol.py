@@ -1,6 +1,6 @@
 """The library of documents as the document tools use it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 
@@ -31,7 +31,7 @@ class Documents(Protocol):
         """What `smart_search` returns, the best first."""
         ...
 
-    async def pages(self, owner: str, reg_id: str, start_page: int, end_page: int) -> dict[str, Any]:
+    async def pages(self, owner: str, reg_id: str, start_page: int, end_page: int) -> Mapping[str, Any]:
         """What `read_page_range` returns."""
         ...
 

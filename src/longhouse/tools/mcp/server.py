@@ -19,7 +19,7 @@ from mcp import MCPError
 from mcp.client.subscriptions import Subscription, SubscriptionLost, listen
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from longhouse import clock
+from longhouse import clock, tracing
 from longhouse.journal.messages import clean
 from longhouse.redaction import Redaction
 from longhouse.tools.bindings.base import Binding
@@ -139,7 +139,7 @@ class ServerSession:
         # A digest: the server must not see our session ids.
         key = hashlib.sha256(context.key.encode()).hexdigest()[:32]
         try:
-            return await connection.client.call_tool_mcp(name, arguments, meta={KEY: key})
+            return await connection.client.call_tool_mcp(name, arguments, meta={KEY: key, **tracing.sent()})
         except MCPError as error:
             if TOO_MUCH in str(error) or f"{MOST_BYTES} byte limit" in str(error):
                 message = f"the MCP server {self.name!r} sent more than {MOST_BYTES} bytes"
@@ -266,12 +266,14 @@ class ServerSession:
         log.info("mcp_changes_unavailable", message=message, server=self.name, reason=self._words(error))
 
     async def _log(self, message: LogMessage) -> None:
-        self._note(f"{message.level}: {message.data}")
+        self._note([f"{message.level}: {message.data}"])
 
-    def _note(self, line: str) -> None:
-        if line := clean(self._server.secrets.hide(line)).strip()[:MAX_LINE]:
-            self._last_words.append((clock.now(), line))
-            log.info("mcp_server_output", message="a line from an MCP server", server=self.name, line=line)
+    def _note(self, lines: Sequence[str]) -> None:
+        told = [line for one in lines if (line := clean(self._server.secrets.hide(one)).strip()[:MAX_LINE])]
+        self._last_words.extend((clock.now(), line) for line in told)
+        if told:
+            output = "\n".join(told)[: 4 * MAX_LINE]
+            log.info("mcp_server_output", message="an MCP server wrote this", server=self.name, line=output)
 
     def _words(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):

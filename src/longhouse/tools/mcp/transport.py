@@ -2,12 +2,13 @@
 too long fails only its own call."""
 
 import asyncio
+import math
 import os
 import re
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Unpack
@@ -16,6 +17,7 @@ import anyio
 import httpcore2
 import httpx2
 import mcp_types
+import msgspec
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from fastmcp.client.transports import ClientTransport
@@ -26,6 +28,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 
+from longhouse import tracing
 from longhouse.egress import ANYWHERE, EgressResolver, Lookup, look_up
 from longhouse.tools.mcp.config import ServerEntry
 
@@ -51,6 +54,10 @@ _ENDS: Final = 512
 """Bytes kept at both ends of a message that is too long, to find its request id."""
 _UNCONNECTED: Final = ("connection.connect_tcp.failed", "connection.start_tls.failed")
 """Trace events of the HTTP library for a connection that failed."""
+_TOGETHER: Final = 0.5
+"""Seconds: the lines that a server writes within this time are one record, as the banner that it begins with."""
+_MOST_LINES: Final = 100
+"""Lines of one record."""
 _EXIT_WITHIN: Final = 2.0
 """Seconds that a server has to exit after its input is closed, and again after each signal."""
 
@@ -137,6 +144,18 @@ class HttpTransport(ClientTransport):
                 self._unsent.append(request.content)
 
         request.extensions = {**request.extensions, "trace": trace}
+        if context := _context_of(request.content):
+            request.headers[tracing.HEADER] = context
+
+
+def _context_of(request: bytes) -> str:
+    """The trace context that a message carries. The library sends it from a task of its own, which knows no other."""
+    if tracing.HEADER.encode() not in request:
+        return ""
+    try:
+        return tracing.accepted(msgspec.json.decode(request)["params"]["_meta"][tracing.HEADER])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ""
 
 
 async def _bound(response: httpx2.Response) -> None:
@@ -170,8 +189,8 @@ class StdioTransport(ClientTransport):
     """A child process with one message per line."""
 
     entry: ServerEntry
-    note: Callable[[str], None]
-    """Takes each line of the server's standard error."""
+    note: Callable[[Sequence[str]], None]
+    """Takes the lines of the server's standard error, those together that were written together."""
     ended: Callable[[], None]
     """Called when the server sends no more messages."""
 
@@ -292,15 +311,26 @@ async def _send(
         await receiving.aclose()
 
 
-async def _note_lines(source: asyncio.StreamReader, note: Callable[[str], None]) -> None:
-    rest = b""
-    while chunk := await source.read(_CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > 4 * MAX_LINE:  # the length of a line is bounded
-            lines, rest = [*lines, rest], b""
-        for line in lines:
-            note(line.decode(errors="replace"))
-    note(rest.decode(errors="replace"))
+async def _note_lines(source: asyncio.StreamReader, note: Callable[[Sequence[str]], None]) -> None:
+    rest, lines, until = b"", list[bytes](), math.inf
+    try:
+        while True:
+            chunk = None
+            with anyio.CancelScope(deadline=until):
+                chunk = await source.read(_CHUNK)
+            if chunk:
+                *new, rest = (rest + chunk).split(b"\n")
+                if len(rest) > 4 * MAX_LINE:  # the length of a line is bounded
+                    new, rest = [*new, rest], b""
+                until = until if lines else anyio.current_time() + _TOGETHER
+                lines += new
+            if chunk == b"":
+                return
+            if chunk is None or len(lines) >= _MOST_LINES:
+                noted, lines, until = lines, [], math.inf
+                note([line.decode(errors="replace") for line in noted])
+    finally:
+        note([line.decode(errors="replace") for line in (*lines, rest)])
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

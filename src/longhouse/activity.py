@@ -1,0 +1,98 @@
+"""What the agents of this process have done, counted in memory by template and owner.
+
+A step may not wait for its numbers: a call is one look-up and a few additions. Names come from users, and there is no
+end of them: the first ones have a series each, all others share one.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Final
+
+OTHER: Final = "other"
+"""The name that stands for all owners, templates or tools beyond the first."""
+MOST_OWNERS: Final = 20
+MOST_TEMPLATES: Final = 100
+MOST_TOOLS: Final = 200
+LONGEST_NAME: Final = 100
+BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+"""Upper bounds of the buckets of durations, in seconds."""
+
+
+class Names:
+    """The first names that were counted, up to a number of them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        known = self._known.get(name)
+        if known is None:
+            if len(self._known) >= self._most:
+                return OTHER
+            known = self._known[name] = name[:LONGEST_NAME]
+        return known
+
+
+@dataclass(slots=True)
+class Durations:
+    """How often something happened, and how long it took."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
+class ModelCalls(Durations):
+    errors: int = 0
+    retries: int = 0
+    read: int = 0
+    """Tokens, those from the provider's cache included."""
+    cached: int = 0
+    written: int = 0
+
+
+@dataclass(slots=True)
+class ToolCalls(Durations):
+    errors: int = 0
+
+
+@dataclass(slots=True)
+class Turns(Durations):
+    states: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """The state in which they ended -> how many."""
+
+
+Who = tuple[str, str]
+"""Template and owner, as they are shown."""
+
+
+class Activity:
+    def __init__(self, most_owners: int = MOST_OWNERS) -> None:
+        """With 0, no owner is named."""
+        self._owners, self._templates, self._tools = Names(most_owners), Names(MOST_TEMPLATES), Names(MOST_TOOLS)
+        self.models: dict[Who, ModelCalls] = defaultdict(ModelCalls)
+        self.tool_calls: dict[Who, ToolCalls] = defaultdict(ToolCalls)
+        self.tools: dict[str, ToolCalls] = defaultdict(ToolCalls)
+        self.turns: dict[Who, Turns] = defaultdict(Turns)
+
+    def model(self, template: str, owner: str) -> ModelCalls:
+        return self.models[self._who(template, owner)]
+
+    def tool_called(self, template: str, owner: str, tool: str, seconds: float, *, failed: bool) -> None:
+        for calls in (self.tool_calls[self._who(template, owner)], self.tools[self._tools.of(tool)]):
+            calls.add(seconds)
+            calls.errors += failed
+
+    def turn_ended(self, template: str, owner: str, state: str, seconds: float) -> None:
+        turns = self.turns[self._who(template, owner)]
+        turns.add(seconds)
+        turns.states[state] += 1
+
+    def _who(self, template: str, owner: str) -> Who:
+        return self._templates.of(template), self._owners.of(owner)

@@ -1,0 +1,35 @@
+"""Tells operators of each turn that ends: one record in the log, and the numbers of /metrics."""
+
+from collections.abc import Callable
+
+import structlog
+
+from longhouse.activity import Activity
+from longhouse.journal.session import Session
+
+log = structlog.get_logger()
+
+
+def turn_teller(activity: Activity) -> Callable[[Session], None]:
+    """For `Bus.on_turn_end`."""
+
+    def tell(session: Session) -> None:
+        turn = session.turn
+        if turn is None:
+            return
+        seconds = max(0.0, ((session.updated_at or turn.started_at) - turn.started_at).total_seconds())
+        activity.turn_ended(session.agent, session.owner, turn.ended, seconds)
+        log.info(
+            "turn_finished",
+            session=session.id,
+            owner=session.owner,
+            agent=session.agent,
+            state=turn.ended,
+            steps=turn.iteration,
+            # Its own: sub-agents have records of theirs.
+            tokens=max(0, turn.usage.total_tokens - turn.subagents.tokens),
+            seconds=round(seconds, 3),
+            **({"code": turn.code} if turn.code else {}),
+        )
+
+    return tell
