@@ -203,7 +203,8 @@ def _memory_parts(
 
 
 class Health(TypedDict):
-    status: Literal["ok"]
+    status: Literal["healthy"]
+    service: str
 
 
 class Readiness(TypedDict):

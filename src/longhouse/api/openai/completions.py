@@ -210,9 +210,8 @@ class Completion:
         if text := self._add_content(piece):
             return self._delta + b'{"content":' + _encode(text) + b"}" + _REST_OF_CHUNK
         if piece.reasoning:
-            if not self.streaming.reasoning:
-                return b""
-            return self._delta + b'{"reasoning_content":' + _encode(piece.reasoning) + b"}" + _REST_OF_CHUNK
+            reasoning = self._delta + b'{"reasoning_content":' + _encode(piece.reasoning) + b"}" + _REST_OF_CHUNK
+            return reasoning if self.streaming.reasoning else b""
         activity = piece.activity
         if activity is None:
             return b""
