@@ -40,7 +40,7 @@ RUN_BY = {
     "docs/approval.md": ("bash",),
     "docs/documents.md": ("bash",),
     "docs/clients.md": ("bash",),
-    "docs/sql.md": ("sql",),
+    "docs/sql.md": ("sql",),  # stories/test_sql_questions.py
     "docs/architecture.md": ("text",),
     "docs/templates.md": ("text",),
     "docs/working-memory.md": ("text",),
