@@ -51,7 +51,8 @@ async def test_a_session_of_another_owner_is_as_good_as_none(serving: Serving) -
                 assert str(error).replace(theirs, "{id}") == str(missing).replace(unknown, "{id}"), (method, path)
                 assert SECRET not in str(error)
         assert await remains(house.db) == before, "nothing was appended"
-        for method, path, body in calls:
+        others = len(calls) - sum(method == "DELETE" for method, *_ in calls)
+        for method, path, body in calls[: others + 1]:  # what is taken away once is not there for another way
             is_made_up = "/artifacts/1" in path or "/images/0" in path
             assert is_made_up or await ann.status(method, path, body) not in (401, 403, 404), (method, path)
 

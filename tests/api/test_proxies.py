@@ -48,7 +48,7 @@ async def test_everything_is_below_the_path_that_the_proxy_shows(serving: Servin
 
         root = "/team/longhouse"
         for prefix in (root, ""):  # the proxy passes it on, or has taken it away
-            assert (await read(f"{prefix}/health")) == {"status": "ok"}
+            assert (await read(f"{prefix}/health")) == {"status": "healthy", "service": "Longhouse"}
             page = await read(f"{prefix}/", accept="text/html")
             files = re.findall(r'(?:src|href)="([^"]+)"', page)
             assert files

@@ -191,8 +191,8 @@ async def states(house: House, session_id: str) -> dict[str, str]:
     own = await house.session(session_id)
     return {
         **found,
-        "/agents": next(row["state"] for row in agents if row["agent_id"] == session_id),
-        "/agents/{id}/state": (await got(house, f"/agents/{session_id}/state"))["state"],
+        "/agents": next(row["state"].upper() for row in agents if row["agent_id"] == session_id),
+        "/agents/{id}/state": (await got(house, f"/agents/{session_id}/state"))["state"].upper(),
         "/v1/sessions/{id}": own["state"],
         "snapshot": own["context_snapshot"]["state"],
     }
