@@ -184,7 +184,8 @@ async def test_the_host_that_a_client_names_is_sent_nowhere(serving: Serving) ->
 def _has_only_our_headers(response: aiohttp.ClientResponse) -> None:
     ours = {
         "date", "server", "content-length", "content-type", "transfer-encoding", "cache-control", "x-accel-buffering",
-        "x-request-id", "openai-processing-ms", "openai-version", "x-content-type-options", "x-agent-id", "x-agent-model",
+        "x-request-id", "openai-processing-ms", "openai-version", "x-content-type-options", "x-agent-id",
+        "x-agent-model",
     }  # fmt: skip
     assert {name.lower() for name in response.headers} <= ours
 
