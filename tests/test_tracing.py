@@ -80,7 +80,7 @@ def test_the_variables_of_other_programs_are_read_too(monkeypatch: pytest.Monkey
     assert settings.otlp_headers.get_secret_value() == "x-key=k"
     monkeypatch.setenv("LONGHOUSE_OTLP_ENDPOINT", "")
     monkeypatch.setenv("LONGHOUSE_SERVICE_NAME", "ours")
-    assert (Settings().otlp_endpoint, Settings().service_name) == ("", "ours"), "ours wins, and can switch it off"
+    assert (Settings().otlp_endpoint, Settings().service_name) == (None, "ours"), "ours wins, and can switch it off"
 
 
 @pytest.mark.parametrize("headers", ["canary", "ключ=canary", "x key=canary", "k=canary%0d%0aX: 1", "=canary"])
