@@ -128,6 +128,10 @@ class Conformance:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.problems: list[str] = []
+        inner: Any = app
+        while not isinstance(inner, FastAPI):
+            inner = inner.app
+        _of_process(inner)  # before it serves: making the document holds up the loop, and with it heartbeats
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

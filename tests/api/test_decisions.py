@@ -90,7 +90,7 @@ async def test_a_lost_effect_becomes_a_question(serving: Serving, db: Database) 
         async with house.http.get(f"/agents/{session_id}/state") as response:
             assert (await response.json())["state"] == "waiting_for_clarification", "the seed knows no other word"
         async with house.http.get("/agents") as response:
-            assert (await response.json())["agents"][0]["state"] == "WAITING_FOR_CLARIFICATION"
+            assert (await response.json())["agents"][0]["state"] == "waiting_for_clarification"
         async with house.http.get("/v1/sessions", params={"state": "WAITING_FOR_APPROVAL"}) as response:
             assert [row["session_id"] for row in (await response.json())["data"]] == [session_id]
 

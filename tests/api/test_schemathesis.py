@@ -24,7 +24,7 @@ from conformance import closed
 from longhouse.api.admin.docs import EXAMPLES
 from server_helpers import House, Serving
 
-REQUESTS: Final = 2
+REQUESTS: Final = 1
 """Made for each operation, fitting and not; each is sent as it is, and about things that exist."""
 CONFORMANCE: Final = [
     not_a_server_error,

@@ -111,7 +111,7 @@ async def test_a_result_of_an_earlier_turn_is_waited_for_with_its_questions(serv
 
     async with playing(serving, {"master": master, "ann": slow}) as house:
         said = await house.say("begin", model="master", chat_id="c")
-        assert content(said) == "begun"
+        assert content(said).startswith("begun")  # and what she asks, if she has by then
         async with asyncio.timeout(10):
             assert content(await house.say("collect", model="master", chat_id="c")) == "ann: Shall I?"
         assert (await house.session(said["model"]))["state"] == "WAITING_FOR_CLARIFICATION"
