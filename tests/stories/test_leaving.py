@@ -103,7 +103,7 @@ async def test_a_worker_without_an_api_tells_how_it_is_and_leaves_as_quietly(
                         assert response.status == status, path
                 pen.call("finalanswertool", '{"answer": "thought"}')
                 pen.end()
-                assert await worker.ended() == 0
+                assert await worker.ended(within=60) == 0
                 assert (await saying)["choices"][0]["message"]["content"] == "thought"
     assert await db.value("SELECT count(*) FROM workers") == 0
 
