@@ -462,16 +462,20 @@ async def lost_after(db: Database, agent: str, task: str, *told: events.Event) -
     """A session whose worker was never heard of again after these events of its first turn."""
     session_id, at, worker = f"{agent}_{uuid.uuid4()}", clock.now(), "a worker that is gone"
     begin = events.Opened(agent=agent, version=1, owner="local", conversation=session_id)
-    await journals.open(db, session_id, begin, events.Prompted(trace="t1", content=(task,)), task=task)
-    lease = (await leases.claim(db, session_id, worker)).lease
-    assert lease is not None
     start = events.Started(
         trace="t1", prompt=2, version=1, instance="i", limits=LIMITS, date="2026-01-31", approve_in_chat=True
     )
     new = [start, *told]
-    records = (Recorded(seq=3 + nth, at=at, event=event) for nth, event in enumerate(new))
-    after = fold(records, await journals.load(db, session_id))
-    await journals.append(db, after, new, fence=lease.fence, worker=worker, at=at, rest=None)
+    records = [Recorded(seq=3 + nth, at=at, event=event) for nth, event in enumerate(new)]
+
+    async def write(tx: Any) -> None:
+        await journals.open(tx, session_id, begin, events.Prompted(trace="t1", content=(task,)), task=task)
+        lease = (await leases.claim(tx, session_id, worker)).lease
+        assert lease is not None
+        after = fold(records, await journals.load(tx, session_id))
+        await journals.append(tx, after, new, fence=lease.fence, worker=worker, at=at, rest=None)
+
+    await db.together(write)  # at once: a worker that lives would take it up in between
     return session_id
 
 
