@@ -2,7 +2,7 @@
 
 import pytest
 
-from longhouse.agents.naming import Names, intersection, key, name_problem
+from longhouse.agents.naming import Names, intersection, key, name_problem, spelled, spellings
 
 
 @pytest.mark.parametrize("name", ["a", "weather", "FinalAnswerTool", "bank.pay", "a-b_c.d9", "agents", "x" * 128])
@@ -67,3 +67,9 @@ def test_two_lists_have_in_common_what_both_stand_for() -> None:
     assert intersection(("shop.*", "plain", "other"), ("shop.price", "plain", "more.*")) == ("plain", "shop.price")
     assert intersection(("shop.*",), ("shop.*", "shop.old.*")) == ("shop.*", "shop.old.*")
     assert intersection(("shop.*",), ()) == ()
+
+
+def test_whoever_asks_postgres_looks_for_what_files_would_find() -> None:
+    for given in ("WebSearchTool", "web_search_tool", "web-search", "WebSearch", "websearchtool"):
+        assert spelled(given, ["websearchtool"]) == "websearchtool"
+        assert "websearchtool" in spellings(given), given

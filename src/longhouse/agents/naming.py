@@ -54,7 +54,7 @@ def _letters(name: str) -> str:
 
 def spellings(name: str) -> tuple[str, str, str]:
     """The tools that somebody may mean by WebSearchTool, web_search_tool or web_search, the likeliest first."""
-    plain = key(name).replace("_", "")
+    plain = _letters(name)
     return name, plain, f"{plain}tool"
 
 
