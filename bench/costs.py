@@ -20,8 +20,6 @@ from bench.report import console, machine, show
 SESSIONS: Final = 200
 AT_ONCE: Final = 4
 IDLE_FOR: Final = 10.0
-RESTS_AT: Final = 20_000
-"""Bytes of WAL in a second: with fewer, nothing but heartbeats and sweeps is written."""
 KINDS: Final = {
     "plain turn": ("tool_calling_agent", "plain"),
     "turn with three tool calls": ("tool_calling_agent", "three tools"),
@@ -66,7 +64,7 @@ async def measure(under: Ground) -> tuple[list[dict[str, Any]], list[dict[str, A
     ):
         for kind in KINDS.values():
             await _play(http, *kind, sessions=20)  # warm-up
-        await _settled(under)
+        await under.settled()
         before = await _look(under, served)
         await asyncio.sleep(IDLE_FOR)
         after = await _look(under, served)
@@ -81,18 +79,9 @@ async def measure(under: Ground) -> tuple[list[dict[str, Any]], list[dict[str, A
             before = await _look(under, served)
             await _play(http, *kind, sessions=SESSIONS)
             busy = await under.db.value(CONNECTIONS)
-            await _settled(under)
+            await under.settled()
             rows.append(_row(name, before, await _look(under, served), idle) | {"connections": busy})
     return rows, [{name: f"{value:,.1f}" for name, value in idle.items()}]
-
-
-async def _settled(under: Ground) -> None:
-    """Waits until nothing has been written for three seconds: not the index of the turns, nor what Postgres tidies."""
-    quiet, (_, before) = 0, await under.written()
-    while quiet < 3:
-        await asyncio.sleep(1)
-        _, now = await under.written()
-        quiet, before = (quiet + 1 if now - before < RESTS_AT else 0), now
 
 
 def _row(name: str, before: _Look, after: _Look, idle: dict[str, float]) -> dict[str, Any]:

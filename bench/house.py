@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psutil
 from aiohttp import web
@@ -15,6 +16,13 @@ from aiohttp import web
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
+
+
+RESTS_AT: Final = 20_000
+"""Bytes of WAL in a second: with fewer, nothing but heartbeats and sweeps is written."""
+QUIET_FOR: Final = 12
+"""Seconds; what follows a turn (its ledger, its index) is looked for every ten."""
+SETTLES_WITHIN: Final = 1_800.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,15 @@ class Ground:
         commits = await self.db.value("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
         wal = await self.db.value("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
         return int(commits), int(wal)
+
+    async def settled(self) -> None:
+        """Waits until nothing more is written: not the ledger and index of the turns, nor what Postgres tidies."""
+        quiet, (_, before) = 0, await self.written()
+        async with asyncio.timeout(SETTLES_WITHIN):
+            while quiet < QUIET_FOR:
+                await asyncio.sleep(1)
+                _, now = await self.written()
+                quiet, before = (quiet + 1 if now - before < RESTS_AT else 0), now
 
 
 @dataclass(frozen=True)

@@ -25,5 +25,5 @@ def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 def machine() -> str:
     info = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
-    model = names[0] if names else platform.processor()
+    model = names[0] if names else platform.processor() or platform.machine()
     return f"{os.cpu_count()} cores of {model}, Python {platform.python_version()}, {datetime.now(UTC):%Y-%m-%d}"

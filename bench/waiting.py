@@ -1,6 +1,7 @@
 """A hundred thousand sessions that wait for a person: what do they cost a server that has nothing to do with them?
 
-`python -m bench.waiting`. One `longhouse serve`, worker included, before and after.
+`python -m bench.waiting`. One `longhouse serve`, worker included, before and after; it looks when the ledger of all of
+them is written.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ async def measure(under: Ground) -> list[dict[str, Any]]:
             if number:
                 await filling.fill(under.db, "asked", number, state="WAITING_FOR_CLARIFICATION", told=filling.ASKED)
                 await filling.settle(under.db)
+            await under.settled()
             rows.append(await _look(under, served, number))
     return rows
 

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import asyncpg
+import msgspec
 import pytest
 from unsteady_connection import unsteady
 
@@ -13,6 +14,7 @@ from longhouse.store import journals, leases
 from longhouse.store.database import Database, connect
 from longhouse.store.leases import Lease
 from postgres_proxy import lines
+from server_helpers import plan_nodes
 
 
 async def opened(db: Database, session_id: str = "s") -> str:
@@ -177,6 +179,33 @@ async def test_after_a_restart_of_postgres_a_missing_lock_says_nothing(dsn: str,
     await db.run("UPDATE workers SET beat_at = pg_postmaster_start_time() - interval '1 second'")
     assert (await suspect(db, "w")).restarted
     life.terminate()
+
+
+FILL = """
+    INSERT INTO sessions (id, owner, conversation_id, side, agent, head, fence, due, state, version, trace_id, task,
+                          queued_at, created_at, updated_at)
+    SELECT owner || '-' || n, owner, owner || n, 'root', 'a', 2, 0, true, 'INITED', 1, 't', 'Hello',
+           now() + n * interval '1 ms', now(), now()
+    FROM unnest(:owners::text[]) AS owner CROSS JOIN generate_series(1, :each) AS n
+"""
+
+
+async def test_of_a_backlog_no_more_is_read_than_is_asked_for(db: Database) -> None:
+    owners = [f"owner{nth:02}" for nth in range(40)]
+    await db.run(FILL, owners=owners, each=200)
+    await db.run("ANALYZE sessions")
+    found = await leases.runnable(db, "w", 40, running=[])
+    assert found == [(f"{owner}-1", owner) for owner in owners], "one of each, the longest due"
+    values = {"worker": "w", "limit": 40, "last": "", "running": [], "running_owners": []}
+    [explained] = await db.rows(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {leases.RUNNABLE}", **values)
+    nodes = plan_nodes(msgspec.json.decode(explained[0])[0]["Plan"])
+    read = [node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name")]
+    assert max(read) <= 4 * 40, "8,000 wait"
+    # Whoever is alone has all of it, and two of very different length leave nobody without work.
+    await db.run("DELETE FROM sessions WHERE owner <> 'owner00'")
+    assert len(await leases.runnable(db, "w", 40, running=[])) == 40
+    await db.run(FILL, owners=["short"], each=1)
+    assert len(await leases.runnable(db, "w", 40, running=[])) == 40
 
 
 @pytest.mark.parametrize("worker", ["w", "host-1-abcdef", "ü" * 40, ""])

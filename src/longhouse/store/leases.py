@@ -104,9 +104,12 @@ BREAK_OFF: Final = f"""
     WHERE id = :session AND fence = :fence AND holder NOT LIKE '%{INTERRUPTED}'
 """
 
+# Of each owner only its share is read, doubled since others may have fewer: a backlog of thousands costs no more. What
+# that leaves out, the next search finds.
 RUNNABLE: Final = places.IN_TURN.format(
     which="""s.due AND s.id <> ALL(:running)
-      AND (s.holder IS NULL OR s.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))"""
+      AND (s.holder IS NULL OR s.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))""",
+    of_each="(SELECT 1 + 2 * :limit / GREATEST(count(*), 1) FROM owners)",
 )
 
 # Rows locked by another transaction are left for the next sweep: two sweepers never wait for each other.

@@ -97,12 +97,12 @@ WITH RECURSIVE counted AS (
 SELECT found.id, o.owner FROM owners o CROSS JOIN LATERAL (
     SELECT s.id, row_number() OVER () AS nth FROM (
         SELECT s.id FROM sessions s WHERE {which} AND s.owner = o.owner
-        ORDER BY s.queued_at NULLS FIRST LIMIT :limit
+        ORDER BY s.queued_at NULLS FIRST LIMIT {of_each}
     ) s
 ) found
 ORDER BY o.running + found.nth, o.nth LIMIT :limit
 """
-NEXT: Final = IN_TURN.format(which="s.waits_for = :held")
+NEXT: Final = IN_TURN.format(which="s.waits_for = :held", of_each=":limit")
 RUNNING_OWNERS: Final = "SELECT s.owner FROM places p JOIN sessions s ON s.id = p.session_id WHERE p.held = :held"
 
 # One step of the index for each limit that somebody waits for.
