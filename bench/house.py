@@ -17,7 +17,6 @@ from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
 
-
 RESTS_AT: Final = 20_000
 """Bytes of WAL in a second: with fewer, nothing but heartbeats and sweeps is written."""
 QUIET_FOR: Final = 12
