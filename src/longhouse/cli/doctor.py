@@ -14,7 +14,7 @@ import asyncpg
 import typer
 
 import longhouse
-from longhouse.app import open_embedder
+from longhouse.app.models import open_embedder
 from longhouse.cli import environment
 from longhouse.cli.house import open_as_it_is
 from longhouse.cli.running import add_commands

@@ -11,7 +11,9 @@ from rich.status import Status
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MemoryScope
-from longhouse.app import TOOLS, open_store, remove_copies
+from longhouse.app.builtin import TOOLS
+from longhouse.app.copies import remove_copies
+from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
 from longhouse.cli.running import add_commands

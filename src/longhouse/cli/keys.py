@@ -7,7 +7,7 @@ import pydantic
 import typer
 
 from longhouse.api.admin.keys import LONGEST_OVERLAP, MOST, MOST_OF_BUDGET, ChangedKey, NewKey
-from longhouse.app import open_store
+from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands, given
 from longhouse.errors import SetupError

@@ -7,7 +7,8 @@ import structlog
 import typer
 from rich.progress import Progress
 
-from longhouse.app import open_embedder, open_store
+from longhouse.app.models import open_embedder
+from longhouse.app.store import open_store
 from longhouse.cli.running import add_commands
 from longhouse.errors import SetupError
 from longhouse.memory.ledger import Ledger

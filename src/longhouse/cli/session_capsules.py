@@ -9,7 +9,7 @@ import typer
 
 from longhouse.api.sessions import capsules as capsule_making
 from longhouse.api.sessions.routes import Sessions
-from longhouse.app import memory_of
+from longhouse.app.memory import memory_of
 from longhouse.cli.ledger import open_ledger
 from longhouse.cli.one_line import plain
 from longhouse.config.effective import configure

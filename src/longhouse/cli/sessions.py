@@ -8,7 +8,7 @@ from rich.console import Console
 from longhouse import clock
 from longhouse.api.sessions.listing import listed
 from longhouse.api.sessions.waiting import shown, waiting_status
-from longhouse.app import open_store
+from longhouse.app.store import open_store
 from longhouse.cli import session_acting as acting
 from longhouse.cli.ledger import open_ledger
 from longhouse.cli.one_line import plain

@@ -6,7 +6,9 @@ from typing import Annotated, Final
 import typer
 
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.app import TOOLS, open_store, publish
+from longhouse.app.builtin import TOOLS
+from longhouse.app.publish import publish
+from longhouse.app.store import open_store
 from longhouse.cli.house import open_as_it_is
 from longhouse.cli.running import AgentsFile, ConfigFile, add_commands, given, run
 from longhouse.config.effective import configure

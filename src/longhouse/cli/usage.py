@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from longhouse.api import usage as told
-from longhouse.app import open_store, prices_of
+from longhouse.app.api import prices_of
+from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
 from longhouse.errors import CallerError, SetupError
