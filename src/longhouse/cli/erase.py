@@ -24,11 +24,12 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
-from longhouse.store import compaction, memory_files, sessions
+from longhouse.store import compaction, memory_scopes, sessions
 from longhouse.store.database import Database
 from longhouse.store.erasure_plan import Plan
 from longhouse.store.erasures import Target
-from longhouse.store.memory_files import Memories, Scope
+from longhouse.store.memory_files import Memories
+from longhouse.store.memory_scopes import Scope
 from longhouse.tools.builtin.memory_paths import MemoryRefused, normalised
 
 Owner = Annotated[
@@ -206,7 +207,7 @@ def _scope(owner: str, user: str | None, agent: str | None, conversation: str | 
     kind: MemoryScope = "agent" if agent else "conversation" if conversation else "owner"
     if kind == "agent" and not user and not conversation:
         raise SetupError("name a --user or a --conversation: without either, files of an agent are nobody's.")
-    return memory_files.scope_for(kind, owner, user, agent or "", conversation or "")
+    return memory_scopes.scope_for(kind, owner, user, agent or "", conversation or "")
 
 
 def _setup(settings: Settings) -> Configured:

@@ -15,12 +15,12 @@ from typing import Final
 from longhouse.journal.events import Fault
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
-from longhouse.store import files, memory_files
+from longhouse.store import files, memory_files, memory_scopes
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, return_outcome
 from longhouse.store.delegation.results import DelegationResult
-from longhouse.store.memory_files import Scope
+from longhouse.store.memory_scopes import Scope
 from longhouse.store.search import passages
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
@@ -252,7 +252,7 @@ async def _forget_memories(
     Long-term memory outlives conversations on purpose; with `lasting`, what these sessions alone wrote for all goes.
     """
     passing = await _shared(tx, owner, conversation, ids, are_gone=True)
-    of_all = memory_files.of_owner(owner)
+    of_all = memory_scopes.of_owner(owner)
     theirs = passing | {of_all} if lasting else passing
     # A concurrent write has either finished before this, or finds that the session has been erased.
     for lock in sorted({scope.lock for scope in theirs}):
@@ -280,7 +280,7 @@ def _count(tag: str) -> int:
 async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
     """The scopes that belong to this conversation alone: of these sessions, or of all its other sessions."""
     rows = await tx.rows(SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone)
-    return {scope for row in rows for scope in memory_files.passing(*row)}
+    return {scope for row in rows for scope in memory_scopes.passing(*row)}
 
 
 async def scopes_of(tx: Transaction, owner: str, ids: Sequence[str]) -> tuple[set[Scope], set[Scope]]:
