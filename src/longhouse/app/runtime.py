@@ -10,12 +10,13 @@ from longhouse.app.tools import Tools
 from longhouse.integrations.agent_log import LogFolder
 from longhouse.memory.parts import MemoryParts
 from longhouse.runtime.delegation import PriorOf
-from longhouse.runtime.engine import Engine, RetryLimits
+from longhouse.runtime.engine import Engine
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instance_registry import InstanceRegistry
 from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.retention import Retention
+from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.worker import Worker, WorkerOptions
 
 
