@@ -36,9 +36,9 @@ async def rebuild(settings: Settings) -> None:
         log.info("ledger_dropped", by="cli", count=count)
         with Progress(transient=True) as progress:
             task = progress.add_task("sessions", total=count)
-            told = await ledger.projector.catch_up_all(lambda number: progress.advance(task, number))
-        log.info("ledger_rebuilt", by="cli", count=told)
-        typer.echo(f"{told} sessions told")
+            projected = await ledger.projector.catch_up_all(lambda number: progress.advance(task, number))
+        log.info("ledger_rebuilt", by="cli", count=projected)
+        typer.echo(f"{projected} sessions told")
 
 
 cli = typer.Typer(help="The ledger: who said what to whom.", no_args_is_help=True)

@@ -79,7 +79,7 @@ GONE: Final = {
         ("sessions", "id"),  # with counters, places and open questions
     )
 }
-TOLD: Final = "DELETE FROM ledger WHERE session_id = ANY(:ids)"
+FORGET_LEDGER: Final = "DELETE FROM ledger WHERE session_id = ANY(:ids)"
 # What was cut from the ledger of a conversation, once none of its sessions could bring it back.
 CUTS: Final = """
     DELETE FROM interaction_cuts c WHERE c.owner = :owner AND c.conversation_id = :conversation AND NOT EXISTS (
@@ -222,19 +222,19 @@ async def _delete(
     found = 0
     for scope, paths in memories.passages.items():
         found += await passages.remove(tx, memory_files.PASSAGES, scope=scope, groups=paths)
-    told, derived = await forget_derived(tx, ids)
+    interactions, derived = await forget_derived(tx, ids)
     return Counter(
-        sessions=gone["sessions"], events=gone["journal"], files=unused, interactions=told, passages=found + derived,
-        memory_files=memories.files,
+        sessions=gone["sessions"], events=gone["journal"], files=unused, interactions=interactions,
+        passages=found + derived, memory_files=memories.files,
     )  # fmt: skip
 
 
 async def forget_derived(tx: Transaction, ids: Sequence[str]) -> tuple[int, int]:
-    """Deletes what the ledger tells of these sessions, and the passages by which they are found; how many of each."""
-    told, found = _count(await tx.run(TOLD, ids=ids)), 0
+    """Deletes what the ledger has of these sessions, and the passages by which they are found; how many of each."""
+    interactions, found = _count(await tx.run(FORGET_LEDGER, ids=ids)), 0
     for kind in passages.OF_SESSIONS:
         found += await passages.remove(tx, kind, groups=ids)
-    return told, found
+    return interactions, found
 
 
 @dataclass(frozen=True, slots=True)
