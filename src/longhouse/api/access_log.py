@@ -67,9 +67,9 @@ class AccessLogMiddleware:
             # A page of the console is forty files: they say nothing of what is done here.
             # Those who watch ask every few seconds, and nothing is worth a record but a refusal.
             is_dull = getattr(scope.get("route"), "path", None) in (pages.STATIC, *monitoring.PATHS)
-            tell = log.debug if is_dull and status < HTTPStatus.BAD_REQUEST else log.info
+            write = log.debug if is_dull and status < HTTPStatus.BAD_REQUEST else log.info
             about = {"status": status, "key": key, "seconds": seconds}
-            tell("request", request_id=request_id, method=method, path=logged_path(scope), **about)
+            write("request", request_id=request_id, method=method, path=logged_path(scope), **about)
 
 
 def logged_path(scope: Scope) -> str:

@@ -14,7 +14,7 @@ from longhouse.integrations.otlp import TraceProjector, open_collector
 from longhouse.runtime.bus.doorbell import Doorbell
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.followers import LOOK_EVERY, Followers
-from longhouse.runtime.turn_ends import turn_teller
+from longhouse.runtime.turn_ends import turn_recorder
 from longhouse.runtime.worker import new_id
 from longhouse.settings import Settings
 from longhouse.store import leases
@@ -49,7 +49,7 @@ class Core:
 async def open_core(setup: Configured, *, works: bool) -> AsyncIterator[Core]:
     settings, bus, name = setup.settings, Bus(), new_id()
     activity = Activity(settings.metrics_owners)
-    bus.on_turn_end.append(turn_teller(activity))
+    bus.on_turn_end.append(turn_recorder(activity))
     async with (
         open_store(settings) as (db, postgres),
         open_traces(settings, db, bus) as traces,

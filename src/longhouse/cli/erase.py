@@ -158,20 +158,20 @@ async def _erase(setup: Configured, db: Database, target: Target, *, dry_run: bo
     plan = await eraser.plan(target)
     if not await eraser.is_there(target, plan):
         raise SetupError(f"there is no {target.kind} {target.name or target.owner!r}: nothing is erased.")
-    _tell("would erase" if dry_run else "erases", plan.counts)
-    _tell_kept(plan)
+    _print_counts("would erase" if dry_run else "erases", plan.counts)
+    _print_kept(plan)
     if dry_run or not _is_agreed(yes=yes):
         return
     with Status("erasing", console=Console(stderr=True)) as status:
         erased = await eraser.erase(target, progress=lambda counts: status.update(f"erased {_counted(counts)}"))
         trouble = await remove_copies(setup, db)
-    _tell("erased", erased.counts)
+    _print_counts("erased", erased.counts)
     if trouble:
         typer.echo(f"longhouse: {trouble}", err=True)
     typer.echo(REST)
 
 
-def _tell(verb: str, counts: Counter[str]) -> None:
+def _print_counts(verb: str, counts: Counter[str]) -> None:
     typer.echo(f"{verb} {_counted(counts) or 'nothing more'}")
 
 
@@ -179,7 +179,7 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
 
 
-def _tell_kept(plan: Plan) -> None:
+def _print_kept(plan: Plan) -> None:
     for one in plan.kept_sessions:
         typer.echo(f"stays: {one}, a session of others in which this user spoke too")
     for path in plan.kept_files:

@@ -257,7 +257,7 @@ def sentences(
     found: Looked, workers: Sequence[WorkerRow], troubled: int, troubled_seconds: float | None
 ) -> Iterator[Sentence]:
     """What an operator would want to be told, the bad news first."""
-    told = [
+    noticed = [
         *_of_workers(workers),
         *_of_sessions(found),
         *_of_models(found, troubled, troubled_seconds),
@@ -266,7 +266,7 @@ def sentences(
         *_of_servers(found["mcp"]),
     ]
     for tone in ("bad", "wait", "good"):
-        yield from (one for one in told if one.tone == tone)
+        yield from (one for one in noticed if one.tone == tone)
 
 
 def _of_workers(workers: Sequence[WorkerRow]) -> Iterator[Sentence]:
