@@ -18,7 +18,7 @@ BUDGETS = {
     "journal": 2_940,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
     "memory": 5_520,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_980,  # SOCKS proxies
-    "runtime": 4_330,  # ends of turns; budgets; what keeps NATS away, long drafts; who is next; titles; the bus; probes
+    "runtime": 4_370,  # ends of turns; budgets; what keeps NATS away, long drafts; who is next; titles; the bus; probes
     "search": 2_070,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 11_680,  # places and permits in a fleet, its counts; counters, statistics; passages, documents, the ledger
     "tools": 5_560,  # results that are remembered; tools that read documents; processes of their own
