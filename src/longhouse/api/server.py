@@ -1,6 +1,7 @@
 """The HTTP application: all routes, and error handlers with one envelope."""
 
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -8,7 +9,8 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
+from starlette.routing import Match
+from starlette.types import ASGIApp, Scope
 
 import longhouse
 from longhouse.api import (
@@ -200,6 +202,12 @@ def _free(root_path: str, app: FastAPI) -> str:
     return root_path
 
 
+def _methods_of(app: FastAPI, scope: Scope) -> list[str]:
+    """The methods of a path, over all its routes: Starlette names those of the first one, and ours have one each."""
+    found = [route for route in app.router.routes if route.matches(scope)[0] is not Match.NONE]
+    return sorted({method for route in found for method in getattr(route, "methods", None) or ()})
+
+
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(CallerError)
     async def refuse(request: Request, error: CallerError) -> Response:
@@ -210,7 +218,9 @@ def _add_error_handlers(app: FastAPI) -> None:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         message = "There is no such route." if error.status_code == 404 else f"{error.detail}."
         answer = wire.error_response(CallerError(message, status=error.status_code, code=code))
-        answer.headers.update(error.headers or {})  # a 405 names the allowed methods
+        answer.headers.update(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            answer.headers["allow"] = ", ".join(_methods_of(app, request.scope))
         return answer
 
     @app.exception_handler(RequestValidationError)
