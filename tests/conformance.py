@@ -154,9 +154,9 @@ class Conformance:
             await self.app(scope, receive, watched)
         finally:
             route = scope.get("route")
-            is_told = status and (is_whole or media_type == "text/event-stream")
+            is_known = status and (is_whole or media_type == "text/event-stream")
             is_ours = isinstance(route, APIRoute) and route.include_in_schema
-            if route and is_ours and is_told and scope["method"] in route.methods:
+            if route and is_ours and is_known and scope["method"] in route.methods:
                 described = _of_process(scope["app"])
                 problem = described.problem(route.path_format, scope["method"], status, media_type, bytes(body))
                 if problem:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from longhouse.api.server import WATCHED
+from longhouse.api import monitoring
 from longhouse.cli.main import COMMANDS
 from longhouse.settings import RENAMED, Settings, variable_of
 from pages import ROOT
@@ -139,7 +139,7 @@ def test_the_examples_for_proxies_say_who_asks_and_hold_nothing_back() -> None:
 async def test_the_health_check_passes_while_a_server_answers_and_no_longer(serving: Serving) -> None:
     program, *arguments = health_check()
     assert program == "python"
-    assert any(f"{route}'" in arguments[-1] for route in WATCHED)
+    assert any(f"{route}'" in arguments[-1] for route in monitoring.PATHS)
 
     async def checked(port: int) -> int:
         env = {**os.environ, "LONGHOUSE_PORT": str(port)}

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from attack_helpers import refusal
 from client_generator import Generator
 from fastapi import FastAPI
 
@@ -99,6 +100,19 @@ async def test_every_operation_says_what_it_answers_and_its_examples_fit(serving
     names = [operation["operationId"] for _, _, operation in operations(told)]
     assert len(names) == len(set(names))
     assert all(name.isidentifier() for name in names)
+
+
+async def test_a_method_that_a_path_does_not_have_is_refused_with_those_that_it_has(serving: Serving) -> None:
+    async with serving() as house:
+        paths = (await document(house))["paths"]
+        patterns = [(re.compile(re.sub(r"{[^}]*}", "[^/]+", path)), item) for path, item in paths.items()]
+        for path in paths:
+            url = re.sub(r"{[^}]*}", "x", path)
+            known = {method.upper() for pattern, item in patterns if pattern.fullmatch(url) for method in item}
+            for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - known:
+                async with house.http.request(method, url) as response:
+                    assert (await refusal(response)).status == 405, (method, url)
+                    assert set(response.headers["allow"].split(", ")) == known, (method, url)
 
 
 async def test_a_client_that_is_generated_from_the_document_holds_a_conversation(serving: Serving) -> None:

@@ -74,7 +74,8 @@ async def test_an_installation_is_told_in_figures_and_sentences(serving: Serving
 
 def test_bad_news_comes_first_and_says_what_to_do() -> None:
     now = datetime.now(UTC)
-    lost = WorkerRow("w1", "host", 1, 8, now, now - timedelta(minutes=5), is_alive=False, sessions=2, version="0.1.0")
+    ago = now - timedelta(minutes=5)
+    lost = WorkerRow("host", 1, 8, now, ago, is_alive=False, sessions=2, version="0.1.0", worker_id="w1")
     found: Any = {
         "oldest_runnable_seconds": 400.0,
         "runnable": 3,
@@ -95,8 +96,8 @@ def test_bad_news_comes_first_and_says_what_to_do() -> None:
         "81.0 MB, 2.0 kB less than a day ago",
     ):  # fmt: skip
         assert words in texts
-    old = WorkerRow("w2", "host", 2, 4, now, now, is_alive=True, sessions=4, version="")
-    new = WorkerRow("w3", "host", 3, 4, now, now, is_alive=True, sessions=4, version="0.2.0")
+    old = WorkerRow("host", 2, 4, now, now, is_alive=True, sessions=4, version="", worker_id="w2")
+    new = WorkerRow("host", 3, 4, now, now, is_alive=True, sessions=4, version="0.2.0", worker_id="w3")
     texts = " ".join(one.text for one in sentences(found, [old, new], 0, None))
     assert "all 8 slots are taken" in texts
     assert "Workers run different versions: 0.2.0, an earlier release." in texts

@@ -138,14 +138,16 @@ async def ask_gateway(db: Database, path: str) -> tuple[int, dict[bytes, bytes],
     authenticator = Authenticator(db, admin_key="", limits=KeyLimits())
     catalog = Catalog(db)
     asgi = server.build(
-        db,
-        Bus(),
-        catalog,
-        Metrics(lambda: 0, lambda: ()),
-        authenticator=authenticator,
-        toolbox=Toolbox(()),
-        validator=CatalogValidator(catalog),
-        finder=Finder(db, None),
+        server.Parts(
+            db=db,
+            bus=Bus(),
+            catalog=catalog,
+            metrics=Metrics(lambda: 0, lambda: ()),
+            authenticator=authenticator,
+            toolbox=Toolbox(()),
+            validator=CatalogValidator(catalog),
+            finder=Finder(db, None),
+        )
     )
     sent: list[Any] = []
 
@@ -380,7 +382,7 @@ async def test_metrics_are_told_while_postgres_is_away(dsn: str, monkeypatch: py
     """The key of the settings is known without it, and no scrape is counted for the limits of its key."""
     monkeypatch.setattr("longhouse.api.metrics.COUNTED_WITHIN", 0.05)
     monkeypatch.setattr("longhouse.api.auth.FOUND_WITHIN", 0.05)
-    monkeypatch.setattr("longhouse.api.server.READY_WITHIN", 0.05)
+    monkeypatch.setattr("longhouse.api.monitoring.READY_WITHIN", 0.05)
     async with lines(dsn) as (address, between), keyed(Serving(address), rate_limit=2) as house:
         stored = await client_of(house, "ann", "admin")
         between.freeze()

@@ -1,7 +1,6 @@
 """Files describe tools beside agents, and name classes by where they are; names are found in any spelling."""
 
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from file_helpers import given, sound, wrong
 
 from longhouse.agents.strategies.base import AgentRegistry
+from own_module import own_module
 
 MODULE = """
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
@@ -23,12 +23,8 @@ class Unrelated:
 
 @pytest.fixture
 def module(tmp_path: Path) -> Iterator[str]:
-    """A module beside the files, under a name that no other test has."""
-    name, before = f"own_{uuid.uuid4().hex[:12]}", list(sys.path)
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    yield name
-    sys.path[:] = before
-    sys.modules.pop(name, None)
+    with own_module(tmp_path, MODULE) as name:
+        yield name
 
 
 def test_a_tool_is_described_by_the_fields_of_its_descriptor(tmp_path: Path, module: str) -> None:

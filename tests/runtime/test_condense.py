@@ -12,7 +12,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import Message, User
 from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say
 from longhouse.runtime import condense
-from longhouse.runtime.engine import RetryLimits
+from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.store import journals
 from longhouse.store.database import Database
 

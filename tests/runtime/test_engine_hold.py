@@ -19,8 +19,8 @@ from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Hang, ScriptedStatus, call, calls, say
-from longhouse.runtime.engine import RetryLimits
 from longhouse.runtime.inbox import Inbox
+from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.store import erasure, journals, leases
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree

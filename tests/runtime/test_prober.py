@@ -13,7 +13,7 @@ from longhouse.journal.events import Effect
 from longhouse.models.scripted import call
 from longhouse.store import leases
 from longhouse.tools import BaseTool, ToolContext
-from longhouse.tools.outcomes import Told
+from longhouse.tools.outcomes import ToolFailed
 from server_helpers import House, Serving, content, lost_after, used
 
 
@@ -43,7 +43,7 @@ class Pay(BaseTool):
         self.paid.append(context.key)
         if len(self.paid) > 1:
             return "paid"
-        raise Told("the line was cut", in_doubt=True, has_ended=self.has_ended)
+        raise ToolFailed("the line was cut", in_doubt=True, has_ended=self.has_ended)
 
 
 CLERK = Template(name="clerk", tool_policy=ToolPolicy(allowlist=("pay", "finalanswertool")))

@@ -8,8 +8,8 @@ from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, call, say
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.engine import RetryLimits
 from longhouse.runtime.heartbeat import Heartbeat
+from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.worker import Worker, WorkerOptions
 from longhouse.store import journals
 from longhouse.store.database import Database

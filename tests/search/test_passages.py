@@ -14,7 +14,8 @@ from longhouse.errors import ProviderError
 from longhouse.journal import events
 from longhouse.memory.turns import Turn, passage_of_turn
 from longhouse.models.embedding_table import EmbeddedEmbedder
-from longhouse.search import passages as search
+from longhouse.search.passage_ranking import PassageRanking
+from longhouse.search.passage_terms import RECIPE
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
 from longhouse.search.scores import QueryPostings
 from longhouse.store import erasure, journals
@@ -225,7 +226,7 @@ async def test_vectors_come_when_the_model_does(db: Database) -> None:
 
 
 async def test_a_background_task_brings_passages_up_to_date(db: Database, monkeypatch: Any) -> None:
-    monkeypatch.setattr(search, "FIRST_AFTER", 0.0)
+    monkeypatch.setattr("longhouse.search.passages.FIRST_AFTER", 0.0)
     await PassageIndex(db, None).write([note("The parrot sings")])
     async with PassageIndex(db, Buckets()).working() as index, asyncio.timeout(10):
         while (await found(index, "parrot"))[0].semantic is None:
@@ -247,7 +248,7 @@ async def test_passages_move_out_of_old_and_of_crowded_shards(db: Database) -> N
     await db.run("UPDATE passage_shards SET recipe = 0")
     await index.write([note("The parrot sings"), note("bird number1999", "1999")])
     assert await index.catch_up()
-    assert await db.value("SELECT array_agg(DISTINCT recipe) FROM passage_shards") == [search.RECIPE]
+    assert await db.value("SELECT array_agg(DISTINCT recipe) FROM passage_shards") == [RECIPE]
     assert [hit.id for hit in await found(index, "number1999", limit=1)] == [kept.id]
 
 
@@ -355,6 +356,6 @@ async def test_of_a_few_permitted_passages_none_is_left_out_by_the_first_compari
     coarse = await columns.coarse(asked)
     assert coarse[7] < 0
     found = QueryPostings([{"id": 1, "slots": 1200, "gone": 0, "term": None, "postings": None}])
-    ranked = search._Ranking(found, columns, permitted, asked[None], coarse).best([[]], 3)
+    ranked = PassageRanking(found, columns, permitted, asked[None], coarse).best([[]], 3)
     assert 7 in ranked.places
     assert set(ranked.places) <= {7, 8, 9}

@@ -13,7 +13,8 @@ from longhouse.runtime.inbox import Inbox
 from longhouse.store import erasure, journals
 from longhouse.store.database import Database
 from longhouse.store.erasures import Target
-from longhouse.store.memory_files import LOCKS, Memories, Scope
+from longhouse.store.memory_files import LOCKS, Memories
+from longhouse.store.memory_scopes import Scope
 from longhouse.store.migrate import migrate
 from longhouse.tools.builtin.memory_files import scope_of
 from longhouse.tools.context import ToolContext

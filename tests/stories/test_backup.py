@@ -22,7 +22,8 @@ from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, say, step_of
 from longhouse.store import backup, journals, keys, migrate, restore
 from longhouse.store.database import Database, open_database
-from longhouse.store.memory_files import Memories, Scope
+from longhouse.store.memory_files import Memories
+from longhouse.store.memory_scopes import Scope
 from longhouse.store.postgres import open_postgres
 from longhouse.store.search import columns
 from old_database import OLD_JOURNALS, brought, made_formerly

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from mcp_nursery import forked
+from own_module import own_module
 from search_helpers import generation
 from server_helpers import Serving, content
 
@@ -52,11 +51,8 @@ async def Count(word: str) -> str:
 
 @pytest.fixture
 def module(tmp_path: Path) -> Iterator[str]:
-    name, before = f"own_{uuid.uuid4().hex[:12]}", list(sys.path)
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    yield name
-    sys.path[:] = before
-    sys.modules.pop(name, None)
+    with own_module(tmp_path, MODULE) as name:
+        yield name
 
 
 def described(module: str, more: str = "") -> str:

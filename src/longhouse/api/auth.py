@@ -21,7 +21,7 @@ from longhouse.api import origins
 from longhouse.api.caller import Caller
 from longhouse.api.console import cookies
 from longhouse.api.inflight import INFLIGHT, InflightRequest, InflightRequests
-from longhouse.api.rate_limits import TOLD_EVERY, GuessLimit, KeyLimits, Meter, used
+from longhouse.api.rate_limits import REPORTED_EVERY, GuessLimit, KeyLimits, Meter, used
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.store import browser_sessions, budgets, keys, permits
@@ -67,7 +67,7 @@ class Authenticator:
         self._admin = keys.digest_of(admin_key) if admin_key else ""
         self._is_easy = is_easy(admin_key)
         self._limits = limits
-        self._gateway, self._tell_soon = uuid.uuid4().hex, asyncio.Event()
+        self._gateway, self._report_soon = uuid.uuid4().hex, asyncio.Event()
         self._meters: dict[str, Meter] = {}
         self._used: dict[str, datetime] = {}
         """Keys that were used since that was last recorded."""
@@ -171,11 +171,11 @@ class Authenticator:
             await permits.forget(self.db)
 
     async def share_use(self) -> None:
-        """Tells the other gateways the open requests of keys, and gives back permits that nobody uses."""
-        changed = {key: meter for key, meter in self._meters.items() if meter.open or meter.told}
+        """Reports to the other gateways the open requests of keys, and gives back permits that nobody uses."""
+        changed = {key: meter for key, meter in self._meters.items() if meter.open or meter.reported}
         if changed:
-            told = {key: meter.open for key, meter in changed.items()}
-            others = await permits.tell_open(self.db, self._gateway, told)
+            opened = {key: meter.open for key, meter in changed.items()}
+            others = await permits.report_open(self.db, self._gateway, opened)
             for meter in changed.values():
                 meter.hear(others)
         for meter in self._meters.values():
@@ -183,9 +183,9 @@ class Authenticator:
 
     async def _share_use(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(TOLD_EVERY):
-                await self._tell_soon.wait()
-        self._tell_soon.clear()
+            async with asyncio.timeout(REPORTED_EVERY):
+                await self._report_soon.wait()
+        self._report_soon.clear()
         await self.share_use()
 
     async def _give_back_all(self) -> None:
@@ -265,7 +265,7 @@ class Authenticator:
     def _meter(self, key_id: str, key: Key | None = None) -> Meter:
         limits = self.limits_of(key) if key else self._limits
         if key_id not in self._meters:
-            self._meters[key_id] = Meter(self.db, self._gateway, key_id, limits, self._tell_soon.set)
+            self._meters[key_id] = Meter(self.db, self._gateway, key_id, limits, self._report_soon.set)
         self._meters[key_id].adopt(limits)
         return self._meters[key_id]
 

@@ -107,13 +107,13 @@ async def _erase(eraser: Eraser, target: Target, asked: Asked) -> wire.Json[Eras
     if not await eraser.is_there(target, plan):
         raise wire.not_found(f"There is no such {target.kind}.", code=f"{target.kind}_not_found")
     if asked.dry_run == "true":
-        return wire.Json(_told(target, plan, plan.counts, deleted=False, dry_run=True))
+        return wire.Json(_answer(target, plan, plan.counts, deleted=False, dry_run=True))
     erased = await eraser.erase(target, within=WITHIN)
-    body = _told(target, plan, erased.counts, deleted=erased.is_finished)
+    body = _answer(target, plan, erased.counts, deleted=erased.is_finished)
     return wire.Json(body, status_code=200 if erased.is_finished else 202)
 
 
-def _told(target: Target, plan: Plan, counts: dict[str, int], *, deleted: bool, dry_run: bool = False) -> Erased:
+def _answer(target: Target, plan: Plan, counts: dict[str, int], *, deleted: bool, dry_run: bool = False) -> Erased:
     return {
         "id": target.name or target.owner,
         "object": f"{target.kind}.deleted",

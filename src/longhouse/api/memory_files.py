@@ -14,8 +14,9 @@ from longhouse.api.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.errors import CallerError
 from longhouse.journal.messages import clean
-from longhouse.store import memory_files
-from longhouse.store.memory_files import Memories, Scope, ScopedEntry, Verdict
+from longhouse.store import memory_scopes
+from longhouse.store.memory_files import Memories, ScopedEntry, Verdict
+from longhouse.store.memory_scopes import Scope
 from longhouse.tools.builtin.memory_files import REASONS
 from longhouse.tools.builtin.memory_paths import MemoryRefused, normalised
 
@@ -91,7 +92,7 @@ class Place(wire.StrictModel):
             raise CallerError("Name the agent whose files are meant.", param="agent")
         if kind == "conversation" and not self.conversation_id:
             raise CallerError("Name the conversation whose files are meant.", param="conversation_id")
-        return memory_files.scope_for(kind, caller.owner, user, self.agent or "", self.conversation_id or "")
+        return memory_scopes.scope_for(kind, caller.owner, user, self.agent or "", self.conversation_id or "")
 
     def check(self, kind: MemoryScope | None, user: str | None) -> None:
         if kind in ("agent", "conversation") and not (user and user.strip()) and not self.conversation_id:
@@ -125,7 +126,7 @@ async def list_files(
     """The memory files of a user, the last written first: of all scopes, or of those that are named."""
     user = caller.user(asked.user)
     asked.check(asked.scope or ("agent" if asked.agent else None), user)
-    named = memory_files.reachable(caller.owner, user, agent=asked.agent, conversation=asked.conversation_id)
+    named = memory_scopes.reachable(caller.owner, user, agent=asked.agent, conversation=asked.conversation_id)
     found = await memories.newest(
         caller.owner,
         [pattern for kind, pattern in named if _is_asked(asked, kind, user)],
@@ -223,7 +224,7 @@ def _refused(verdict: Verdict, path: str) -> CallerError:
 
 
 def _described(entry: ScopedEntry) -> MemoryFile:
-    names = memory_files.names_of(entry.scope)
+    names = memory_scopes.names_of(entry.scope)
     return {
         "object": "memory.file",
         "path": entry.path,

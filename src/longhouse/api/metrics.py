@@ -88,36 +88,12 @@ class Metrics:
         for status in InstanceStatus:
             warm.add_metric([status], tally[status])
         yield warm
-        refused = CounterMetricFamily("longhouse_calls_refused", "Calls of agents that were not made", labels=["code"])
-        for code, times in self._refused().items():
-            refused.add_metric([code], times)
-        yield refused
-        about = "Calls of tools that were answered from memory"
-        answered = CounterMetricFamily("longhouse_calls_from_memory", about, labels=["tool"])
-        for tool, count in self._from_memory().items():
-            answered.add_metric([tool], count)
-        yield answered
-        times, seconds = self._blocked()
-        yield CounterMetricFamily("longhouse_event_loop_blocked", "Times that the event loop stood still", value=times)
-        yield CounterMetricFamily(
-            "longhouse_event_loop_blocked_seconds", "Seconds that the event loop stood still", value=seconds
-        )
-        about = "Seconds by which the event loop came late to a task of every quarter of a second"
-        yield GaugeMetricFamily("longhouse_event_loop_lag_seconds", about, value=self._lag())
-        about = "Calls of tools that go on although their time is up"
-        yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
+        yield from self._of_calls()
+        yield from self._of_event_loop()
         yield from self._of_processes()
         about = "Sessions that this process has taken over from runs that were lost"
         yield CounterMetricFamily("longhouse_takeovers", about, value=self._takeovers())
-        about = "Whether Postgres answered within two seconds just now"
-        yield GaugeMetricFamily("longhouse_database_reachable", about, value=int(self._is_database_there))
-        about = "Times that a statement was tried again because Postgres could not be reached"
-        yield CounterMetricFamily("longhouse_database_retries", about, value=self._database_retries())
-        size, idle = self._connections()
-        connections = GaugeMetricFamily("longhouse_database_connections", "Connections to Postgres", labels=["state"])
-        connections.add_metric(["used"], size - idle)
-        connections.add_metric(["idle"], idle)
-        yield connections
+        yield from self._of_database()
         spans = CounterMetricFamily("longhouse_trace_spans", "Spans sent to the collector", labels=["outcome"])
         spans.add_metric(["sent"], self._spans.sent)
         spans.add_metric(["refused"], self._spans.refused)
@@ -127,6 +103,39 @@ class Metrics:
         if self._of_all:
             yield from self._of_fleet(self._of_all)
         yield from self._of_memory()
+
+    def _of_calls(self) -> Iterator[Metric]:
+        refused = CounterMetricFamily("longhouse_calls_refused", "Calls of agents that were not made", labels=["code"])
+        for code, times in self._refused().items():
+            refused.add_metric([code], times)
+        yield refused
+        about = "Calls of tools that were answered from memory"
+        answered = CounterMetricFamily("longhouse_calls_from_memory", about, labels=["tool"])
+        for tool, count in self._from_memory().items():
+            answered.add_metric([tool], count)
+        yield answered
+        about = "Calls of tools that go on although their time is up"
+        yield GaugeMetricFamily("longhouse_calls_left_behind", about, value=self._left_behind())
+
+    def _of_event_loop(self) -> Iterator[Metric]:
+        times, seconds = self._blocked()
+        yield CounterMetricFamily("longhouse_event_loop_blocked", "Times that the event loop stood still", value=times)
+        yield CounterMetricFamily(
+            "longhouse_event_loop_blocked_seconds", "Seconds that the event loop stood still", value=seconds
+        )
+        about = "Seconds by which the event loop came late to a task of every quarter of a second"
+        yield GaugeMetricFamily("longhouse_event_loop_lag_seconds", about, value=self._lag())
+
+    def _of_database(self) -> Iterator[Metric]:
+        about = "Whether Postgres answered within two seconds just now"
+        yield GaugeMetricFamily("longhouse_database_reachable", about, value=int(self._is_database_there))
+        about = "Times that a statement was tried again because Postgres could not be reached"
+        yield CounterMetricFamily("longhouse_database_retries", about, value=self._database_retries())
+        size, idle = self._connections()
+        connections = GaugeMetricFamily("longhouse_database_connections", "Connections to Postgres", labels=["state"])
+        connections.add_metric(["used"], size - idle)
+        connections.add_metric(["idle"], idle)
+        yield connections
 
     def _of_processes(self) -> Iterator[Metric]:
         running, ended = self._processes()

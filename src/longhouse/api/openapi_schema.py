@@ -86,20 +86,20 @@ def _name(route: APIRoute, names: Counter[str]) -> str:
 
 def _responses(route: APIRoute, schemas: "Schemas") -> Iterator[tuple[int, dict[str, Any]]]:
     answers = route.answers if isinstance(route, JsonRoute) else {}
-    told = {int(status): one for status, one in answers.items()}
-    done = {route.status_code or HTTPStatus.OK} | {status for status in told if status < HTTPStatus.BAD_REQUEST}
+    described = {int(status): one for status, one in answers.items()}
+    done = {route.status_code or HTTPStatus.OK} | {status for status in described if status < HTTPStatus.BAD_REQUEST}
     for status in sorted(done):
-        one = told.get(status, {})
+        one = described.get(status, {})
         shown: dict[str, Any] = {"description": one.get("description") or "Done.", "headers": _headers(status)}
         if content := _content(route, one, schemas):
             shown["content"] = content
         yield status, shown
-    for status in sorted((told.keys() - done) | _errors(route)):
+    for status in sorted((described.keys() - done) | _errors(route)):
         shared = {"$ref": f"#/components/responses/{_error_name(status)}"}
-        yield status, _error(status, told[status], schemas) if told.get(status) else shared
+        yield status, _error(status, described[status], schemas) if described.get(status) else shared
 
 
-def _content(route: APIRoute, told: dict[str, Any], schemas: "Schemas") -> dict[str, Any]:
+def _content(route: APIRoute, answer: dict[str, Any], schemas: "Schemas") -> dict[str, Any]:
     """Media types and what they hold, as the route's annotation says."""
     content: dict[str, Any] = {}
     for kind in _members(route.endpoint.__annotations__["return"]):
@@ -109,12 +109,12 @@ def _content(route: APIRoute, told: dict[str, Any], schemas: "Schemas") -> dict[
         if media_type == EVENTS:
             schema: dict[str, Any] = {"anyOf": [_event(one, schemas) for one in _members(held)]}
         elif media_type == wire.Json.media_type:
-            schema = schemas.of(told.get("kind") or held)
+            schema = schemas.of(answer.get("kind") or held)
         else:
             schema = {"type": "string"} if media_type.startswith("text/") else {"type": "string", "format": "binary"}
         content[media_type.partition(";")[0]] = {"schema": schema}
-    if told.get("example") is not None:
-        content[wire.Json.media_type]["example"] = told["example"]
+    if answer.get("example") is not None:
+        content[wire.Json.media_type]["example"] = answer["example"]
     return content
 
 
@@ -157,19 +157,19 @@ def _error_name(status: int) -> str:
     return f"Error{status}"
 
 
-def _error(status: int, told: dict[str, Any], schemas: "Schemas") -> dict[str, Any]:
+def _error(status: int, answer: dict[str, Any], schemas: "Schemas") -> dict[str, Any]:
     media: dict[str, Any] = {"schema": schemas.of(wire.Envelope)}
-    if told.get("example") is not None:
-        media["example"] = told["example"]
-    description = told.get("description") or ERRORS[status]
+    if answer.get("example") is not None:
+        media["example"] = answer["example"]
+    description = answer.get("description") or ERRORS[status]
     return {"description": description, "headers": _headers(status), "content": {wire.Json.media_type: media}}
 
 
 def _headers(status: int) -> dict[str, Any]:
-    told = {"x-request-id": "The name of this request in our log", **HEADERS.get(status, {})}
+    named = {"x-request-id": "The name of this request in our log", **HEADERS.get(status, {})}
     return {
         name: {"description": words, "required": name == "x-request-id", "schema": {"type": "string"}}
-        for name, words in told.items()
+        for name, words in named.items()
     }
 
 

@@ -23,7 +23,7 @@ KEPT_FOR: Final = 5.0
 """Seconds after which permits that nobody used go back."""
 REFUSED_FOR: Final = 1.0
 """Seconds for which a limit that is used up is not asked about again: whoever floods costs no statements."""
-TOLD_EVERY: Final = 1.0
+REPORTED_EVERY: Final = 1.0
 """Seconds between two reports of open requests to the other gateways."""
 
 
@@ -168,20 +168,20 @@ class Meter:
         gateway: str,
         key_id: str,
         limits: KeyLimits,
-        tell_soon: Callable[[], None] = lambda: None,
+        report_soon: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tell_soon`: is called when a request ends that the other gateways might refuse others for."""
-        self._tell_soon = tell_soon
+        """`report_soon`: is called when a request ends that the other gateways might refuse others for."""
+        self._report_soon = report_soon
         self.requests = PermitBlock(db, key_id, "requests", limits.rate_limit, 60.0)
         self.sessions = PermitBlock(db, key_id, "sessions", limits.sessions_per_hour, 3600.0)
         self.open = 0
-        self.told = 0
+        self.reported = 0
         """What the other gateways know of `open`."""
         self.others = 0
-        """Open requests at the other gateways, when they last told."""
+        """Open requests at the other gateways, when they last reported."""
         self._db, self._gateway, self._key_id = db, gateway, key_id
         self._max_concurrent = limits.max_concurrent
-        self._told_at = -math.inf
+        self._reported_at = -math.inf
 
     def adopt(self, limits: KeyLimits) -> None:
         """The limits of the key, which may have been changed."""
@@ -192,8 +192,8 @@ class Meter:
         """Counts a new request, or raises; each successful call needs a `leave`."""
         self.open += 1
         try:
-            if time.monotonic() > self._told_at + 2 * TOLD_EVERY:
-                self.hear(await permits.tell_open(self._db, self._gateway, {self._key_id: self.open}))
+            if time.monotonic() > self._reported_at + 2 * REPORTED_EVERY:
+                self.hear(await permits.report_open(self._db, self._gateway, {self._key_id: self.open}))
             if self.open + self.others > self._max_concurrent:
                 raise _too_many(f"This key has {self._max_concurrent} open requests, which is its limit.", 1.0)
             if wait := await self.requests.take():
@@ -204,13 +204,13 @@ class Meter:
 
     def leave(self) -> None:
         self.open -= 1
-        if self.told + self.others >= self._max_concurrent:
-            self._tell_soon()
+        if self.reported + self.others >= self._max_concurrent:
+            self._report_soon()
 
     def hear(self, others: dict[str, int]) -> None:
-        """The open requests at other gateways, in answer to what this one told."""
-        self.told, self.others = self.open, others.get(self._key_id, 0)
-        self._told_at = time.monotonic()
+        """The open requests at other gateways, in answer to the report of this one."""
+        self.reported, self.others = self.open, others.get(self._key_id, 0)
+        self._reported_at = time.monotonic()
 
     async def open_session(self) -> None:
         if wait := await self.sessions.take():

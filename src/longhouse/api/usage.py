@@ -156,11 +156,11 @@ async def get_usage(
     since, until = asked.span
     rows = await usage.found(db, since=since, until=until, owner=caller.owner)
     used = await budgets.used(db, [caller.key]) if caller.budgets else {}
-    told: list[ShownBudget] = [
+    shown: list[ShownBudget] = [
         {"budget": name, "limit": limit, "used": used[caller.key][name], "full_at": budgets.full_at(name)}
         for name, limit in caller.budgets.items()
     ]
-    return wire.Json({**summary(rows, since, until, prices), "budgets": told})
+    return wire.Json({**summary(rows, since, until, prices), "budgets": shown})
 
 
 @admin_router.get(

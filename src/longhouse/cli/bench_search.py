@@ -20,7 +20,7 @@ from rich.table import Table
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.app import open_embedder
+from longhouse.app.models import open_embedder
 from longhouse.cli.running import run
 from longhouse.errors import SetupError
 from longhouse.models.protocol import Embedder

@@ -13,7 +13,9 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.app import TOOLS, open_store, validator_of
+from longhouse.app.builtin import TOOLS
+from longhouse.app.publish import validator_of
+from longhouse.app.store import open_store
 from longhouse.catalog import security
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService

@@ -20,7 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from longhouse import background
 from longhouse.agents.entrypoints import imported_anew
-from longhouse.app import App, open_app, open_store
+from longhouse.app import App, open_app
+from longhouse.app.store import open_store
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.cli.serving import serve_house
 from longhouse.config.loader import LoadedFiles

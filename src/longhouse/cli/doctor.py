@@ -14,7 +14,7 @@ import asyncpg
 import typer
 
 import longhouse
-from longhouse.app import open_embedder
+from longhouse.app.models import open_embedder
 from longhouse.cli import environment
 from longhouse.cli.house import open_as_it_is
 from longhouse.cli.running import add_commands
@@ -149,11 +149,11 @@ def _keys(settings: Settings, *, in_database: bool) -> Finding:
 
 def _rights(found: checkup.Checkup) -> Finding:
     if found.is_read_only:
-        told = "Postgres may only be read: name the primary, or switch default_transaction_read_only off."
-        return Finding("BROKEN", "rights", told)
+        message = "Postgres may only be read: name the primary, or switch default_transaction_read_only off."
+        return Finding("BROKEN", "rights", message)
     if found.closed_tables:
-        told = f"the role {found.role} may not read and write {', '.join(found.closed_tables)}"
-        return Finding("BROKEN", "rights", f"{told}: grant it, or connect as their owner.")
+        message = f"the role {found.role} may not read and write {', '.join(found.closed_tables)}"
+        return Finding("BROKEN", "rights", f"{message}: grant it, or connect as their owner.")
     return Finding("ok", "rights", f"the role {found.role} may read and write.")
 
 
@@ -171,16 +171,16 @@ def _clock(found: checkup.Checkup) -> Finding:
     if abs(found.seconds_ahead) <= CLOCK_DIFFERENCE:
         return Finding("ok", "clock", "it agrees with that of Postgres.")
     how = "behind" if found.seconds_ahead > 0 else "ahead of"
-    told = f"this machine is {abs(found.seconds_ahead):,.1f} s {how} Postgres: set both clocks by NTP."
-    return Finding("BROKEN", "clock", told)
+    message = f"this machine is {abs(found.seconds_ahead):,.1f} s {how} Postgres: set both clocks by NTP."
+    return Finding("BROKEN", "clock", message)
 
 
 def _connections(found: checkup.Checkup) -> Finding:
-    told = f"{found.used} of {found.most} are in use"
+    message = f"{found.used} of {found.most} are in use"
     if found.most - found.used >= CONNECTIONS:
-        return Finding("ok", "connections", f"{told}.")
+        return Finding("ok", "connections", f"{message}.")
     return Finding(
-        "note", "connections", f"{told}, and another process needs up to {CONNECTIONS}: raise max_connections."
+        "note", "connections", f"{message}, and another process needs up to {CONNECTIONS}: raise max_connections."
     )
 
 
@@ -241,8 +241,8 @@ async def _redis(setup: Configured) -> AsyncIterator[Finding]:
         try:
             await client.ping()
         except module.TROUBLE as error:
-            told = f"it does not answer ({error}): start it, or correct LONGHOUSE_REDIS_URL."
-            yield Finding("BROKEN", "redis", told)
+            message = f"it does not answer ({error}): start it, or correct LONGHOUSE_REDIS_URL."
+            yield Finding("BROKEN", "redis", message)
             return
     yield Finding("ok", "redis", "it answers.")
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from longhouse.app import open_library
+from longhouse.app.memory import open_library
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
 from longhouse.cli.running import add_commands

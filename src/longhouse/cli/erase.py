@@ -11,7 +11,9 @@ from rich.status import Status
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MemoryScope
-from longhouse.app import TOOLS, open_store, remove_copies
+from longhouse.app.builtin import TOOLS
+from longhouse.app.copies import remove_copies
+from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
 from longhouse.cli.running import add_commands
@@ -22,11 +24,12 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
-from longhouse.store import compaction, memory_files, sessions
+from longhouse.store import compaction, memory_scopes, sessions
 from longhouse.store.database import Database
 from longhouse.store.erasure_plan import Plan
 from longhouse.store.erasures import Target
-from longhouse.store.memory_files import Memories, Scope
+from longhouse.store.memory_files import Memories
+from longhouse.store.memory_scopes import Scope
 from longhouse.tools.builtin.memory_paths import MemoryRefused, normalised
 
 Owner = Annotated[
@@ -155,20 +158,20 @@ async def _erase(setup: Configured, db: Database, target: Target, *, dry_run: bo
     plan = await eraser.plan(target)
     if not await eraser.is_there(target, plan):
         raise SetupError(f"there is no {target.kind} {target.name or target.owner!r}: nothing is erased.")
-    _tell("would erase" if dry_run else "erases", plan.counts)
-    _tell_kept(plan)
+    _print_counts("would erase" if dry_run else "erases", plan.counts)
+    _print_kept(plan)
     if dry_run or not _is_agreed(yes=yes):
         return
     with Status("erasing", console=Console(stderr=True)) as status:
         erased = await eraser.erase(target, progress=lambda counts: status.update(f"erased {_counted(counts)}"))
         trouble = await remove_copies(setup, db)
-    _tell("erased", erased.counts)
+    _print_counts("erased", erased.counts)
     if trouble:
         typer.echo(f"longhouse: {trouble}", err=True)
     typer.echo(REST)
 
 
-def _tell(verb: str, counts: Counter[str]) -> None:
+def _print_counts(verb: str, counts: Counter[str]) -> None:
     typer.echo(f"{verb} {_counted(counts) or 'nothing more'}")
 
 
@@ -176,7 +179,7 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
 
 
-def _tell_kept(plan: Plan) -> None:
+def _print_kept(plan: Plan) -> None:
     for one in plan.kept_sessions:
         typer.echo(f"stays: {one}, a session of others in which this user spoke too")
     for path in plan.kept_files:
@@ -204,7 +207,7 @@ def _scope(owner: str, user: str | None, agent: str | None, conversation: str | 
     kind: MemoryScope = "agent" if agent else "conversation" if conversation else "owner"
     if kind == "agent" and not user and not conversation:
         raise SetupError("name a --user or a --conversation: without either, files of an agent are nobody's.")
-    return memory_files.scope_for(kind, owner, user, agent or "", conversation or "")
+    return memory_scopes.scope_for(kind, owner, user, agent or "", conversation or "")
 
 
 def _setup(settings: Settings) -> Configured:

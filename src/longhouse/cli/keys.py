@@ -7,7 +7,7 @@ import pydantic
 import typer
 
 from longhouse.api.admin.keys import LONGEST_OVERLAP, MOST, MOST_OF_BUDGET, ChangedKey, NewKey
-from longhouse.app import open_store
+from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands, given
 from longhouse.errors import SetupError
@@ -158,19 +158,19 @@ def _missing(key_id: str) -> SetupError:
 
 
 def _described(key: Key) -> str:
-    told = [f"{key.role} of {plain(key.owner)}, {key.name!r}, made {_at(key.created_at)}"]
-    told += [f"used {_at(key.last_used_at)}"] if key.last_used_at else []
-    told += ["only reads"] if key.read_only else []
-    told += [f"may use {', '.join(key.templates)}"] if key.templates is not None else []
-    told += [
+    parts = [f"{key.role} of {plain(key.owner)}, {key.name!r}, made {_at(key.created_at)}"]
+    parts += [f"used {_at(key.last_used_at)}"] if key.last_used_at else []
+    parts += ["only reads"] if key.read_only else []
+    parts += [f"may use {', '.join(key.templates)}"] if key.templates is not None else []
+    parts += [
         f"{limit:,} {name.replace('_per_', ' a ')}"
         for name in budgets.NAMES
         if (limit := getattr(key, name)) is not None
     ]
-    told += [f"expires {_at(key.expires_at)}"] if key.expires_at else []
-    told += [f"its former secret works until {_at(key.former_until)}"] if key.former_until else []
-    told += [f"revoked {_at(key.revoked_at)}"] if key.revoked_at else []
-    return ", ".join(told)
+    parts += [f"expires {_at(key.expires_at)}"] if key.expires_at else []
+    parts += [f"its former secret works until {_at(key.former_until)}"] if key.former_until else []
+    parts += [f"revoked {_at(key.revoked_at)}"] if key.revoked_at else []
+    return ", ".join(parts)
 
 
 def _at(moment: datetime) -> str:

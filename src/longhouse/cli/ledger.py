@@ -7,7 +7,8 @@ import structlog
 import typer
 from rich.progress import Progress
 
-from longhouse.app import open_embedder, open_store
+from longhouse.app.models import open_embedder
+from longhouse.app.store import open_store
 from longhouse.cli.running import add_commands
 from longhouse.errors import SetupError
 from longhouse.memory.ledger import Ledger
@@ -35,9 +36,9 @@ async def rebuild(settings: Settings) -> None:
         log.info("ledger_dropped", by="cli", count=count)
         with Progress(transient=True) as progress:
             task = progress.add_task("sessions", total=count)
-            told = await ledger.projector.catch_up_all(lambda number: progress.advance(task, number))
-        log.info("ledger_rebuilt", by="cli", count=told)
-        typer.echo(f"{told} sessions told")
+            projected = await ledger.projector.catch_up_all(lambda number: progress.advance(task, number))
+        log.info("ledger_rebuilt", by="cli", count=projected)
+        typer.echo(f"{projected} sessions told")
 
 
 cli = typer.Typer(help="The ledger: who said what to whom.", no_args_is_help=True)

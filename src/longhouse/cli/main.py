@@ -138,7 +138,7 @@ def _read_env() -> None:
 cli = typer.Typer(cls=Commands, help="A server for AI agents that live long and forget nothing.", no_args_is_help=True)
 
 
-def _tell_version(is_asked: bool) -> None:
+def _print_version(is_asked: bool) -> None:
     if is_asked:
         typer.echo(f"longhouse {longhouse.__version__}")
         raise typer.Exit
@@ -147,7 +147,7 @@ def _tell_version(is_asked: bool) -> None:
 @cli.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Tell the version and exit.", is_eager=True, callback=_tell_version)
+        bool, typer.Option("--version", help="Tell the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """A server for AI agents that live long and forget nothing."""

@@ -17,10 +17,11 @@ from starlette.types import ASGIApp
 
 import longhouse
 from longhouse import background
-from longhouse.api import server
+from longhouse.api import monitoring
 from longhouse.api.auth import LEAST_KEY, is_easy
 from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
-from longhouse.app import App, open_app, open_store
+from longhouse.app import App, open_app
+from longhouse.app.store import open_store
 from longhouse.cli import environment
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, add_commands, given, run
 from longhouse.errors import SetupError
@@ -95,7 +96,8 @@ async def work(settings: Settings, host: Host = None, port: WatchPort = None) ->
             if listener is not None:
                 address, chosen = listener.getsockname()[:2]
                 typer.echo(f"its state is served on http://{address}:{chosen}")
-                await watching.enter_async_context(_watched(server.watching(app.asgi, ended.is_set), listener))
+                asgi = monitoring.only_monitoring(app.asgi, ended.is_set)
+                await watching.enter_async_context(_watched(asgi, listener))
             await _until_end(app, ended.wait())
 
 

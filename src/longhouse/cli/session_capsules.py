@@ -9,7 +9,7 @@ import typer
 
 from longhouse.api.sessions import capsules as capsule_making
 from longhouse.api.sessions.routes import Sessions
-from longhouse.app import memory_of
+from longhouse.app.memory import memory_of
 from longhouse.cli.ledger import open_ledger
 from longhouse.cli.one_line import plain
 from longhouse.config.effective import configure
@@ -56,19 +56,19 @@ async def import_capsule(
             top = capsule.manifest.session
         results = await capsule_making.replay(sessions, top)
     typer.echo(f"imported, read-only: {len(ids)} sessions; `longhouse sessions show {plain(top)}` draws them")
-    _tell(results)
+    _print_results(results)
 
 
 async def replay_session(settings: Settings, session_id: SessionId) -> None:
     """Fold a session again, and compose every request again; ends with 1 if anything is not as it was."""
     async with _open(settings) as sessions:
         results = await capsule_making.replay(sessions, await found(sessions.db, session_id))
-    _tell(results)
+    _print_results(results)
     if any((then and then.fold != now.fold) or now.same != now.requests for now, then in results):
         raise typer.Exit(1)
 
 
-def _tell(results: Sequence[tuple[Replayed, Replayed | None]]) -> None:
+def _print_results(results: Sequence[tuple[Replayed, Replayed | None]]) -> None:
     for now, then in results:
         typer.echo(_line(now, then))
 

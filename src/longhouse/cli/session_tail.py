@@ -21,15 +21,15 @@ POLL_EVERY: Final = 0.5
 async def event_lines(db: Database, session_id: str, last: int) -> AsyncIterator[str]:
     """The last events so far, then new ones, until nobody can go on without a person."""
     seen: dict[str, int] = {}
-    teller = _Teller()
+    lines_of = _EventLines()
     is_first = True
     while True:
-        # Read first: what is recorded before the rest is told after it was seen.
+        # Read first: what is recorded before the rest is shown after it was seen.
         is_last_read = await _rests(db, session_id)
         nodes = await tree.nodes(db, [Root(session_id, session_id, None)], seen_heads=seen)
         spans = {node.id: (max(seen.get(node.id, 0), node.first - 1), node.head) for node in nodes}
         journal = await tree.read(db, spans)
-        lines = list(filter(None, (teller.line(*one) for one in _merged(nodes, journal))))
+        lines = list(filter(None, (lines_of.line(*one) for one in _merged(nodes, journal))))
         for line in lines[max(0, len(lines) - last) :] if is_first else lines:
             yield line
         seen |= {node.id: node.head for node in nodes}
@@ -53,27 +53,27 @@ def _merged(nodes: list[Node], journal: dict[str, list[Recorded]]) -> list[tuple
     return list(heapq.merge(*streams, key=lambda one: one[1].at))
 
 
-class _Teller:
-    """Tells events; a call that is an answer or a thought is told once, by its words."""
+class _EventLines:
+    """Events as lines; a call that is an answer or a thought has one, with its words."""
 
     def __init__(self) -> None:
         self._silent: set[tuple[str, str]] = set()
 
     def line(self, node: Node, record: Recorded) -> str:
-        """Empty: nothing is told."""
+        """Empty: nothing is shown."""
         event = record.event
         if isinstance(event, events.Called) and not event.is_work and not event.question:
             self._silent.add((node.id, event.call))
             return ""
         if isinstance(event, events.Returned) and (node.id, event.call) in self._silent:
             return ""
-        told = TOLD[type(event)](event) if type(event) in TOLD else ""
-        return _line(node, record, told) if told else ""
+        words = WORDS[type(event)](event) if type(event) in WORDS else ""
+        return _line(node, record, words) if words else ""
 
 
-def _line(node: Node, record: Recorded, told: str) -> str:
+def _line(node: Node, record: Recorded, words: str) -> str:
     depth = node.depths.get(record.trace, 0)
-    return f"{record.at:%H:%M:%S}  {'  ' * depth}{plain(node.agent)}  {told}".rstrip()
+    return f"{record.at:%H:%M:%S}  {'  ' * depth}{plain(node.agent)}  {words}".rstrip()
 
 
 def _called(event: events.Called) -> str:
@@ -102,7 +102,7 @@ def _spent(event: events.Spent) -> str:
     return f"is titled: {plain(event.title)}" if event.title else ""
 
 
-TOLD: Final[dict[type, Callable[[Any], str]]] = {
+WORDS: Final[dict[type, Callable[[Any], str]]] = {
     events.Prompted: lambda event: f"is told: {plain(task_of(event))}",
     events.Started: lambda event: "begins a turn",
     events.Replied: lambda event: f"says: {plain(event.text)}" if event.text.strip() else "has thought",
@@ -115,4 +115,4 @@ TOLD: Final[dict[type, Callable[[Any], str]]] = {
     events.Failed: lambda event: f"fails: {plain(event.reason)}",
     events.Cancelled: lambda event: "is cancelled",
 }
-"""What is told of an event; of others nothing, which say nothing of the talk."""
+"""What is shown of an event; of other kinds nothing, which say nothing of the talk."""

@@ -8,7 +8,7 @@ from rich.console import Console
 from longhouse import clock
 from longhouse.api.sessions.listing import listed
 from longhouse.api.sessions.waiting import shown, waiting_status
-from longhouse.app import open_store
+from longhouse.app.store import open_store
 from longhouse.cli import session_acting as acting
 from longhouse.cli.ledger import open_ledger
 from longhouse.cli.one_line import plain
@@ -142,7 +142,7 @@ async def cancel_turn(settings: Settings, session_id: SessionId) -> None:
     typer.echo(state)
 
 
-async def tell_story(
+async def show_story(
     settings: Settings,
     trace: Annotated[str, typer.Argument(help="The trace, as a session shows it as its trace_id.")],
     owner: Annotated[str | None, typer.Option(help="Only what belongs to this owner.")] = None,
@@ -153,12 +153,12 @@ async def tell_story(
         if owner is None and len(owners := await ledger.owners(trace)) > 1:
             named = ", ".join(map(plain, owners))
             raise SetupError(f"several owners have something of the trace {trace!r}: {named}; name one by --owner.")
-        told = await ledger.story(trace, owner=owner)
-    if not told:
+        story = await ledger.story(trace, owner=owner)
+    if not story:
         raise SetupError(
             f"there is nothing of a trace {trace!r}; `longhouse sessions show` tells the traces of a session."
         )
-    for one in told:
+    for one in story:
         line = " ".join(plain(one.content).split())
         shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
         typer.echo(
@@ -167,7 +167,7 @@ async def tell_story(
 
 
 cli = typer.Typer(help="Sessions: which there are, what happened in one, what it waits for.", no_args_is_help=True)
-add_commands(cli, {"list": list_sessions, "show": show_session, "story": tell_story, "tail": tail_session})
+add_commands(cli, {"list": list_sessions, "show": show_session, "story": show_story, "tail": tail_session})
 add_commands(cli, {"approve": approve_call, "deny": deny_call, "settle": settle_call})
 add_commands(cli, {"answer": answer_question, "cancel": cancel_turn})
 add_commands(cli, {"export": export_session, "import": import_capsule, "replay": replay_session})

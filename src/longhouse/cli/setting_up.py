@@ -6,7 +6,9 @@ from typing import Annotated, Final
 import typer
 
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.app import TOOLS, open_store, publish
+from longhouse.app.builtin import TOOLS
+from longhouse.app.publish import publish
+from longhouse.app.store import open_store
 from longhouse.cli.house import open_as_it_is
 from longhouse.cli.running import AgentsFile, ConfigFile, add_commands, given, run
 from longhouse.config.effective import configure
@@ -71,15 +73,15 @@ async def publish_configured(settings: Settings) -> None:
         agents = [one.name for one in setup.files.templates]
         before = await _active(catalog.tools, setup.files.tools), await _active(catalog.templates, agents)
         tools, templates = await publish(catalog, setup, TOOLS, processes)
-        _tell("tool ", tools, before[0], await _active(catalog.tools, before[0]))
-        _tell("", templates, before[1], await _active(catalog.templates, before[1]))
+        _print_published("tool ", tools, before[0], await _active(catalog.tools, before[0]))
+        _print_published("", templates, before[1], await _active(catalog.templates, before[1]))
 
 
 async def _active(repository: VersionRepository[T], names: Iterable[str]) -> dict[str, int | None]:
     return {name: await repository.active(name) for name in names}
 
 
-def _tell(
+def _print_published(
     what: str, published: Iterable[Published], before: Mapping[str, int | None], after: Mapping[str, int | None]
 ) -> None:
     for one in published:

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longhouse.api import usage as told
-from longhouse.app import open_store, prices_of
+from longhouse.api import usage as usage_answers
+from longhouse.app.api import prices_of
+from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
 from longhouse.errors import CallerError, SetupError
@@ -34,12 +35,15 @@ async def show_usage(
     """What keys have used: turns, tokens, and what that cost."""
     prices = prices_of(settings)
     try:
-        first, last = told.span(since.date() if since else None, until.date() if until else None)
+        first, last = usage_answers.span(since.date() if since else None, until.date() if until else None)
     except CallerError as error:
         raise SetupError(str(error)) from None
     async with open_store(settings, create=False) as (db, _):
         rows = await usage.found(db, since=first, until=last, owner=owner, key=key)
-    found: dict[str, Any] = {**told.summary(rows, first, last, prices), "owners": told.owners(rows, prices)}
+    found: dict[str, Any] = {
+        **usage_answers.summary(rows, first, last, prices),
+        "owners": usage_answers.owners(rows, prices),
+    }
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
         return

@@ -28,18 +28,18 @@ from longhouse.store.search import passages
 INTERACTION: Final = "interaction"
 """The kind of passages."""
 DERIVED: Final = re.compile(r":\d{10}(:in|:out|:turn)?$", re.ASCII)
-"""How the id of a record ends that a journal tells."""
+"""How the id of a record ends that was made from a journal."""
 DEEP: Final = 200
 """Found records that are looked through for a text at first."""
-MOST_TOLD: Final = 10_000
-"""Interactions of one story."""
+MOST_OF_TRACE: Final = 10_000
+"""Interactions of a trace that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
     data: list[Interaction]
     noted: list[tuple[str, int]]
-    """The sessions whose agents were told, with their new heads."""
+    """The sessions in which it was noted, with their new heads."""
 
 
 class Ledger:
@@ -123,11 +123,11 @@ class Ledger:
             there = {one: _interaction(conversation, noted) for one, noted in known.items()}
             data = [_matched(one, there.get(one.id)) for one in given]
             new = [one for one in given if one.id not in there]
-            return session_id, Added(data, await self._tell_agents(tx, owner, conversation, new, append_id)), new
+            return session_id, Added(data, await self._note_for_agents(tx, owner, conversation, new, append_id)), new
 
         session_id, added, new = await self.db.together(write)
         # Sessions that were opened while the transaction ran have not seen it, nor has it seen them.
-        later = partial(self._tell_agents, owner=owner, conversation=conversation, new=new, append_id=append_id)
+        later = partial(self._note_for_agents, owner=owner, conversation=conversation, new=new, append_id=append_id)
         noted = [*added.noted, *(await self.db.together(later))]
         await self.projector.catch_up([session_id])
         return Added(added.data, noted)
@@ -138,7 +138,7 @@ class Ledger:
         async def cut(tx: Transaction) -> int:
             return await self._cut(tx, owner, conversation, None, agent=agent, trace=trace)
 
-        return await self._once_told(owner, conversation, cut)
+        return await self._cut_current(owner, conversation, cut)
 
     async def prune(
         self,
@@ -158,7 +158,7 @@ class Ledger:
             )
             return await self._cut(tx, owner, conversation, position) if position else 0
 
-        return await self._once_told(owner, conversation, cut)
+        return await self._cut_current(owner, conversation, cut)
 
     async def owners(self, trace: str) -> list[str]:
         """The owners who have something of this trace."""
@@ -166,7 +166,7 @@ class Ledger:
 
     async def story(self, trace: str, *, owner: str | None = None) -> list[Interaction]:
         """The interactions of a trace in the order in which they happened, over all agents."""
-        return await interactions.story(self.db, trace, owner=owner, limit=MOST_TOLD)
+        return await interactions.story(self.db, trace, owner=owner, limit=MOST_OF_TRACE)
 
     async def rebuild(self, owner: str, conversation: str, agent: str) -> dict[str, list[dict[str, Any]]]:
         """Session of this agent -> its messages, from the ledger alone."""
@@ -188,12 +188,12 @@ class Ledger:
             await self.projector.catch_up_hints()
 
     async def catch_up_all(self) -> None:
-        """Brings in everything that is not told yet, also what a process that ended has left."""
+        """Brings in everything that is not in it yet, also what a process that ended has left."""
         if self.enabled:
             await self.projector.catch_up_all()
 
     async def reset(self) -> int:
-        """Drops the ledger, which is then made again from the journals; returns how many sessions there are to tell."""
+        """Drops the ledger, which is then made again from the journals; returns how many sessions there are."""
 
         async def drop(tx: Transaction) -> int:
             await interactions.reset(tx)
@@ -204,31 +204,31 @@ class Ledger:
 
     async def _catch_up(self, owner: str, conversation: str) -> None:
         if self.enabled:
-            await self._tell(owner, conversation)
+            await self._project(owner, conversation)
 
-    async def _tell(self, owner: str, conversation: str) -> None:
+    async def _project(self, owner: str, conversation: str) -> None:
         if behind := await interactions.behind(self.db, owner, conversation):
             await self.projector.catch_up(behind)
 
-    async def _once_told(self, owner: str, conversation: str, cut: Callable[[Transaction], Awaitable[int]]) -> int:
-        """Cuts when all is told, also what is left from before the ledger was switched off: it would come back."""
+    async def _cut_current(self, owner: str, conversation: str, cut: Callable[[Transaction], Awaitable[int]]) -> int:
+        """Cuts when all is projected, also what is left from before the ledger was switched off: it would come back."""
         write = partial(self._locked, owner=owner, conversation=conversation, cut=cut)
-        await self._tell(owner, conversation)
-        was_told, count = await self.db.together(write)
-        if was_told:
+        await self._project(owner, conversation)
+        was_current, count = await self.db.together(write)
+        if was_current:
             return count
-        # Something was said meanwhile; or a rebuild began, and what it has dropped is told once more.
-        await self._tell(owner, conversation)
+        # Something was said meanwhile; or a rebuild began, and what it has dropped is projected once more.
+        await self._project(owner, conversation)
         return count + (await self.db.together(write))[1]
 
     async def _locked(
         self, tx: Transaction, owner: str, conversation: str, cut: Callable[[Transaction], Awaitable[int]]
     ) -> tuple[bool, int]:
-        """Whether all was told, and how many were cut."""
+        """Whether all was projected, and how many were cut."""
         await interaction_cuts.lock(tx, owner, conversation)
         return not await interactions.behind(tx, owner, conversation), await cut(tx)
 
-    async def _tell_agents(
+    async def _note_for_agents(
         self, tx: Transaction, owner: str, conversation: str, new: Sequence[Interaction], append_id: uuid.UUID
     ) -> list[tuple[str, int]]:
         """Notes the interactions in the sessions of the agents that take part, except where they are noted already."""

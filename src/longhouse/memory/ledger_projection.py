@@ -1,4 +1,4 @@
-"""The ledger as a projection of the journals: each event is told once, in whichever process comes first."""
+"""The ledger as a projection of the journals: each event is written once, in whichever process comes first."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,7 +12,7 @@ import structlog
 from longhouse.errors import UnknownShape
 from longhouse.integrations.projector import BATCH, Projector
 from longhouse.journal.events import Noted, Recorded
-from longhouse.memory.ledger_records import Teller
+from longhouse.memory.ledger_records import SessionProjection
 from longhouse.memory.scopes import recall_scope
 from longhouse.memory.turns import Turn, passage_of_turn
 from longhouse.search.bounded_embedder import EMBED_WITHIN, HURRIED_WITHIN
@@ -42,20 +42,20 @@ LONGEST_OF_TOOLS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What sessions tell, before it is written."""
+class _Batch:
+    """What sessions were projected to, before it is written."""
 
     known: Mapping[str, ProjectionRow]
     rows: Mapping[str, Sequence[LedgerRow]] = field(default_factory=dict)
     notes: Mapping[str, Sequence[tuple[Recorded, str | None]]] = field(default_factory=dict)
     moved: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """From which event to which it is told."""
+    """From which event to which."""
     unfinished: Sequence[str] = ()
     """Those that have more."""
 
 
 class LedgerProjector(Projector):
-    """Keeps the ledger up to date. Rows and cursor are one transaction: nothing is lost, and nothing is told twice."""
+    """Keeps the ledger up to date. Rows and cursor are one transaction: nothing is lost, nothing is written twice."""
 
     name = interactions.PROJECTION
     place = "forgotten"
@@ -68,7 +68,7 @@ class LedgerProjector(Projector):
         super().__init__(db, sweep_every=sweep_every)
         self._page_size = page
         self.index = index
-        self._tellers: OrderedDict[str, Teller] = OrderedDict()
+        self._sessions: OrderedDict[str, SessionProjection] = OrderedDict()
         self._turn = asyncio.Lock()
         self._under_way: list[str] = []
         """Taken from the hints, and not written yet."""
@@ -77,28 +77,28 @@ class LedgerProjector(Projector):
         """Projects these sessions to their present heads, without waiting for the next batch."""
         waiting = list(ids)
         while waiting:
-            batch, waiting = waiting[:BATCH], waiting[BATCH:]
-            rows = await projections.rows(self._db, batch, sides=self.sides)
+            first, waiting = waiting[:BATCH], waiting[BATCH:]
+            rows = await projections.rows(self._db, first, sides=self.sides)
             # Whoever comes next finds it written, and does not do it again.
             async with self._turn:
-                told = await self._told(rows)
-                await self._write(told, within=HURRIED_WITHIN)
-            waiting += told.unfinished
+                batch = await self._batch(rows)
+                await self._write(batch, within=HURRIED_WITHIN)
+            waiting += batch.unfinished
 
     async def catch_up_hints(self) -> None:
         """Projects the sessions that this process has appended to and that are not written yet."""
         await self.catch_up(list(dict.fromkeys((*self._under_way, *self._hints))))
 
-    async def catch_up_all(self, on_told: Callable[[int], object] = lambda number: None) -> int:
+    async def catch_up_all(self, on_page: Callable[[int], object] = lambda number: None) -> int:
         """Projects every session that is behind; returns how many those were."""
-        told, after = 0, ""
+        count, after = 0, ""
         while page := await projections.behind(
             self._db, self.name, sides=self.sides, epoch="", after=after, limit=BATCH
         ):
             await self.catch_up([row.id for row in page])
-            told, after = told + len(page), page[-1].id
-            on_told(len(page))
-        return told
+            count, after = count + len(page), page[-1].id
+            on_page(len(page))
+        return count
 
     async def find_tools(self, owner: str, conversation: str) -> None:
         """Lets `query` find the calls of tools in a conversation: most are never asked for."""
@@ -125,12 +125,12 @@ class LedgerProjector(Projector):
     async def project(self, rows: Sequence[ProjectionRow]) -> None:
         try:
             async with self._turn:
-                told = await self._told(rows)
-            # A slow model holds up nobody: who needs the same meanwhile tells it too, and one of the two is written.
-            await self._write(told, within=EMBED_WITHIN)
+                batch = await self._batch(rows)
+            # A slow model holds up nobody: who needs the same meanwhile projects it too, and one of the two is written.
+            await self._write(batch, within=EMBED_WITHIN)
         finally:
             self._under_way = []
-        for one in told.unfinished:
+        for one in batch.unfinished:
             self.nudge(one)
 
     def _next_hints(self) -> list[str]:
@@ -144,90 +144,91 @@ class LedgerProjector(Projector):
         """Mostly there is nothing left to delete: only a process of an earlier release erases without the ledger."""
         ids = [trace.session_id for trace in traces]
         for session_id in ids:
-            self._tellers.pop(session_id, None)
+            self._sessions.pop(session_id, None)
         await self._db.together(lambda tx: erasure.forget_derived(tx, ids))
 
-    async def _told(self, rows: Sequence[ProjectionRow]) -> "_Told":
-        """What at most a page of each session tells."""
+    async def _batch(self, rows: Sequence[ProjectionRow]) -> _Batch:
+        """Projects at most a page of each session."""
         known = {row.id: row for row in rows if self._unreadable.get(row.id) != row.head}
         heads = await interactions.cursors(self._db, list(known)) if known else {}
         behind = {one: head for one, head in heads.items() if head < known[one].head}
         if not behind:
-            return _Told(known)
+            return _Batch(known)
         await self._warm({one: known[one] for one in behind}, behind)
         found = await interactions.events_since(self._db, behind, self._page_size)
         pages = {one: self._page(known[one], rows) for one, rows in found.items()}
-        # Held here: an erasure may take a teller away at any time.
-        tellers = dict(self._tellers)
-        told = await self._tell({one: page for one, page in pages.items() if page}, known, tellers)
-        moved = {one: (behind[one], tellers[one].seq) for one in told}
-        notes = {one: tellers[one].noted for one in told}
+        # Held here: an erasure may take a session away at any time.
+        sessions = dict(self._sessions)
+        projected = await self._rows_of({one: page for one, page in pages.items() if page}, known, sessions)
+        moved = {one: (behind[one], sessions[one].seq) for one in projected}
+        notes = {one: sessions[one].noted for one in projected}
         # What was added from outside and deleted since has left its journal.
         moved |= {one: (head, known[one].head) for one, head in behind.items() if one not in found}
         self._trim()
-        return _Told(known, told, notes, moved, [one for one in told if len(found[one]) == self._page_size])
+        return _Batch(known, projected, notes, moved, [one for one in projected if len(found[one]) == self._page_size])
 
     async def _warm(self, known: Mapping[str, ProjectionRow], heads: Mapping[str, int]) -> None:
-        """Makes a teller that stands at the cursor for each session; those of the last batch mostly do."""
-        cold = {one: head for one, head in heads.items() if one not in self._tellers or self._tellers[one].seq != head}
-        fresh = {one: Teller(known[one]) for one in cold}
-        self._tellers |= fresh
+        """Brings each session to its cursor; those of the last batch mostly are there."""
+        here = {one: session.seq for one, session in self._sessions.items()}
+        cold = {one: head for one, head in heads.items() if here.get(one) != head}
+        fresh = {one: SessionProjection(known[one]) for one in cold}
+        self._sessions |= fresh
         begun = {one: head for one, head in cold.items() if head}
         if not begun:
             return
         found = await interactions.events_of_turn(self._db, begun)
         pages = {one: self._decoded(known[one], rows) for one, rows in found.items()}
-        await self._tell(pages, known, fresh)
+        await self._rows_of(pages, known, fresh)
         for one, head in begun.items():
             fresh[one].seq = head
 
-    async def _tell(
+    async def _rows_of(
         self,
         pages: Mapping[str, Sequence[Recorded]],
         known: Mapping[str, ProjectionRow],
-        tellers: Mapping[str, Teller],
+        sessions: Mapping[str, SessionProjection],
     ) -> dict[str, list[LedgerRow]]:
-        there = {one: page for one, page in pages.items() if one in tellers}
-        missing = [(one, seq) for one, page in there.items() for seq in tellers[one].missing(page)]
+        there = {one: page for one, page in pages.items() if one in sessions}
+        missing = [(one, seq) for one, page in there.items() for seq in sessions[one].missing(page)]
         for one, rows in (await interactions.events_at(self._db, missing) if missing else {}).items():
-            tellers[one].prompts |= {record.seq: record for record in self._decoded(known[one], rows)}
-        told = {}
+            sessions[one].prompts |= {record.seq: record for record in self._decoded(known[one], rows)}
+        projected = {}
         for one, page in there.items():
             if self._unreadable.get(one) == known[one].head:
                 continue  # a prompt of a newer process
             try:
-                told[one] = tellers[one].tell(page)
+                projected[one] = sessions[one].project(page)
             except UnknownShape as error:
                 self._skip(known[one], error)
             await asyncio.sleep(0)  # a batch of long pages must not hold up requests
-        return told
+        return projected
 
-    async def _write(self, told: "_Told", *, within: float) -> None:
+    async def _write(self, batch: _Batch, *, within: float) -> None:
         """Writes the batch; if Postgres refuses something in it, one session after another."""
-        if not told.moved:
+        if not batch.moved:
             return
         try:
-            await self._write_together(told, within)
+            await self._write_together(batch, within)
         except asyncpg.DataError as error:
-            if len(told.moved) == 1:
-                self._skip(told.known[next(iter(told.moved))], error)
+            if len(batch.moved) == 1:
+                self._skip(batch.known[next(iter(batch.moved))], error)
                 return
-            for one, heads in told.moved.items():
-                await self._write(replace(told, moved={one: heads}), within=within)
+            for one, heads in batch.moved.items():
+                await self._write(replace(batch, moved={one: heads}), within=within)
 
-    async def _write_together(self, told: "_Told", within: float) -> None:
+    async def _write_together(self, batch: _Batch, within: float) -> None:
         """Writes rows, the passages by which they are found, and cursors in one transaction.
 
         A passage whose vector takes longer than `within` seconds is found by its words until it has one.
         """
-        rows = [row for one in told.moved for row in told.rows.get(one, ())]
-        kept = {one for one in told.moved if not told.known[one].is_ephemeral}
+        rows = [row for one in batch.moved for row in batch.rows.get(one, ())]
+        kept = {one for one in batch.moved if not batch.known[one].is_ephemeral}
         found_by = [passage_of(row) for row in rows if is_found(row) and not is_late(row) and row.session_id in kept]
-        found_by += [passage_of_note(told.known[one], *note) for one in kept for note in told.notes.get(one, ())]
+        found_by += [passage_of_note(batch.known[one], *note) for one in kept for note in batch.notes.get(one, ())]
         ready = await self.index.prepare(found_by, within=within) if found_by else None
 
         async def write(tx: Transaction) -> None:
-            shown = set(map(source_of, await interactions.write(tx, rows, told.moved)))
+            shown = set(map(source_of, await interactions.write(tx, rows, batch.moved)))
             if ready and (entries := [one for one in ready.entries if one.kind == NOTE or one.source in shown]):
                 await self.index.store(tx, replace(ready, entries=entries))
 
@@ -252,11 +253,11 @@ class LedgerProjector(Projector):
         message = "A journal cannot be projected by this process."
         log.warning("journal_unreadable", message=message, projection=self.name, session=row.id, error=str(error))
         self._unreadable[row.id] = row.head
-        self._tellers.pop(row.id, None)
+        self._sessions.pop(row.id, None)
 
     def _trim(self) -> None:
-        while len(self._tellers) > CACHED_SESSIONS:
-            self._tellers.popitem(last=False)
+        while len(self._sessions) > CACHED_SESSIONS:
+            self._sessions.popitem(last=False)
 
 
 def is_found(row: LedgerRow) -> bool:

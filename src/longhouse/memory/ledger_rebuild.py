@@ -72,7 +72,7 @@ def _prompts(entries: Sequence[Entry]) -> list[PromptEntry]:
 
 def rebuilt(rows: Iterable[LedgerRow]) -> dict[str, list[dict[str, Any]]]:
     """Session -> its messages, as `conversation.messages_of` gives them; the rows of each session are in order."""
-    return {one: _messages(list(told)) for one, told in groupby(rows, key=lambda row: row.session_id)}
+    return {one: _messages(list(own)) for one, own in groupby(rows, key=lambda row: row.session_id)}
 
 
 def _messages(rows: Sequence[LedgerRow]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Tells a session's events as interactions: who said what to whom. The same events always give the same records."""
+"""Projects the events of a session to interactions: who said what to whom. The same events give the same records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -65,12 +65,12 @@ class _Turn:
 
 
 @dataclass
-class Teller:
-    """Tells one session. What a later event refers to is kept: prompts in the queue, the turn, its open calls."""
+class SessionProjection:
+    """Projects one session. What a later event refers to is kept: prompts in the queue, the turn, its open calls."""
 
     row: ProjectionRow
     seq: int = 0
-    """The last event that was told."""
+    """The last event that was projected."""
     prompts: dict[int, Recorded] = field(default_factory=dict)
     turn: _Turn | None = None
     """The turn that started last."""
@@ -84,18 +84,19 @@ class Teller:
     """What the model has not been sent yet."""
     latest: datetime | None = None
     """The newest moment of the turn. Clocks of machines differ: a record is not older than what led to it."""
-    told: list[LedgerRow] = field(default_factory=list)
+    rows: list[LedgerRow] = field(default_factory=list)
+    """The interactions of the events that were projected last."""
     noted: list[tuple[Recorded, str | None]] = field(default_factory=list)
-    """Notes of the agent's own, of the events that were told last, with the user whose turn it was."""
+    """Notes of the agent's own, of the same events, with the user whose turn it was."""
 
-    def tell(self, records: Sequence[Recorded]) -> list[LedgerRow]:
-        """The interactions of these events, which follow those that were told."""
-        self.told, self.noted = [], []
+    def project(self, records: Sequence[Recorded]) -> list[LedgerRow]:
+        """The interactions of these events, which follow those that were projected."""
+        self.rows, self.noted = [], []
         refused = _refused(records)
         for record in records:
-            self._tell(record, refused)
+            self._project(record, refused)
             self.seq, self.latest = record.seq, self._moment(record)
-        return self.told
+        return self.rows
 
     def missing(self, records: Sequence[Recorded]) -> list[int]:
         """Prompts that these events start and that are not known here."""
@@ -103,7 +104,7 @@ class Teller:
         started = (record.event for record in records if isinstance(record.event, events.Started))
         return [event.prompt for event in started if event.prompt not in known]
 
-    def _tell(self, record: Recorded, refused: set[str]) -> None:
+    def _project(self, record: Recorded, refused: set[str]) -> None:
         match record.event:
             case events.Prompted() as event:
                 self._prompt(record, event)
@@ -120,7 +121,7 @@ class Teller:
             case events.Decided() as event if event.call.startswith(LOST_STEP_PREFIX):
                 self.is_lost = event.decision == "unknown"
             case events.Noted(interaction=events.ExternalInteraction() as given, text=text):
-                self._add(record, given, text)
+                self._add_external(record, given, text)
             case events.Noted(about="", text=text) if text.strip():
                 self.noted.append((record, self.turn.user if self.turn else self.row.user))
             case events.Finished() | events.Failed() | events.Cancelled() as event:
@@ -128,12 +129,12 @@ class Teller:
 
     def _prompt(self, record: Recorded, event: events.Prompted) -> None:
         if not (event.aside and (self.calls or self.is_lost) and self.turn and self.is_running):
-            self.prompts[record.seq] = record  # told when its turn starts: only then it is known what is collected
+            self.prompts[record.seq] = record  # projected when its turn starts: only then it is known what is collected
             return
         self._join(event.user)
         text = _text(event.content)
         self.news.append(text)
-        self._say(
+        self._add(
             record, _party(event.sender), self._agent, text, "input", detail={"aside": self.step or self.turn.seq}
         )
 
@@ -160,7 +161,7 @@ class Teller:
         if prompt.prior:
             detail["prior"] = _without_zeros(msgspec.to_builtins(prompt.prior))
         text = _text(prompt.content)
-        self._say(prompted, sender, self._agent, text, "input", at=prompted.at, detail=detail, since=record.seq)
+        self._add(prompted, sender, self._agent, text, "input", at=prompted.at, detail=detail, since=record.seq)
 
     def _reply(self, record: Recorded, event: events.Replied) -> None:
         form = "thought" if event.thought else "text" if event.text else "calls"
@@ -180,8 +181,8 @@ class Teller:
         party: Party = (model, "llm")
         # The journal has no moment of a request: it followed the event before the reply.
         pair, out = f"{self._id(record.seq)}:in", f"{self._id(record.seq)}:out"
-        self._say(record, self._agent, party, asked, "input", name=pair, at=self.latest)
-        self._say(record, party, self._agent, said, "output", name=out, pair=pair, detail=detail)
+        self._add(record, self._agent, party, asked, "input", name=pair, at=self.latest)
+        self._add(record, party, self._agent, said, "output", name=out, pair=pair, detail=detail)
 
     def _call(self, record: Recorded, event: events.Called, *, is_refused: bool) -> None:
         detail = {"call": event.call, "tool": event.tool, "step": self.step, "role": event.role}
@@ -198,7 +199,7 @@ class Teller:
         shown = is_refused or not is_delegated
         call = _Call(self._id(record.seq), record.seq, party, shown, event.role, is_question)
         self.calls[event.call] = call
-        self._say(record, self._agent, party, said, "input", shown=shown, detail=detail, is_found=call.is_found)
+        self._add(record, self._agent, party, said, "input", shown=shown, detail=detail, is_found=call.is_found)
 
     def _return(self, record: Recorded, event: events.Returned) -> None:
         self._join(event.user)
@@ -215,7 +216,7 @@ class Teller:
         # Nobody answered: these are not the words of the user.
         unanswered = call.is_question and isinstance(outcome, Fault)
         source: Party = ("longhouse", "tool") if unanswered else call.party
-        self._say(
+        self._add(
             record,
             source,
             self._agent,
@@ -242,7 +243,7 @@ class Teller:
             self._model_call(record, MODEL, "\n\n".join(map(_cut, self.news)), said, None)
             name = f"{self._id(record.seq)}:turn"  # one event tells both, the model's failure first
         detail, turn = {"form": form, "step": self.step}, self.turn
-        self._say(
+        self._add(
             record,
             self._agent,
             turn.sender,
@@ -255,8 +256,8 @@ class Teller:
         )
         self.is_running, self.calls = False, {}
 
-    def _add(self, record: Recorded, given: events.ExternalInteraction, text: str) -> None:
-        self.told.append(
+    def _add_external(self, record: Recorded, given: events.ExternalInteraction, text: str) -> None:
+        self.rows.append(
             LedgerRow(
                 Interaction(
                     id=given.id,
@@ -280,7 +281,7 @@ class Teller:
             )
         )
 
-    def _say(
+    def _add(
         self,
         record: Recorded,
         source: Party,
@@ -302,7 +303,7 @@ class Teller:
         if turn is not None and not turn.collects(other):
             return
         own = name or self._id(record.seq)
-        self.told.append(
+        self.rows.append(
             LedgerRow(
                 Interaction(
                     id=own,

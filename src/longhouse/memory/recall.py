@@ -20,8 +20,9 @@ from longhouse.memory.working import Language, one_line, quoted
 from longhouse.search import tokenizer
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import PassageHit, PassageIndex
-from longhouse.store import memory_files
-from longhouse.store.memory_files import Memories, Scope
+from longhouse.store import memory_scopes
+from longhouse.store.memory_files import Memories
+from longhouse.store.memory_scopes import Scope
 from longhouse.store.search import passages
 
 INTERACTION: Final = "interaction"
@@ -192,7 +193,7 @@ def scope_of(session: Session, turn: Turn, policy: MemoryPolicy) -> MemoryScope:
 
 def files_of(session: Session, policy: MemoryPolicy) -> Scope:
     """The memory files that the session's agent sees."""
-    return memory_files.scope_for(policy.scope, session.owner, session.user, session.agent, session.conversation)
+    return memory_scopes.scope_for(policy.scope, session.owner, session.user, session.agent, session.conversation)
 
 
 def excerpt(text: str, query: str) -> str:

@@ -123,9 +123,9 @@ def _secretary(messages: Sequence[Message]) -> Say:
     if not results:
         named = re.search(r"\bto (\w+)", asked)
         return call("lettertool", to=named[1] if named else "you", subject="From the demo model", text=asked)
-    told = results[-1].rstrip(".")
+    result = results[-1].rstrip(".")
     begin = "I am the demo model of Longhouse and follow a script. I wrote a letter, and was told"
-    answer = f"{begin}: {told}. {HOW_TO}"
+    answer = f"{begin}: {result}. {HOW_TO}"
     return call("finalanswertool", answer=answer, status="completed")
 
 

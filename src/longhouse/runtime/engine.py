@@ -1,9 +1,8 @@
 """The agent loop: read the journal, fold it, decide, record, act, record the outcome, until the session rests."""
 
 import asyncio
-import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,7 +24,7 @@ from longhouse.journal.session import INTERRUPTED, LOST_STEP_PREFIX, MOST_LOST, 
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime import titles
 from longhouse.runtime.bus.items import Fragment
-from longhouse.runtime.bus.local import Bus, Subscription
+from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegation import DelegationPlanner, PriorOf
 from longhouse.runtime.inbox import Inbox
@@ -34,7 +33,9 @@ from longhouse.runtime.model_stream import listen
 from longhouse.runtime.prober import Prober
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import ReplyHandler, in_order
+from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.tool_runner import ToolRunner
+from longhouse.runtime.turn_template import template_of
 from longhouse.store import budgets, journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
@@ -53,17 +54,6 @@ WAITED: Final = "waited for a budget of its key"
 
 ExternalNotes = Callable[[Session], Awaitable[Sequence[events.Noted]]]
 """Finds interactions from outside that a session's agent took part in, as notes for its journal."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryLimits:
-    """Retry limits and back-off for provider errors, in seconds."""
-
-    attended: float = 60.0
-    """Limit while a client waits for the answer."""
-    unattended: float = 900.0
-    first: float = 0.5
-    longest: float = 15.0
 
 
 @dataclass
@@ -159,7 +149,7 @@ class Engine:
     async def _take_over(self, run: Run, previous: str) -> None:
         """Records that the previous run was lost; for a run of this process we know which calls had not begun."""
         if run.session.is_running:
-            run.template = await self._template(run.session)
+            run.template = await template_of(run.session, self.catalog.templates)
         unbegun: tuple[str, ...] = ()
         if leases.is_lost_by(self.worker, previous):
             if self._known_fences.get(run.session.id) == run.lease.fence - 1:
@@ -193,7 +183,7 @@ class Engine:
         if session.is_hopeless:
             await self._leave_to_person(run)
             return
-        template = await self._template(session)
+        template = await template_of(session, self.catalog.templates)
         if template is None:
             reason = f"the agent {session.agent!r} is not known here any more"
             await self.give_up(run, reason, "template_not_found")
@@ -214,7 +204,7 @@ class Engine:
     async def _leave_to_person(self, run: Run) -> None:
         """Asks a person whether the step is tried again; if that was denied, or nobody is asked, ends the turn."""
         session, turn = run.session, run.session.running_turn
-        template = await self._template(session) if turn and not turn.is_given_up else None
+        template = await template_of(session, self.catalog.templates) if turn and not turn.is_given_up else None
         if template is None or template.execution_policy.unknown == "tell":
             await self.give_up(run, f"this step {INTERRUPTED}; it is not tried again", rules.WORKER_LOST)
             return
@@ -234,7 +224,7 @@ class Engine:
         run.probed.update(call.call for call in doubtful)
         settled, again = await self.prober.settled(session, turn, doubtful)
         run.probe_at = min(filter(None, (run.probe_at, again)), default=None)
-        run.template = run.template or await self._template(session)
+        run.template = run.template or await template_of(session, self.catalog.templates)
         # Where the agent is told of calls in doubt, the recorder adds that.
         tells = run.template is not None and run.template.execution_policy.unknown == "tell"
         if settled or tells:
@@ -251,52 +241,11 @@ class Engine:
             with suppress(SetupError):  # a model that is not set up any more gives no title
                 async with self.pool.acquired(template, session.id) as instance:
                     began = time.monotonic()
-                    spent = await self._unless_prompted(run, titles.titled(turn, template, instance.model))
+                    title = titles.titled(turn, template, instance.model)
+                    spent = await titles.unless_prompted(self.db, self.bus, run, title)
                     self._count(session, time.monotonic() - began, spent.usage)
         if spent is not titles.NONE or not run.session.can_move:
             await self.recorder.record(run, [spent])
-
-    async def _unless_prompted(self, run: Run, asking: Coroutine[Any, Any, events.Spent]) -> events.Spent:
-        """The title; none if the session gets a prompt first."""
-        with self.bus.subscribed(run.session.id) as news:
-            news.seen = run.session.head
-            title, prompt = asyncio.create_task(asking), asyncio.create_task(self._prompted(run, news))
-            try:
-                await asyncio.wait((title, prompt), return_when=asyncio.FIRST_COMPLETED)
-                if title.done():
-                    return title.result()
-                prompt.result()  # raises what went wrong
-                return titles.NONE
-            finally:
-                title.cancel()
-                prompt.cancel()
-                await asyncio.gather(title, prompt, return_exceptions=True)
-
-    async def _prompted(self, run: Run, news: Subscription) -> None:
-        """Waits until the session has a prompt in its queue."""
-        while not run.session.queue:
-            await news.take()
-            run.session = await journals.catch_up(self.db, run.session)
-            news.seen = run.session.head
-
-    async def _template(self, session: Session) -> Template | None:
-        """The template of the running or next turn: the requested version, the pinned one, or the active one."""
-        templates = self.catalog.templates
-        if turn := session.running_turn:
-            return await templates.find(session.agent, turn.version)
-        if requested := session.queue[0].prompt.version:
-            return await self._shown(session, await templates.find(session.agent, requested))
-        opened = await templates.find(session.agent, session.version)
-        if opened and opened.follow == "pinned":
-            return await self._shown(session, opened)
-        return await templates.find(session.agent, owner=session.owner)
-
-    async def _shown(self, session: Session, version: Template | None) -> Template | None:
-        """The version, if the session's owner may see it: by its own visibility, or because its name is visible now."""
-        if version is None or version.owner in (None, session.owner):
-            return version
-        is_named = await self.catalog.templates.active(session.agent, owner=session.owner) is not None
-        return version if is_named else None
 
     async def give_up(self, run: Run, reason: str, code: str) -> None:
         """Ends a turn that cannot be advanced; a turn that had not started is started and ended."""
@@ -422,11 +371,11 @@ class Engine:
         run.troubled_at = run.troubled_at or now
         attended = any(self.bus.is_attended(one) for one in (run.session.id, turn.prompted.root) if one)
         limit = self.retry_limits.attended if attended else self.retry_limits.unattended
-        pause = _pause(self.retry_limits, run.attempts, error.retry_after)
+        delay = self.retry_limits.delay(run.attempts, error.retry_after)
         spent = [events.Spent(usage=error.usage, reason=error.public_message)] if error.usage else []
         # Users can read the journal: details that name our hosts go to the log only.
         about = {"session": run.session.id, "error": str(error)}
-        if not error.retryable or (now - run.troubled_at).total_seconds() + pause > limit:
+        if not error.retryable or (now - run.troubled_at).total_seconds() + delay > limit:
             why = "past the retry limit" if error.retryable else "in a way that no retry can mend"
             message = f"the model call failed {why}: the turn ends"
             log.warning("model_call_failed", message=message, attempts=run.attempts + 1, **about)
@@ -435,7 +384,7 @@ class Engine:
         self.activity.model(run.session.agent, run.session.owner).retries += 1
         message = "the model call failed and is retried later"
         log.info("model_call_retry", message=message, attempt=run.attempts + 1, **about)
-        why = f"{error.public_message}; tried again in {max(1, round(pause))} s"
+        why = f"{error.public_message}; tried again in {max(1, round(delay))} s"
         for watched in {run.session.id, turn.prompted.root} - {""}:
             self.bus.publish(watched, Fragment(run.session.head, run.lease.fence, "retry", 0, why))
         attempts, troubled_at = run.attempts, run.troubled_at
@@ -445,13 +394,13 @@ class Engine:
             self.db,
             run.lease,
             head=run.session.head,
-            wake_at=now + timedelta(seconds=pause),
+            wake_at=now + timedelta(seconds=delay),
             attempts=attempts,
             troubled_at=troubled_at,
         )
         if run.rested:
             # Only a hint: the sweep also wakes the session at `wake_at`.
-            asyncio.get_running_loop().call_later(pause + 0.01, self.bus.wake, run.session.id)
+            asyncio.get_running_loop().call_later(delay + 0.01, self.bus.wake, run.session.id)
         else:
             await self._catch_up(run)
 
@@ -557,10 +506,3 @@ def _unapproved(session: Session, now: datetime) -> list[events.Returned]:
 
 def _returned(call: Open, fault: Fault) -> events.Returned:
     return events.Returned(call=call.call, outcome=fault)
-
-
-def _pause(limits: RetryLimits, attempts: int, retry_after: float | None) -> float:
-    if retry_after is not None:
-        return retry_after
-    jitter = random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries, keeps no secret
-    return float(min(limits.first * 2**attempts, limits.longest) * jitter)

@@ -24,9 +24,9 @@ class Followers:
         heads = await leases.heads(self._db, followed) if followed else {}
         for session_id in followed:
             if session_id not in heads:
-                self._bus.tell(session_id, Gone())
+                self._bus.deliver(session_id, Gone())
                 continue
             head, state = heads[session_id]
-            self._bus.tell(session_id, JournalGrew(head))
+            self._bus.deliver(session_id, JournalGrew(head))
             if state == State.WAITING_FOR_AGENT:
-                self._bus.tell(session_id, SubagentsChanged())
+                self._bus.deliver(session_id, SubagentsChanged())

@@ -116,8 +116,10 @@ class Prober:
         if call.deadline and call.deadline < clock.now():
             return True
         records: Sequence[events.Recorded] = await journals.read(self.db, session.id, after=call.seq)
-        told = (one.event for one in records if isinstance(one.event, events.Decided) and one.event.call == call.call)
-        if any([event.ended for event in told if not event.by.startswith(events.BY_PROBE)][-1:]):
+        decisions = (
+            one.event for one in records if isinstance(one.event, events.Decided) and one.event.call == call.call
+        )
+        if any([event.ended for event in decisions if not event.by.startswith(events.BY_PROBE)][-1:]):
             return True
         lost = lost_in(records, call)
         return bool(lost) and call.at is not None and await leases.is_gone(self.db, lost, since=call.at)

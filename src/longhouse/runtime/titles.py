@@ -1,8 +1,9 @@
 """The title of a session, where its template lets the model give one: a plain call without tools, after the answer."""
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
@@ -12,6 +13,10 @@ from longhouse.journal.events import Spent, Usage
 from longhouse.journal.messages import System, User, clean
 from longhouse.journal.session import Turn
 from longhouse.models.protocol import Model
+from longhouse.runtime.bus.local import Bus, Subscription
+from longhouse.runtime.recorder import Run
+from longhouse.store import journals
+from longhouse.store.database import Database
 
 WITHIN: Final = 30.0
 """Timeout of a title in seconds."""
@@ -50,6 +55,31 @@ async def titled(turn: Turn, template: Template, model: Model) -> Spent:
     except ProviderError as error:
         return Spent(usage=error.usage or usage, reason=REASON, title="")
     return Spent(usage=usage, reason=REASON, title=_line(text))
+
+
+async def unless_prompted(db: Database, bus: Bus, run: Run, asking: Coroutine[Any, Any, Spent]) -> Spent:
+    """The title; none if the session gets a prompt first."""
+    with bus.subscribed(run.session.id) as news:
+        news.seen = run.session.head
+        title, prompt = asyncio.create_task(asking), asyncio.create_task(_prompted(db, run, news))
+        try:
+            await asyncio.wait((title, prompt), return_when=asyncio.FIRST_COMPLETED)
+            if title.done():
+                return title.result()
+            prompt.result()  # raises what went wrong
+            return NONE
+        finally:
+            title.cancel()
+            prompt.cancel()
+            await asyncio.gather(title, prompt, return_exceptions=True)
+
+
+async def _prompted(db: Database, run: Run, news: Subscription) -> None:
+    """Waits until the session has a prompt in its queue."""
+    while not run.session.queue:
+        await news.take()
+        run.session = await journals.catch_up(db, run.session)
+        news.seen = run.session.head
 
 
 def _line(text: str) -> str:

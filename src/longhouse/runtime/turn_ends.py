@@ -1,4 +1,4 @@
-"""Tells operators of each turn that ends: one record in the log, and the numbers of /metrics."""
+"""What operators see of each turn that ends: one record in the log, and the numbers of /metrics."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,10 @@ from longhouse.journal.session import Session
 log = structlog.get_logger()
 
 
-def turn_teller(activity: Activity) -> Callable[[Session], None]:
+def turn_recorder(activity: Activity) -> Callable[[Session], None]:
     """For `Bus.on_turn_end`."""
 
-    def tell(session: Session) -> None:
+    def record(session: Session) -> None:
         turn = session.turn
         if turn is None:
             return
@@ -32,4 +32,4 @@ def turn_teller(activity: Activity) -> Callable[[Session], None]:
             **({"code": turn.code} if turn.code else {}),
         )
 
-    return tell
+    return record

@@ -18,12 +18,13 @@ from longhouse.errors import AlreadyReturned, Deposed, Postponed, SetupError, Un
 from longhouse.journal.session import Session
 from longhouse.runtime.backoff import Backoff
 from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.dead_workers import POLL_EVERY, DeadWorkers
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
 from longhouse.store import erasure, journals, leases, places, sessions, usage
 from longhouse.store.database import PASSING, UNREACHABLE, Database
-from longhouse.store.leases import Lease, Suspect
+from longhouse.store.leases import Lease
 
 log = structlog.get_logger()
 
@@ -32,13 +33,6 @@ FORGET_EVERY: Final = 600.0
 """Seconds between two deletions of idempotency records that are too old for a retry."""
 ROLL_UP_EVERY: Final = 5.0
 """Seconds between two additions of what was used to the days."""
-POLL_EVERY: Final = 0.25
-"""Seconds between two checks of other workers' locks. Free at both and no heartbeat in between: the worker is dead."""
-BACK_WITHIN: Final = 2.0
-"""Seconds that other workers have to be back after Postgres was away or cut connections: whoever is back first does not
-take the rest for dead."""
-MOST_BEATS: Final = 1_000
-"""Other workers whose last heartbeat is kept."""
 AHEAD: Final = 8
 """Sessions that are found beyond the free slots, for those that become free next: one statement finds several."""
 QUIET_FOR: Final = 10.0
@@ -102,9 +96,7 @@ class Worker:
         self._finding = asyncio.Lock()
         self._backoff = Backoff(lambda: asyncio.get_running_loop().time())
         self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
-        self._suspected: dict[str, Suspect] = {}
-        self._looked_at = self._back_at = float("-inf")
-        """When the others were looked at last, and since when that succeeds without a gap of half a lease."""
+        self._others = DeadWorkers(db, self.id, self._heartbeat, engine.last_beats, lease=options.lease)
         self._background: set[asyncio.Task[None]] = set()
         engine.tool_runner.is_alive = self.is_alive
         engine.tool_runner.background = self._in_background
@@ -203,40 +195,10 @@ class Worker:
                 hold.cancel()
 
     async def _watch(self) -> None:
-        """Removes dead workers: lock free at two checks and no heartbeat between, or none for a whole lease."""
+        """Takes over from workers that are dead."""
         await asyncio.sleep(POLL_EVERY)
-        suspects = await leases.suspects(self._db, self.id, self._options.lease)
-        self._note_look()
-        self._note_beats(suspects)
-        dead = [suspect for suspect in suspects if self._is_dead(suspect)]
-        self._suspected = {suspect.worker: suspect for suspect in suspects if suspect.unlocked}
-        for suspect in dead:
-            log.warning("worker_dead", message="a worker is dead; its sessions are taken over", worker=suspect.worker)
-            await leases.delete_dead_worker(self._db, suspect)
-        if dead:
+        if await self._others.remove():
             await self._find_runnable()
-
-    def _note_look(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._looked_at > self._options.lease / 2:
-            self._back_at = now
-        self._looked_at = now
-
-    def _note_beats(self, suspects: Sequence[Suspect]) -> None:
-        """Keeps when the others were last seen, also those that another worker has removed since."""
-        beats = self._engine.last_beats
-        for suspect in suspects:
-            beats[suspect.worker] = suspect.beat_at
-        while len(beats) > max(MOST_BEATS, len(suspects)):
-            del beats[next(iter(beats))]
-
-    def _is_dead(self, suspect: Suspect) -> bool:
-        if suspect.silent:
-            return self._looked_at - self._back_at >= BACK_WITHIN
-        if self._looked_at - self._heartbeat.lost_at < BACK_WITHIN:
-            return False  # whatever cut our connection may have cut theirs: they reconnect, as we did
-        before = self._suspected.get(suspect.worker)
-        return bool(before and suspect.unlocked and not suspect.restarted and before.beat_at == suspect.beat_at)
 
     # Finding work
 

@@ -4,10 +4,9 @@ Filters apply before ranking. What is deleted leaves no word behind, see store/s
 """
 
 import asyncio
-import hashlib
 import math
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,23 +22,19 @@ from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
 from longhouse.search.bounded_embedder import EMBED_WITHIN, RETRY_AFTER, BoundedEmbedder
-from longhouse.search.finder import top
+from longhouse.search.passage_ranking import PassageRanking, Ranked
+from longhouse.search.passage_terms import RECIPE, clean, clean_value, fact_term, gist, group_terms, weights
 from longhouse.search.query_embedder import QueryEmbedder, split
-from longhouse.search.ranking import Scores
 from longhouse.search.scores import QueryPostings
 from longhouse.store.database import Database, Transaction
 from longhouse.store.search import index
 from longhouse.store.search import passages as stored
-from longhouse.store.search.passage_cache import Columns, Mask, PassageCache, Places
+from longhouse.store.search.passage_cache import Columns, Mask, PassageCache
 from longhouse.store.search.passages import PassageEntry, Shard
-from longhouse.store.search.vectors import Space, Vectors, packed
+from longhouse.store.search.vectors import Space, packed
 
 log = structlog.get_logger()
 
-RECIPE: Final = 1
-"""Version of the indexing method. Increase it when passages are tokenized or weighted differently."""
-GIST: Final = 2000
-"""Characters that are embedded; the vector of a longer text would be too general."""
 EMBEDDED_AT_ONCE: Final = 256
 EMBEDDED_TOGETHER: Final = 128
 """Texts of a new document that share one limit: a long one takes as long as it takes, as long as something comes."""
@@ -47,14 +42,6 @@ LOOK_EVERY: Final = 300.0
 """Seconds between looks for passages that other processes wrote without vectors."""
 FIRST_AFTER: Final = 5.0
 """Seconds from the start of a process until it looks for passages that are not up to date."""
-WHOLE: Final = 100
-"""Candidates by the words of the whole query; more where more results are wanted."""
-PER_CLAUSE: Final = 30
-NEAREST: Final = 600
-"""Candidates by meaning, of which at first only a part is compared."""
-LONGEST_FACT: Final = 100
-"""A longer fact is filtered by its digest: an index entry has its limits."""
-
 PASSAGE: Final = "passage"
 """Before the number of a passage, in its name."""
 
@@ -200,9 +187,7 @@ class PassageIndex:
         assert self._embedder is not None
         after = 0
         while rows := await stored.lacking(self.db, model, after=after, limit=EMBEDDED_AT_ONCE):
-            vectors = packed(
-                await self._embedder.embed([_gist(row["kind"], row["title"], row["text"]) for row in rows])
-            )
+            vectors = packed(await self._embedder.embed([gist(row["kind"], row["title"], row["text"]) for row in rows]))
             await stored.embed(self.db, rows, vectors, space.model)
             after = rows[-1]["id"]
             log.info("passages_embedded", count=len(rows))
@@ -218,7 +203,7 @@ class PassageIndex:
 
         Passages whose vectors take longer than these seconds are stored without, and are embedded in the background.
         """
-        vectors, space = await self._vectors([_gist(one.kind, one.title, one.text) for one in passages], within)
+        vectors, space = await self._vectors([gist(one.kind, one.title, one.text) for one in passages], within)
         entries = await asyncio.to_thread(lambda: [_entry(*one) for one in zip(passages, vectors, strict=True)])
         return PreparedPassages(entries, space.model if space else None)
 
@@ -269,14 +254,14 @@ class PassageIndex:
         """
         if limit <= 0 or not scopes or not kinds:
             return []
-        texts = split(_SHORT_FORM.sub(" ", _clean(query)))
+        texts = split(_SHORT_FORM.sub(" ", clean(query)))
         words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in texts]
         terms = [ranking.with_parts(text) for text in words]
-        only = [_group_terms(groups)] if groups is not None else []
-        only += [[_fact_term(name, value) for value in values] for name, values in (facts or {}).items()]
+        only = [group_terms(groups)] if groups is not None else []
+        only += [[fact_term(name, value) for value in values] for name, values in (facts or {}).items()]
         if not all(only):
             return []
-        without = _group_terms(not_groups)
+        without = group_terms(not_groups)
         wanted = dict.fromkeys(term for text in (*terms, *only, without) for term in text)
         rows = await stored.read_shards(self.db, scopes, kinds, list(wanted))
         if not rows:
@@ -290,11 +275,11 @@ class PassageIndex:
         if without:
             permitted &= ~found.having(without)
         coarse = await columns.coarse(asked.vectors[0]) if asked.vectors is not None else None
-        rank = _Ranking(found, columns, permitted, asked.vectors, coarse)
+        rank = PassageRanking(found, columns, permitted, asked.vectors, coarse)
         ranked = await asyncio.to_thread(rank.best, terms, limit)
         return await self._hits(ranked, found, words[0])
 
-    async def _hits(self, ranked: "_Ranked", found: QueryPostings, words: Sequence[str]) -> list[PassageHit]:
+    async def _hits(self, ranked: Ranked, found: QueryPostings, words: Sequence[str]) -> list[PassageHit]:
         numbers = found.numbers(ranked.places)
         rows = await stored.at(self.db, numbers)
         worth = {word: found.rarity(word, ranking.LEAST_TEXTS) for word in words}
@@ -328,74 +313,6 @@ class PassageIndex:
         if len(found) < len(gists) and self._embedder is not None:
             self._lacks_vectors.set()
         return [*found, *[None] * (len(gists) - len(found))], space
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """The places of the best passages, with their scores and similarities."""
-
-    places: Places
-    scores: Scores
-    cosines: Scores | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranking:
-    """Ranks the permitted passages for a query."""
-
-    found: QueryPostings
-    columns: Columns
-    permitted: Mask
-    vectors: Vectors | None
-    coarse: Scores | None
-    """About the similarity of the whole query, at every place."""
-
-    def best(self, terms: Sequence[Sequence[str]], limit: int) -> _Ranked:
-        whole, *clauses = self.found.scores(terms)
-        # The whole query finds by neighbours too; its clauses are there to find what it says besides.
-        leading = [self._leading(whole, max(2 * limit, WHOLE))]
-        leading += [top(row * self.permitted, max(2 * limit, PER_CLAUSE)) for row in clauses]
-        if self.coarse is not None:
-            leading.append(self._leading(np.maximum(self.coarse, 0), max(2 * limit, NEAREST)))
-        places = np.unique(np.concatenate(leading))
-        similar = self.columns.between(self.vectors[1:], places) if self.vectors is not None else [None] * len(clauses)
-        scores = ranking.with_clauses(
-            ranking.fused(self._spread(whole, places), self._cosines(places)),
-            [ranking.fused(row[places], like) for row, like in zip(clauses, similar, strict=True)],
-        )
-        # Of two equal ones, the later.
-        best = np.lexsort((-places, -scores))[:limit]
-        best = best[scores[best] > 0]
-        own = self.columns.cosines(self.vectors[0], places[best]) if self.vectors is not None else None
-        return _Ranked(places[best], scores[best], own)
-
-    def _leading(self, scores: Scores, count: int) -> Places:
-        """The permitted places with the highest scores, a part of their neighbours' included.
-
-        One that leads has a high score of its own, or is next to one that has.
-        """
-        if np.count_nonzero(self.permitted) <= count:
-            return np.flatnonzero(self.permitted)
-        around = self._around(np.union1d(top(scores, count), top(scores * self.permitted, count)))
-        around = around[self.permitted[around]]
-        return around[top(self._spread(scores, around), count)]
-
-    def _cosines(self, places: Places) -> Scores | None:
-        """The similarity of the whole query at these places, with a part of their neighbours'."""
-        if self.vectors is None:
-            return None
-        compared = self._around(places)
-        exact = np.zeros(self.found.size, np.float32)
-        exact[compared] = np.maximum(self.columns.between(self.vectors[:1], compared)[0], 0)
-        return self._spread(exact, places)
-
-    def _around(self, places: Places) -> Places:
-        """These places and those next to them, in order."""
-        links = self.columns.links[:, places]
-        return np.unique(np.append(links[links >= 0], places))
-
-    def _spread(self, scores: Scores, places: Places) -> Scores:
-        return ranking.with_neighbours(scores, self.columns.links, places)
 
 
 def _telling(text: str, found: QueryPostings) -> str:
@@ -444,38 +361,27 @@ def _shards(rows: Sequence[asyncpg.Record]) -> list[Shard]:
 
 
 def _entry(passage: Passage, vector: bytes | None) -> PassageEntry:
-    text, title, context = _clean(passage.text), _clean(passage.title), _clean(passage.context)
-    facts = _clean_value(passage.facts)
+    text, title, context = clean(passage.text), clean(passage.title), clean(passage.context)
+    facts = clean_value(passage.facts)
     return PassageEntry(
-        scope=_clean(passage.scope),
+        scope=clean(passage.scope),
         kind=passage.kind,
-        source=_clean(passage.source),
-        group=_clean(passage.group),
+        source=clean(passage.source),
+        group=clean(passage.group),
         text=text,
         title=title,
         context=context,
         at=passage.at,
         facts=msgspec.json.encode(facts).decode(),
-        thread=_clean(passage.thread),
+        thread=clean(passage.thread),
         position=passage.position,
-        weights=_weights(text, title, context, passage.group, facts),
+        weights=weights(text, title, context, passage.group, facts),
         vector=vector,
     )
 
 
-def _weights(text: str, title: str, context: str, group: str, facts: Mapping[str, Any]) -> dict[str, float]:
-    """The weights of a passage's terms; what it is filtered by are terms too."""
-    filters = dict.fromkeys((*_group_terms([group]), *_facts_terms(facts)), 1.0)
-    return ranking.passage_weights(text, title, context) | filters
-
-
 def _weigh(row: asyncpg.Record) -> dict[str, float]:
-    return _weights(row["text"], row["title"], row["context"], row["group"], msgspec.json.decode(row["facts_text"]))
-
-
-def _gist(kind: str, title: str, text: str) -> str:
-    """What is embedded: of a turn, what was said, as a short turn would be near to all that name its speaker."""
-    return (f"{title}: {text}" if title and kind != "interaction" else text)[:GIST]
+    return weights(row["text"], row["title"], row["context"], row["group"], msgspec.json.decode(row["facts_text"]))
 
 
 def _hit(
@@ -496,40 +402,3 @@ def _hit(
         lexical=lexical,
         semantic=semantic,
     )
-
-
-def _group_terms(groups: Sequence[str]) -> list[str]:
-    return [_fact_term("", group) for group in groups]
-
-
-def _facts_terms(facts: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in facts.items():
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, str | int | float):
-                yield _fact_term(name, one)
-
-
-def _fact_term(name: str, value: object) -> str:
-    """A fact as a term, which no word of a text is: filters are postings like any other."""
-    shown = str(value).lower() if isinstance(value, bool) else str(value)
-    term = _clean(f"={name}={shown}")
-    return term if len(term) <= LONGEST_FACT else f"={hashlib.sha256(term.encode()).hexdigest()}"
-
-
-def _clean(text: str) -> str:
-    """The text without what Postgres refuses: the character zero, and halves of pairs of UTF-16."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-
-
-def _clean_value(value: Any) -> Any:
-    match value:
-        case str():
-            return _clean(value)
-        case Mapping():
-            return {_clean(str(name)): _clean_value(one) for name, one in value.items()}
-        case list() | tuple():
-            return [_clean_value(one) for one in value]
-        case datetime():
-            return value.isoformat()
-        case _:
-            return value

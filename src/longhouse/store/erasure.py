@@ -15,12 +15,12 @@ from typing import Final
 from longhouse.journal.events import Fault
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
-from longhouse.store import files, memory_files
+from longhouse.store import files, memory_files, memory_scopes
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, return_outcome
 from longhouse.store.delegation.results import DelegationResult
-from longhouse.store.memory_files import Scope
+from longhouse.store.memory_scopes import Scope
 from longhouse.store.search import passages
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
@@ -79,7 +79,7 @@ GONE: Final = {
         ("sessions", "id"),  # with counters, places and open questions
     )
 }
-TOLD: Final = "DELETE FROM ledger WHERE session_id = ANY(:ids)"
+FORGET_LEDGER: Final = "DELETE FROM ledger WHERE session_id = ANY(:ids)"
 # What was cut from the ledger of a conversation, once none of its sessions could bring it back.
 CUTS: Final = """
     DELETE FROM interaction_cuts c WHERE c.owner = :owner AND c.conversation_id = :conversation AND NOT EXISTS (
@@ -222,19 +222,19 @@ async def _delete(
     found = 0
     for scope, paths in memories.passages.items():
         found += await passages.remove(tx, memory_files.PASSAGES, scope=scope, groups=paths)
-    told, derived = await forget_derived(tx, ids)
+    interactions, derived = await forget_derived(tx, ids)
     return Counter(
-        sessions=gone["sessions"], events=gone["journal"], files=unused, interactions=told, passages=found + derived,
-        memory_files=memories.files,
+        sessions=gone["sessions"], events=gone["journal"], files=unused, interactions=interactions,
+        passages=found + derived, memory_files=memories.files,
     )  # fmt: skip
 
 
 async def forget_derived(tx: Transaction, ids: Sequence[str]) -> tuple[int, int]:
-    """Deletes what the ledger tells of these sessions, and the passages by which they are found; how many of each."""
-    told, found = _count(await tx.run(TOLD, ids=ids)), 0
+    """Deletes what the ledger has of these sessions, and the passages by which they are found; how many of each."""
+    interactions, found = _count(await tx.run(FORGET_LEDGER, ids=ids)), 0
     for kind in passages.OF_SESSIONS:
         found += await passages.remove(tx, kind, groups=ids)
-    return told, found
+    return interactions, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ async def _forget_memories(
     Long-term memory outlives conversations on purpose; with `lasting`, what these sessions alone wrote for all goes.
     """
     passing = await _shared(tx, owner, conversation, ids, are_gone=True)
-    of_all = memory_files.of_owner(owner)
+    of_all = memory_scopes.of_owner(owner)
     theirs = passing | {of_all} if lasting else passing
     # A concurrent write has either finished before this, or finds that the session has been erased.
     for lock in sorted({scope.lock for scope in theirs}):
@@ -280,7 +280,7 @@ def _count(tag: str) -> int:
 async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
     """The scopes that belong to this conversation alone: of these sessions, or of all its other sessions."""
     rows = await tx.rows(SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone)
-    return {scope for row in rows for scope in memory_files.passing(*row)}
+    return {scope for row in rows for scope in memory_scopes.passing(*row)}
 
 
 async def scopes_of(tx: Transaction, owner: str, ids: Sequence[str]) -> tuple[set[Scope], set[Scope]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from longhouse.store import erasure, files, memory_files
+from longhouse.store import erasure, files, memory_files, memory_scopes
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.erasures import DOCUMENT, THESE, Target, scopes
@@ -98,7 +98,7 @@ async def plan(db: Database, target: Target) -> Plan:
             counts += Counter(dict(row))
         if target.kind != "user":
             return Plan(counts)
-        shared = memory_files.of_owner(target.owner).key
+        shared = memory_scopes.of_owner(target.owner).key
         kept = await tx.rows(KEPT_FILES, owner=target.owner, scope=shared, ids=ids)
         sessions = await tx.rows(KEPT_SESSIONS, owner=target.owner, ids=ids, user=target.name)
         return Plan(counts, [row["id"] for row in sessions], [row["path"] for row in kept])
@@ -122,7 +122,7 @@ async def _count_memories(tx: Transaction, target: Target, ids: Sequence[str]) -
     whole = set(await scopes(tx, target))
     partly, deserted = await erasure.scopes_of(tx, target.owner, ids)
     whole |= deserted
-    of_all = memory_files.of_owner(target.owner)
+    of_all = memory_scopes.of_owner(target.owner)
     named = sorted(whole | partly | ({of_all} if target.is_lasting else set()), key=lambda scope: scope.key)
     rows = await tx.rows(
         COUNT_SCOPES,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from longhouse.store import memory_files
+from longhouse.store import memory_files, memory_scopes
 from longhouse.store.catalog import publish
 from longhouse.store.database import Database, Executor, Transaction
-from longhouse.store.memory_files import Scope
+from longhouse.store.memory_scopes import Scope
 from longhouse.store.search import passages
 
 Kind = Literal["session", "conversation", "user", "owner"]
@@ -170,9 +170,9 @@ async def scopes(db: Executor, target: Target) -> list[Scope]:
     patterns, keys = ["%"], list[str]()
     if target.kind == "user":
         agents = [row["agent"] for row in await db.rows(AGENTS, owner=target.owner)]
-        patterns, keys = memory_files.of_user(target.owner, target.name, agents)
+        patterns, keys = memory_scopes.of_user(target.owner, target.name, agents)
     elif target.kind == "conversation":
-        patterns = memory_files.of_whole_conversation(target.name)
+        patterns = memory_scopes.of_whole_conversation(target.name)
     elif target.kind == "session":
         return []
     rows = await db.rows(SCOPES, owner=target.owner, patterns=patterns, keys=keys)

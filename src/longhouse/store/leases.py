@@ -169,17 +169,16 @@ DELETE_DEAD_WORKER: Final = "DELETE FROM workers WHERE id = :worker AND beat_at 
 # A session that somebody advances is due, and the index covers due sessions. One that waits for a place is not due, and
 # may still name a holder that was lost.
 WORKERS: Final = """
-    SELECT w.id, w.node, w.pid, w.slots, w.started_at, w.beat_at, w.beat_at > now() - interval '10 seconds',
-           (SELECT count(*)::int FROM sessions s WHERE s.due AND s.holder = w.id), w.version
+    SELECT w.node, w.pid, w.slots, w.started_at, w.beat_at, w.beat_at > now() - interval '10 seconds',
+           (SELECT count(*)::int FROM sessions s WHERE s.due AND s.holder = w.id), w.version, w.id
     FROM workers w
 """
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRow:
-    """A worker in lists for operators."""
+class WorkerFacts:
+    """What operators are told of a worker."""
 
-    worker_id: str
     node: str
     pid: int
     slots: int
@@ -190,6 +189,13 @@ class WorkerRow:
     """The number of sessions that it holds now."""
     version: str
     """Of its program; empty: of an earlier release, which does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow(WorkerFacts):
+    """A worker in the list of workers."""
+
+    worker_id: str
 
 
 @dataclass(frozen=True, slots=True)

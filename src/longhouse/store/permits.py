@@ -83,7 +83,7 @@ async def give_back(db: Database, key_id: str, kind: str, number: int) -> None:
     await db.once(GIVE_BACK, key=key_id, kind=kind, number=float(number))
 
 
-async def tell_open(db: Database, gateway: str, opened: Mapping[str, int]) -> dict[str, int]:
+async def report_open(db: Database, gateway: str, opened: Mapping[str, int]) -> dict[str, int]:
     """Tells how many requests of these keys are open at this gateway; key -> how many are at the others."""
     rows = await db.rows(TELL_OPEN, gateway=gateway, keys=list(opened), open=list(opened.values()))
     return {row["key_id"]: row["others"] for row in rows}

@@ -22,7 +22,7 @@ class CallError(LonghouseError):
         """What ran it has ended: if it has not taken effect yet, it does not any more."""
 
 
-class Told(CallError):  # noqa: N818 - it says what the agent is
+class ToolFailed(CallError):  # noqa: N818 - it says what happened
     """The agent reads this message as it is."""
 
     def __init__(

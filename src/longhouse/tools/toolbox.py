@@ -26,7 +26,7 @@ from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, cl
 from longhouse.tools.config import ToolConfig, with_model
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 from longhouse.tools.execution import CallExecutor, Late
-from longhouse.tools.outcomes import CallError, NotBegun, Told, bounded, text_of, unknown
+from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
 
 log = structlog.get_logger()
 
@@ -373,7 +373,7 @@ def _late(tool: Tool, late: Late) -> Result:
 def _failed(tool: Tool, error: BaseException) -> Result:
     if isinstance(error, CallError) and error.in_doubt and tool.effect == "once":
         return _in_doubt(tool, clean(str(error))[:2000], has_ended=error.has_ended)
-    if isinstance(error, Told):
+    if isinstance(error, ToolFailed):
         return Result(Fault(code=error.code, message=clean(str(error))[:2000]))
     return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
 

@@ -47,11 +47,11 @@ ONE_OR_MANY: Final[dict[str, Any]] = {
 
 def _shown_type(kind: str) -> Any:
     """The type of a descriptor in a response: as it was published, with what the catalog knows of it."""
-    told = ONE[kind]
-    hints = get_type_hints(told, include_extras=True)
+    cls = ONE[kind]
+    hints = get_type_hints(cls, include_extras=True)
     # What a release knew nothing of is in no row that it has written.
     own: dict[str, Any] = {
-        one.name: (hints[one.name], None) for one in fields(told) if one.name not in ("name", "version")
+        one.name: (hints[one.name], None) for one in fields(cls) if one.name not in ("name", "version")
     }
     added: dict[str, Any] = {
         f"{kind}_id": (str, ...),

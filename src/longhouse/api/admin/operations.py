@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypedDict
 
@@ -16,7 +16,7 @@ from longhouse.api.pagination import Page
 from longhouse.api.statistics import Statistics
 from longhouse.store import leases, statistics
 from longhouse.store.database import Database
-from longhouse.store.leases import WorkerRow
+from longhouse.store.leases import WorkerFacts, WorkerRow
 from longhouse.store.statistics import END_STATES, Count
 from longhouse.tools.toolbox import Toolbox, ToolSource
 
@@ -72,16 +72,9 @@ class Sentence:
     text: str
 
 
-class ShownWorker(TypedDict):
+@dataclass(frozen=True, slots=True)
+class ShownWorker(WorkerFacts):
     id: str
-    node: str
-    pid: int
-    slots: int
-    started_at: datetime
-    beat_at: datetime
-    is_alive: bool
-    sessions: int
-    version: str
 
 
 class HourOfTurns(TypedDict):
@@ -198,18 +191,9 @@ class Operations:
         return {**found, "sentences": [*sentences(found, workers, troubled["number"], troubled["seconds"])]}
 
 
-def _worker(one: WorkerRow) -> ShownWorker:
-    return {
-        "id": one.worker_id,
-        "node": one.node,
-        "pid": one.pid,
-        "slots": one.slots,
-        "started_at": one.started_at,
-        "beat_at": one.beat_at,
-        "is_alive": one.is_alive,
-        "sessions": one.sessions,
-        "version": one.version,
-    }
+def _worker(row: WorkerRow) -> ShownWorker:
+    facts = asdict(row)
+    return ShownWorker(id=facts.pop("worker_id"), **facts)
 
 
 def history(rows: Sequence[Count], now: datetime) -> Iterator[HourOfTurns]:
@@ -273,7 +257,7 @@ def sentences(
     found: Looked, workers: Sequence[WorkerRow], troubled: int, troubled_seconds: float | None
 ) -> Iterator[Sentence]:
     """What an operator would want to be told, the bad news first."""
-    told = [
+    noticed = [
         *_of_workers(workers),
         *_of_sessions(found),
         *_of_models(found, troubled, troubled_seconds),
@@ -282,7 +266,7 @@ def sentences(
         *_of_servers(found["mcp"]),
     ]
     for tone in ("bad", "wait", "good"):
-        yield from (one for one in told if one.tone == tone)
+        yield from (one for one in noticed if one.tone == tone)
 
 
 def _of_workers(workers: Sequence[WorkerRow]) -> Iterator[Sentence]:

@@ -79,15 +79,15 @@ async def _key(request: Request) -> str:
 
 
 def _shown(request: Request, caller: Caller | None, model: ConfiguredModel) -> Response:
-    is_told = caller is not None or auth.is_local(request)  # a stranger learns nothing of the set-up
+    may_know = caller is not None or auth.is_local(request)  # a stranger learns nothing of the set-up
     shown: dict[str, Any] = {
         "owner": caller.owner if caller else None,
         "role": caller.role if caller else None,
         "key": {"id": caller.key, "name": caller.key_name} if caller and caller.key else None,
         "is_open": caller == LOCAL,
-        "is_demo": model.is_demo if is_told else None,
+        "is_demo": model.is_demo if may_know else None,
         "model": model.name if caller and not model.is_demo else None,
         "address": addresses.base_of(request.scope),
-        "version": longhouse.__version__ if is_told else None,
+        "version": longhouse.__version__ if may_know else None,
     }
     return wire.Json(shown, headers={"cache-control": "no-store", "x-content-type-options": "nosniff"})

@@ -79,8 +79,8 @@ async def append_reply(
     An answer that is too long is refused here, before a response has begun.
     """
     if isinstance(reply, str) and len(reply) > MAX_TEXT:
-        told = f"An answer has {MAX_TEXT:,} characters at most, and this one has {len(reply):,}: shorten it."
-        raise CallerError(told, code="answer_too_long")
+        message = f"An answer has {MAX_TEXT:,} characters at most, and this one has {len(reply):,}: shorten it."
+        raise CallerError(message, code="answer_too_long")
     trace, asking, is_own = session.trace, question.session, question.session.id == session.id
     if accepted and not is_own:
         accepted = replace(accepted, follows=trace)

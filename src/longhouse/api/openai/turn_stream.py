@@ -95,7 +95,7 @@ class TurnStream:
     _draft_of: tuple[int, int] = (0, 0)
     _reasoning: list[str] = field(default_factory=list)
     """Reasoning of the running step that was streamed."""
-    _is_told_of_pause: bool = False
+    _may_be_paused: bool = False
     """The turn may wait for a budget of its key."""
     _tree: TreeReader | None = None
     _handles: list[str] = field(default_factory=list)
@@ -118,7 +118,7 @@ class TurnStream:
             self.subscription.put(JournalGrew())
         # An answer to one of several questions: the next one is open already. An aside: the response lists open ones.
         pieces = await (self._list_waiting() if self.handle.is_aside else self._check_rest())
-        self._is_told_of_pause = self.handle.is_behind
+        self._may_be_paused = self.handle.is_behind
         if not self.is_over:
             await self._check_pause()
         if self.is_over:
@@ -129,7 +129,7 @@ class TurnStream:
             if not self.is_over and batch:
                 pieces += await self._check_rest()
             if not self.is_over:
-                self._is_told_of_pause |= not batch and not self._draft  # a hint may have been lost
+                self._may_be_paused |= not batch and not self._draft  # a hint may have been lost
                 await self._check_pause()
             if not self.is_over and self.handle.is_behind and not self._draft:
                 pieces += self._join_draft()
@@ -196,7 +196,7 @@ class TurnStream:
         if isinstance(item, Written):
             return self._join_draft()
         if isinstance(item, Fragment) and item.until:
-            self._is_told_of_pause = True  # before the turn has begun, too
+            self._may_be_paused = True  # before the turn has begun, too
             return []
         if isinstance(item, Fragment):
             return self._convert_fragment(item) if self._is_ours else []
@@ -255,8 +255,8 @@ class TurnStream:
 
     async def _check_pause(self) -> None:
         """Ends the response if the turn waits for a budget of its key: that may take a month."""
-        is_told, self._is_told_of_pause = self._is_told_of_pause, False
-        if is_told and (spent := await budgets.paused(self.db, self.session.id)):
+        may_be_paused, self._may_be_paused = self._may_be_paused, False
+        if may_be_paused and (spent := await budgets.paused(self.db, self.session.id)):
             goes_on = f"; the turn goes on by itself then, or once the budget is raised: /v1/sessions/{self.session.id}"
             self.is_over, self.error = True, over_budget(spent, goes_on)
 
@@ -304,10 +304,10 @@ class TurnStream:
         """What sub-agents ask that the turn has left at work: a message here would not reach them, so where to answer
         is said too. Not where a program reads the answer, and not to a repeated request: it has the same response."""
         turn, sampling = self.session.turn, self.session.turn.prompted.sampling if self.session.turn else None
-        is_told = turn and turn.ended and not (sampling and sampling.response_format)
+        is_for_person = turn and turn.ended and not (sampling and sampling.response_format)
         uses = (use for entry in self.session.transcript if isinstance(entry, Step) for use in entry.uses)
         # What a queued prompt asks for may be under way by now: its own response tells of it.
-        if not is_told or self.handle.is_behind or self.session.queue or not any(map(_delegates, uses)):
+        if not is_for_person or self.handle.is_behind or self.session.queue or not any(map(_delegates, uses)):
             return []
         asked = [one.text_with_agent for one in await background_questions(self.db, self.session)]
         if not asked:

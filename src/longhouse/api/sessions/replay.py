@@ -46,7 +46,7 @@ class Asked:
     seq: int
     """Of the reply."""
     late: int
-    """Interactions that were told from outside since the worker's last append: maybe after the request was sent."""
+    """Interactions that were added from outside since the worker's last append: maybe after the request was sent."""
 
     @property
     def tools(self) -> list[str]:
@@ -56,9 +56,9 @@ class Asked:
     @property
     def sessions(self) -> Iterator[Session]:
         """The session, and as it was before each of the late interactions, the last one first."""
-        memory, told = self.session.memory, len(self.session.memory.interactions)
-        for count in range(min(self.late, told, MOST_LATE) + 1):
-            yield replace(self.session, memory=replace(memory, interactions=memory.interactions[: told - count]))
+        memory, count = self.session.memory, len(self.session.memory.interactions)
+        for late in range(min(self.late, count, MOST_LATE) + 1):
+            yield replace(self.session, memory=replace(memory, interactions=memory.interactions[: count - late]))
 
 
 class RequestTokens(TypedDict):

@@ -136,8 +136,8 @@ class TurnView:
         began = self._running.pop(call_id, None)
         if not depth and not self._running:
             self._step, self._doing = self._step + 1, "thinks"
-        is_told = tool.startswith(AGENT_PREFIX) and is_ok  # the sub-agent has said it itself
-        if is_told or role_of(tool) in SILENT:
+        is_shown = tool.startswith(AGENT_PREFIX) and is_ok  # the sub-agent has said it itself
+        if is_shown or role_of(tool) in SILENT:
             return
         took = f" · {lasting(time.monotonic() - began.began)}" if began else ""
         asked = plain(readable_json(began.arguments), ARGUMENTS) if began else ""

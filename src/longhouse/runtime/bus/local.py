@@ -122,9 +122,9 @@ class Bus:
             self._send(News(session_id, JournalGrew(item.recorded[-1].seq)))
         else:
             self._send(News(session_id, item))
-        self.tell(session_id, item)
+        self.deliver(session_id, item)
 
-    def tell(self, session_id: str, item: Item) -> None:
+    def deliver(self, session_id: str, item: Item) -> None:
         """Tells the followers in this process alone."""
         for follower in self._followers.get(session_id, ()):
             follower.put(item)
@@ -142,7 +142,7 @@ class Bus:
                     self._send(News(session_id, written))
             case News(session_id, item) if session_id in self._followers:
                 if self._mirror(session_id, item):
-                    self.tell(session_id, item)
+                    self.deliver(session_id, item)
                 if self.relay and isinstance(item, Fragment) and item.kind == "retry":
                     self.relay.attend(session_id)
         return True

@@ -74,7 +74,7 @@ class NatsRelay:
         self._outbox = Outbox("bus_send", self._publish)
         self._followed: dict[str, Subscription | None] = {}
         self._changed: set[asyncio.Task[None]] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         """The kinds of errors that were logged since the connection was there last."""
         self._is_leaving = False
         self.reconnects = 0
@@ -142,12 +142,12 @@ class NatsRelay:
             raise
         try:
             self._client, self._followed = client, dict.fromkeys(self._followed)
-            self._told.clear()
+            self._logged.clear()
             log.info("bus_connected", message="hints go to the other processes through NATS")
             if self._works:
                 await client.subscribe(f"{self._prefix}.wake", queue=WORKERS, cb=self._heard)
             await client.subscribe(f"{self._prefix}.stop", cb=self._heard)
-            await client.subscribe(f"{self._prefix}.draft.{_token(self._worker)}", cb=self._tell_draft)
+            await client.subscribe(f"{self._prefix}.draft.{_token(self._worker)}", cb=self._answer_draft)
             for session_id in self._followed:
                 self._soon(self._follow(session_id))
             # The client ends itself when it is refused while it is connected, as after a password was changed.
@@ -208,7 +208,7 @@ class NatsRelay:
             if written := _DRAFT.decode(answer.data):
                 self._bus.receive(News(session_id, written))
 
-    async def _tell_draft(self, message: Msg) -> None:
+    async def _answer_draft(self, message: Msg) -> None:
         session_id = message.data.decode()
         written = self._bus.written(session_id)
         payload = msgspec.msgpack.encode(written)
@@ -224,24 +224,24 @@ class NatsRelay:
     async def _disconnected(self) -> None:
         if self._is_leaving:
             return
-        self._told.add(AWAY)
+        self._logged.add(AWAY)
         log.warning("bus_disconnected", message=AWAY)
 
     async def _failed(self, error: Exception) -> None:
         """Warns of the first error of each kind. Only the server is quoted: other texts may hold the address."""
         what = str(error) if isinstance(error, Error) else type(error).__name__
         message = _meaning(error, what.lower())
-        if not message and not self.is_connected and not self._told:
+        if not message and not self.is_connected and not self._logged:
             message = AWAY
-        is_new = bool(message) and message not in self._told
+        is_new = bool(message) and message not in self._logged
         if is_new:
-            self._told.add(message)
+            self._logged.add(message)
         key = "bus_error" if self.is_connected else "bus_disconnected"
         (log.warning if is_new else log.debug)(key, message=message or "an error of the NATS client", error=what)
 
     async def _reconnected(self) -> None:
         self.reconnects += 1
-        self._told.clear()
+        self._logged.clear()
         log.info("bus_connected", message="NATS is back")
         for session_id in list(self._followed):
             self._soon(self._ask(session_id))

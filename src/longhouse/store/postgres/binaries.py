@@ -69,7 +69,7 @@ class BinarySource:
                 refused.append(f"those of {whose} do not ({found})")
             elif major in (None, found.major):
                 if others:
-                    self._tell_older(found, others[0])
+                    self._log_older(found, others[0])
                 return found
             else:
                 others.append(found)
@@ -82,7 +82,7 @@ class BinarySource:
             "or a server with LONGHOUSE_DATABASE_URL."
         )
 
-    def _tell_older(self, found: Binaries, newer: Binaries) -> None:
+    def _log_older(self, found: Binaries, newer: Binaries) -> None:
         self.report(
             f"The data was written by Postgres {found.major} and is served by it; to move it to Postgres "
             f"{newer.major}, run `longhouse backup FILE`, then `longhouse restore FILE` with a new LONGHOUSE_DATA_DIR."

@@ -20,7 +20,7 @@ from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ContextChanges, MadeFile, ToolContext, kept_of
 from longhouse.tools.isolation import messages
 from longhouse.tools.isolation.pool import MEMORY, ProcessPool
-from longhouse.tools.outcomes import CallError, NotBegun, Told, bounded
+from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded
 
 log = structlog.get_logger()
 
@@ -136,7 +136,7 @@ class _Isolated:
         try:
             described = await self.describe()
         except EntrypointError as error:
-            raise Told(fault_of(self.descriptor, error).message) from None
+            raise ToolFailed(fault_of(self.descriptor, error).message) from None
         request = messages.Call(
             entrypoint=self.entrypoint,
             digest=described.digest,
@@ -153,7 +153,7 @@ class _Isolated:
         except NotBegun:
             raise
         except CallError as error:
-            raise Told(f"{name} failed: {error}", in_doubt=error.in_doubt, has_ended=error.has_ended) from None
+            raise ToolFailed(f"{name} failed: {error}", in_doubt=error.in_doubt, has_ended=error.has_ended) from None
         return _performed(self.descriptor, self.tool.max_output, reply)
 
     async def revision(self, arguments: str, context: ToolContext) -> str:
@@ -173,17 +173,17 @@ def _performed(descriptor: ToolDescriptor, most: int, reply: messages.Reply) -> 
             text = text if len(text) <= most + CUT_NOTE else bounded(text, most)
             return Performed(text, _kept(name, reply.writes), _kept(name, reply.adds), made)
         case messages.Checked():
-            raise Told(reply.problem, code="bad_arguments")
+            raise ToolFailed(reply.problem, code="bad_arguments")
         case messages.Refused():
-            raise Told(fault_of(descriptor, EntrypointError(reply.reason)).message)
+            raise ToolFailed(fault_of(descriptor, EntrypointError(reply.reason)).message)
         case messages.Raised(unbegun=True):
             raise NotBegun(reply.says)
         case messages.Raised(out_of_memory=True):
-            raise Told(f"{name} failed: {reply.says}", in_doubt=True)
+            raise ToolFailed(f"{name} failed: {reply.says}", in_doubt=True)
         case messages.Raised():
-            raise Told(reply.says, in_doubt=reply.in_doubt)
+            raise ToolFailed(reply.says, in_doubt=reply.in_doubt)
         case _:
-            raise Told(f"{name} failed: its process gave an answer that was not asked for", in_doubt=True)
+            raise ToolFailed(f"{name} failed: its process gave an answer that was not asked for", in_doubt=True)
 
 
 def _kept(name: str, changes: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _kept(name: str, changes: dict[str, Any]) -> dict[str, Any]:
             msgspec.convert(value, _FIELDS[field])
     except (KeyError, msgspec.ValidationError):
         problem = f"{name} failed: its process said something about the context that cannot be kept"
-        raise Told(problem, in_doubt=True) from None
+        raise ToolFailed(problem, in_doubt=True) from None
     return changes
 
 

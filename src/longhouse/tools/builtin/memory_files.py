@@ -7,8 +7,9 @@ from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
-from longhouse.store import memory_files
-from longhouse.store.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Scope, Verdict
+from longhouse.store import memory_scopes
+from longhouse.store.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Verdict
+from longhouse.store.memory_scopes import Scope
 from longhouse.tools.base import BaseTool
 from longhouse.tools.builtin.memory_paths import ROOT, MemoryRefused, normalised
 from longhouse.tools.context import ToolContext
@@ -174,7 +175,9 @@ def scope_of(context: ToolContext) -> Scope:
     # A conversation's files are those of its session, whoever else writes in it: they are forgotten with it.
     user = context.session.user if context.session else context.user
     try:
-        return memory_files.scope_for(context.memory_scope, context.owner, user, context.agent, context.conversation_id)
+        return memory_scopes.scope_for(
+            context.memory_scope, context.owner, user, context.agent, context.conversation_id
+        )
     except ValueError as error:
         raise MemoryRefused(f"no memory is set up here: {error}") from None
 

@@ -269,10 +269,10 @@ class ServerSession:
         self._note([f"{message.level}: {message.data}"])
 
     def _note(self, lines: Sequence[str]) -> None:
-        told = [line for one in lines if (line := clean(self._server.secrets.hide(one)).strip()[:MAX_LINE])]
-        self._last_words.extend((clock.now(), line) for line in told)
-        if told:
-            output = "\n".join(told)[: 4 * MAX_LINE]
+        shown = [line for one in lines if (line := clean(self._server.secrets.hide(one)).strip()[:MAX_LINE])]
+        self._last_words.extend((clock.now(), line) for line in shown)
+        if shown:
+            output = "\n".join(shown)[: 4 * MAX_LINE]
             log.info("mcp_server_output", message="an MCP server wrote this", server=self.name, line=output)
 
     def _words(self, error: BaseException) -> str:

@@ -1,0 +1,75 @@
+"""Whether this process lives, whether it can work, and its metrics: for those who watch it from outside."""
+
+from collections.abc import Callable
+from typing import Final, Literal, TypedDict
+
+from fastapi import APIRouter, Depends, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from longhouse.api import auth, errors, wire
+from longhouse.api.metrics import Metrics
+from longhouse.errors import CallerError
+from longhouse.store import leases
+from longhouse.store.database import PASSING, Database, within
+
+PATHS: Final = ("/health", "/ready", "/metrics")
+READY_WITHIN: Final = 2.0
+"""Seconds; a readiness check does not wait for Postgres to come back."""
+
+
+class Health(TypedDict):
+    status: Literal["healthy"]
+    service: str
+
+
+class Readiness(TypedDict):
+    status: Literal["ready"]
+    workers: int
+    """Those that are alive."""
+
+
+class MetricsPage(Response):
+    media_type = CONTENT_TYPE_LATEST
+
+
+def routes(db: Database, metrics: Metrics) -> APIRouter:
+    # Without a response model: FastAPI does not know our types of responses.
+    router = APIRouter(tags=["Watching"])
+
+    @router.get("/health", response_model=None)
+    async def health() -> wire.Json[Health]:
+        """Liveness: the process is running."""
+        return wire.Json({"status": "healthy", "service": "Longhouse"})
+
+    @router.get("/ready", response_model=None)
+    async def ready() -> wire.Json[Readiness]:
+        """Readiness: Postgres is reachable, and a worker is alive."""
+        try:
+            workers = await within(READY_WITHIN, leases.alive(db))
+        except PASSING as error:
+            raise errors.error_for(error) from None
+        if not workers:
+            raise CallerError("No worker is running.", status=503, kind="server_error")
+        return wire.Json({"status": "ready", "workers": workers})
+
+    @router.get("/metrics", dependencies=[Depends(auth.watcher)], response_model=None)
+    async def show_metrics() -> MetricsPage:
+        """Prometheus metrics."""
+        return MetricsPage(await metrics.page())
+
+    return router
+
+
+def only_monitoring(app: ASGIApp, is_leaving: Callable[[], bool]) -> ASGIApp:
+    """The routes that tell how a process is, and no others: for workers, which serve nobody."""
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = app
+        if scope["type"] == "http" and scope["path"] not in PATHS:
+            answer = wire.error_response(wire.not_found("This process works; it serves no API."))
+        elif scope["type"] == "http" and scope["path"] == "/ready" and is_leaving():
+            answer = wire.error_response(CallerError("The worker is leaving.", status=503, kind="server_error"))
+        await answer(scope, receive, send)
+
+    return watched

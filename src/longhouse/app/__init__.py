@@ -1,0 +1,84 @@
+"""The composition root: opens, wires and closes all resources of the application, in the order of `open_app`."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp
+
+from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.template import Template
+from longhouse.api.auth import Authenticator
+from longhouse.app.api import open_api
+from longhouse.app.builtin import AGENTS, TOOLS
+from longhouse.app.copies import open_mirror
+from longhouse.app.core import open_core
+from longhouse.app.memory import open_memory
+from longhouse.app.models import open_models
+from longhouse.app.runtime import open_runtime
+from longhouse.app.tools import open_tools
+from longhouse.config.effective import configure
+from longhouse.config.loader import LoadedFiles
+from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.instances import Pool
+from longhouse.runtime.worker import Worker
+from longhouse.settings import Settings
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.postgres import Postgres
+from longhouse.tools.base import BaseTool
+
+__all__ = ["AGENTS", "TOOLS", "App", "open_app"]
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """A running Longhouse: its parts, and the ASGI application in front of them."""
+
+    db: Database
+    bus: Bus
+    worker: Worker
+    pool: Pool
+    catalog: Catalog
+    authenticator: Authenticator
+    asgi: ASGIApp
+    postgres: Postgres | None
+    """None with an external Postgres."""
+    is_demo: bool
+    """No model is configured: the built-in demo model answers."""
+    files: LoadedFiles
+    """What the files say, with the tools as they were published."""
+
+
+@asynccontextmanager
+async def open_app(
+    settings: Settings,
+    *,
+    templates: Iterable[Template] = BUILT_IN,
+    tools: Iterable[type[BaseTool]] = TOOLS,
+    works: bool = True,
+) -> AsyncIterator[App]:
+    """Opens everything; without `works`, sessions are left to the workers of other processes."""
+    classes = tuple(tools)
+    setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
+    async with (
+        open_core(setup, works=works) as core,
+        open_models(setup) as models,
+        open_mirror(core.settings, core.db, core.bus) as prior,
+        open_memory(core.settings, core.db, core.bus, models.embedder) as memory,
+        open_tools(core, models.embedder, memory.documents, classes) as opened,
+        open_runtime(core, opened, model_for=models.model_for, memory=memory, prior=prior) as runtime,
+        open_api(core, opened, runtime, model_for=models.model_for, memory=memory, prior=prior) as api,
+    ):
+        yield App(
+            db=core.db,
+            bus=core.bus,
+            worker=runtime.worker,
+            pool=runtime.pool,
+            catalog=core.catalog,
+            authenticator=api.authenticator,
+            asgi=api.asgi,
+            postgres=core.postgres,
+            is_demo=not core.settings.llm_base_url,
+            files=setup.files,
+        )

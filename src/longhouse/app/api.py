@@ -1,0 +1,123 @@
+"""Opens what serves requests: keys and their limits, metrics, and the HTTP application."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.types import ASGIApp
+
+from longhouse import background, prices
+from longhouse.api import server
+from longhouse.api.admin.models import ConfiguredModel
+from longhouse.api.auth import Authenticator
+from longhouse.api.metrics import Metrics
+from longhouse.api.rate_limits import KeyLimits
+from longhouse.api.usage import Prices
+from longhouse.app.core import Core
+from longhouse.app.publish import validator_of
+from longhouse.app.runtime import Runtime
+from longhouse.app.tools import Tools
+from longhouse.background import Step
+from longhouse.config.effective import Configured
+from longhouse.memory.parts import MemoryParts
+from longhouse.runtime.delegation import PriorOf
+from longhouse.runtime.instances import ModelFor
+from longhouse.runtime.watchdog import Watchdog
+from longhouse.settings import Settings
+from longhouse.store import fleet, statistics
+from longhouse.store.database import Database
+
+SIZE_EVERY: Final = 1800.0
+"""Seconds; a record for each hour is made even if one attempt fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    authenticator: Authenticator
+    asgi: ASGIApp
+
+
+@asynccontextmanager
+async def open_api(
+    core: Core, tools: Tools, runtime: Runtime, *, model_for: ModelFor, memory: MemoryParts, prior: PriorOf | None
+) -> AsyncIterator[Api]:
+    """Opens the HTTP application, and what watches this process and its database for those who ask how they are."""
+    setup, settings, watchdog = core.setup, core.settings, Watchdog()
+    async with open_authenticator(settings, core.db) as authenticator:
+        asgi = server.build(
+            server.Parts(
+                db=core.db,
+                bus=core.bus,
+                catalog=core.catalog,
+                metrics=_metrics(core, tools, runtime, memory, watchdog),
+                authenticator=authenticator,
+                toolbox=tools.toolbox,
+                validator=validator_of(setup, core.catalog, tools.processes),
+                finder=tools.finder,
+                default_template=settings.default_template,
+                prior=prior,
+                memory=memory,
+                model_for=model_for,
+                model=configured_model(setup),
+                is_mirrored=settings.redis_url is not None,
+                retain_days=settings.retain_days,
+                prices=prices_of(settings),
+                root_path=settings.root_path,
+            )
+        )
+        async with watchdog.watching(), background.running("database_size", sample_size(core.db), every=SIZE_EVERY):
+            yield Api(authenticator, asgi)
+
+
+def _metrics(core: Core, tools: Tools, runtime: Runtime, memory: MemoryParts, watchdog: Watchdog) -> Metrics:
+    """The metrics of this process; their values are read at each scrape."""
+    db, toolbox, processes, engine = core.db, tools.toolbox, tools.processes, runtime.engine
+    return Metrics(
+        lambda: runtime.worker.busy,
+        lambda: runtime.pool.instances,
+        lambda: engine.recorder.refused,
+        lambda: (watchdog.times, watchdog.seconds),
+        lambda: toolbox.left_behind,
+        processes=lambda: (processes.size, processes.ended),
+        from_memory=lambda: engine.tool_runner.from_memory,
+        memory=memory,
+        bus=core.bus,
+        fleet=lambda: fleet.counts(db),
+        takeovers=lambda: engine.takeovers,
+        database_retries=lambda: db.retries,
+        connections=lambda: (db.pool.get_size(), db.pool.get_idle_size()),
+        lag=lambda: watchdog.lag,
+        activity=core.activity,
+        spans=core.traces.spans if core.traces else None,
+    )
+
+
+def sample_size(db: Database) -> Step:
+    """A step that records the size of the database, once an hour."""
+
+    async def sample() -> None:
+        await db.run(statistics.SAMPLE_SIZE)
+
+    return sample
+
+
+def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContextManager[Authenticator]:
+    limits = KeyLimits(
+        rate_limit=settings.rate_limit,
+        max_concurrent=settings.max_concurrent,
+        sessions_per_hour=settings.sessions_per_hour,
+        max_running=settings.max_running,
+    )
+    return Authenticator(db, admin_key=settings.admin_key.get_secret_value().strip(), limits=limits).running()
+
+
+def prices_of(settings: Settings) -> Prices:
+    return Prices(prices.parse(settings.prices), settings.currency)
+
+
+def configured_model(setup: Configured) -> ConfiguredModel:
+    settings = setup.settings
+    return ConfiguredModel(
+        settings.llm_model, is_demo=not settings.llm_base_url, egress=setup.model_egress, hang=settings.llm_timeout
+    )

@@ -1,0 +1,36 @@
+"""The strategies and the tools that come with Longhouse."""
+
+from typing import Final
+
+from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
+from longhouse.agents.strategies.structured import SGRAgent
+from longhouse.agents.strategies.tool_calling import ToolCallingAgent
+from longhouse.tools.bindings.agent import CollectTool
+from longhouse.tools.builtin.clock import ClockTool
+from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
+from longhouse.tools.builtin.documents import DOCUMENT_TOOLS
+from longhouse.tools.builtin.find_tools import FindToolsTool
+from longhouse.tools.builtin.letter import LetterTool
+from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
+from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
+from longhouse.tools.builtin.report import CreateReportTool
+from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
+
+AGENTS: Final = (SGRAgent, ToolCallingAgent, SGRToolCallingAgent)
+"""The built-in strategies; others that are defined before an app opens are registered too."""
+TOOLS: Final = (
+    ReasoningTool,
+    ClarificationTool,
+    FinalAnswerTool,
+    GeneratePlanTool,
+    AdaptPlanTool,
+    WebSearchTool,
+    ExtractPageContentTool,
+    CreateReportTool,
+    ClockTool,
+    LetterTool,
+    CollectTool,
+    FindToolsTool,
+    *MEMORY_TOOLS,
+    *DOCUMENT_TOOLS,
+)

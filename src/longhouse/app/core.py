@@ -1,0 +1,99 @@
+"""Opens what all other parts stand on: Postgres, the bus and its connection to other processes, traces."""
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from longhouse import background
+from longhouse.activity import Activity
+from longhouse.app.store import open_store
+from longhouse.config.effective import Configured
+from longhouse.integrations.otlp import TraceProjector, open_collector
+from longhouse.runtime.bus.doorbell import Doorbell
+from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.followers import LOOK_EVERY, Followers
+from longhouse.runtime.turn_ends import turn_recorder
+from longhouse.runtime.worker import new_id
+from longhouse.settings import Settings
+from longhouse.store import leases
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.postgres import Postgres
+from longhouse.tracing import Tracing
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    setup: Configured
+    name: str
+    """Of this process, among the workers."""
+    works: bool
+    """False: sessions are left to the workers of other processes."""
+    db: Database
+    postgres: Postgres | None
+    """None with an external Postgres."""
+    bus: Bus
+    catalog: Catalog
+    activity: Activity
+    traces: TraceProjector | None
+    """None: no collector is set."""
+
+    @property
+    def settings(self) -> Settings:
+        return self.setup.settings
+
+
+@asynccontextmanager
+async def open_core(setup: Configured, *, works: bool) -> AsyncIterator[Core]:
+    settings, bus, name = setup.settings, Bus(), new_id()
+    activity = Activity(settings.metrics_owners)
+    bus.on_turn_end.append(turn_recorder(activity))
+    async with (
+        open_store(settings) as (db, postgres),
+        open_traces(settings, db, bus) as traces,
+        open_relay(settings, db, bus, name, works=works),
+    ):
+        yield Core(
+            setup=setup,
+            name=name,
+            works=works,
+            db=db,
+            postgres=postgres,
+            bus=bus,
+            catalog=Catalog(db, model=settings.llm_model),
+            activity=activity,
+            traces=traces,
+        )
+
+
+@asynccontextmanager
+async def open_relay(settings: Settings, db: Database, bus: Bus, name: str, *, works: bool) -> AsyncIterator[None]:
+    """Connects the bus to those of other processes: through NATS, or else through Postgres."""
+    async with background.running("followers", Followers(db, bus).look, every=LOOK_EVERY):
+        if settings.nats_url is None:
+            doorbell = bus.relay = Doorbell(db, bus, name)
+            async with doorbell.connected():
+                yield
+            return
+        # Only those who use NATS pay for the import of its client.
+        module = await asyncio.to_thread(importlib.import_module, "longhouse.runtime.bus.nats")
+        relay = bus.relay = module.NatsRelay(db, bus, name, await leases.house(db), works=works)
+        async with relay.connected(settings.nats_url.get_secret_value().split(",")):
+            yield
+
+
+@asynccontextmanager
+async def open_traces(settings: Settings, db: Database, bus: Bus) -> AsyncIterator[TraceProjector | None]:
+    """Sends the traces of turns to a collector, where one is set."""
+    if not settings.otlp_endpoint:
+        yield None
+        return
+    tracing, headers = Tracing(settings.trace_share), settings.otlp_headers.get_secret_value()
+    async with (
+        open_collector(settings.otlp_endpoint, headers) as collector,
+        TraceProjector(db, collector, tracing, service=settings.service_name).running() as traces,
+    ):
+        bus.on_append.append(traces.nudge)
+        yield traces

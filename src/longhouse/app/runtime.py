@@ -1,0 +1,72 @@
+"""Opens what advances sessions: the engine, its worker, and the upkeep of instances and of erased sessions."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from longhouse.app.copies import cleanup_of
+from longhouse.app.core import Core
+from longhouse.app.tools import Tools
+from longhouse.integrations.agent_log import LogFolder
+from longhouse.memory.parts import MemoryParts
+from longhouse.runtime.delegation import PriorOf
+from longhouse.runtime.engine import Engine
+from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.inbox import Inbox
+from longhouse.runtime.instance_registry import InstanceRegistry
+from longhouse.runtime.instances import ModelFor, Pool
+from longhouse.runtime.retention import Retention
+from longhouse.runtime.retry_limits import RetryLimits
+from longhouse.runtime.worker import Worker, WorkerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    engine: Engine
+    worker: Worker
+    pool: Pool
+
+
+@asynccontextmanager
+async def open_runtime(
+    core: Core, tools: Tools, *, model_for: ModelFor, memory: MemoryParts, prior: PriorOf | None
+) -> AsyncIterator[Runtime]:
+    """Starts the worker and the upkeep, unless this process leaves sessions to others."""
+    settings, pool = core.settings, Pool(model_for, core.settings.tool_packages)
+    engine = _engine(core, pool, tools, memory, prior)
+    options = WorkerOptions(settings.worker_slots, settings.lease_seconds, settings.max_running)
+    logs = LogFolder(core.db, core.catalog, settings.agent_log_dir, core.setup.folders("logs_dir"))
+    worker = Worker(core.db, core.bus, engine, options, keep_log=logs.keep)
+    runtime = Runtime(engine, worker, pool)
+    if not core.works:
+        yield runtime
+        return
+    inbox = Inbox(core.db, core.bus)
+    async with (
+        cleanup_of(core.setup, core.db).running(),
+        InstanceRegistry(core.db, pool, worker.id).kept(),
+        worker.working(),
+        Eraser(inbox).running(),
+        Retention(inbox, settings.retain_days).running(),
+    ):
+        yield runtime
+
+
+def _engine(core: Core, pool: Pool, tools: Tools, memory: MemoryParts, prior: PriorOf | None) -> Engine:
+    patience = core.settings.patience
+    return Engine(
+        core.db,
+        core.bus,
+        core.catalog,
+        tools.toolbox,
+        tools.offering,
+        pool,
+        worker=core.name,
+        retry_limits=RetryLimits(attended=patience, unattended=15 * patience),
+        prior=prior,
+        memory=memory.sessions,
+        collects=memory.ledger.enabled,
+        external=memory.ledger.external_for,
+        activity=core.activity,
+        tracing=core.traces.tracing if core.traces else None,
+    )
