@@ -9,7 +9,7 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_890,  # what agents do, counted; trace contexts; prices of models; tools and searches of files
     "agents": 3_020,  # classes by import string
-    "api": 11_010,  # types of all answers; metrics of agents; erasing; limits of keys; documents; lists; the console
+    "api": 11_060,  # scopes of keys; types of all answers; metrics of agents; erasing; documents; lists; the console
     "catalog": 870,  # tools of files
     "cli": 5_030,  # `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting
     "config": 1_400,  # tools, packages and classes in files; files of SGR-Agent Core

@@ -91,6 +91,27 @@ async def test_a_key_that_only_reads_changes_nothing(serving: Serving) -> None:
         assert await reader.status("POST", "/admin/tools/search", {"query": "clock"}) == 200
 
 
+async def test_a_tool_that_is_called_search_is_not_changed_by_a_key_that_only_reads(serving: Serving) -> None:
+    """Its address is that of the search, which is a POST and the only one that reads."""
+    binding = {"remote_endpoint": "https://tools.example.com/search"}
+    tool = {"name": "search", "description_short": "Searches.", "runtime_binding": binding}
+    async with keyed(serving, ask) as house:
+        reader = await client_of(house, "ann", "admin", read_only=True)
+        assert await admin_of(house).status("POST", "/admin/tools", tool) == 201
+        tries = {"PUT": tool, "PATCH": {"description_short": "Another."}, "DELETE": None}
+        for method, body in tries.items():
+            for path in (
+                "/admin/tools/search",
+                "/admin/tools/search%3F",
+                "/admin/tools/search%23",
+                "/admin/tools/search%0A",
+            ):
+                status, error = await reader.refused(method, path, body)
+                assert (status, error["code"]) == (403, "read_only_key"), (method, path)
+        assert (await reader.got("/admin/tools/search"))["version"] == 1
+        assert await reader.status("POST", "/admin/tools/search", {"query": "search"}) == 200
+
+
 async def test_a_key_uses_the_agents_that_it_may_and_no_other(serving: Serving) -> None:
     def play(body: Any) -> Any:
         return cast(
