@@ -16,7 +16,7 @@ BUDGETS = {
     "integrations": 1_550,  # traces: their spans and how they are sent
     "journal": 2_940,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
     "memory": 5_520,  # working memory, documents, their parsers and who reads next, recall, the ledger
-    "models": 1_980,  # SOCKS proxies
+    "models": 1_990,  # numbers of endpoints are bounded; SOCKS proxies
     "runtime": 4_300,  # ends of turns; budgets; what keeps NATS away, long drafts; who is next; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 11_720,  # capsules that lie; places and permits in a fleet; statistics; passages, documents, the ledger
