@@ -80,6 +80,10 @@ class Authenticator:
             self._requires_key = await keys.is_any_valid(self.db)
         return not self._requires_key
 
+    def stay_shut(self, former: "Authenticator") -> None:
+        """Requires keys if the one that is served in its place does: no key may be left by now."""
+        self._requires_key = self._requires_key or former._requires_key
+
     async def authenticate(self, request: Request, *, is_metered: bool = True) -> Caller:
         """Returns the caller of this request, or raises; a second call for the same request returns the same caller.
 
