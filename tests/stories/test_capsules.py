@@ -174,7 +174,9 @@ def tool(schema: Any) -> dict[str, Any]:
 WIDE = {str(nth): {str(name): {"$ref": f"#/{nth + 1}"} for name in range(9)} for nth in range(18)} | {"18": {}}
 ENDLESS: tuple[Any, ...] = (
     {"type": "object", "properties": {"a": {"$ref": "#/0"}}} | {nth: {"properties": one} for nth, one in WIDE.items()},
-    {"type": "object", "properties": {"a": {"$ref": "#"}}},
+    {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#/0"}] * 9}}}
+    | {str(nth): {"anyOf": [{"$ref": f"#/{nth + 1}"}] * 9} for nth in range(18)}
+    | {"18": {}},
     {"type": "object", "properties": ["a"]},
     "object",
 )

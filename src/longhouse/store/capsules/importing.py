@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import asyncpg
 import msgspec
 
-from longhouse.agents.schema import resolve
+from longhouse.agents.schema.flatten import Leaf, leaves
+from longhouse.agents.schema.resolve import MAX_EXPANDED
 from longhouse.errors import SetupError, UnknownShape
 from longhouse.journal import events
 from longhouse.store import archive, files
@@ -155,15 +157,27 @@ def _is_complete(journal: Sequence[tuple[EventLine, events.Event]], head: int, c
 
 
 def _is_bounded(version: VersionLine) -> bool:
-    """Whether its references can be followed in bounded time: that was checked where it was published, if it was."""
+    """Whether its schema can be written out in bounded time: that was checked where it was published, if it was."""
     descriptor = msgspec.json.decode(version.descriptor)
     if not isinstance(descriptor, dict):
         return False
     schema = descriptor.get("input_schema")
     try:
-        return schema is None or all(isinstance(one, dict) for one in resolve.walk(schema, lambda part: part))
-    except (resolve.BadReference, AttributeError, TypeError):
+        return schema is None or len([*islice(_written_out(schema), MAX_EXPANDED + 1)]) <= MAX_EXPANDED
+    except (AttributeError, TypeError, ValueError):
         return False
+
+
+def _written_out(schema: dict[str, Any]) -> Iterator[Leaf]:
+    """Every alternative of a schema and of all its parts, one after another."""
+    left: list[Iterator[Leaf]] = [iter([Leaf.of_arguments(schema)])]
+    while left:
+        if (leaf := next(left[-1], None)) is None:
+            left.pop()
+            continue
+        yield leaf
+        parts = leaf.properties.values() if leaf.is_object else leaf.items if leaf.is_array else ()
+        left += map(leaves, parts)
 
 
 def _lines(capsule: Archive[Manifest], name: str, kind: type[L]) -> Iterator[L]:
