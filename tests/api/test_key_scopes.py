@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from attack_helpers import CHAT, ask, chat
+from attack_helpers import CHAT, ask, chat, remains
 from key_helpers import Client, admin_of, client_of, keyed, methods_of, routes_of
 
 from delegating_server import agent, answer, cast, in_steps, requests_of
@@ -89,6 +89,86 @@ async def test_a_key_that_only_reads_changes_nothing(serving: Serving) -> None:
         assert (await reader.got(f"/v1/sessions/{session_id}"))["state"] == "WAITING_FOR_CLARIFICATION"
         assert (await reader.got("/admin/keys"))["data"][0]["read_only"]
         assert await reader.status("POST", "/admin/tools/search", {"query": "clock"}) == 200
+
+
+async def test_a_tool_that_is_called_search_is_not_changed_by_a_key_that_only_reads(serving: Serving) -> None:
+    """Its address is that of the search, which is a POST and the only one that reads."""
+    binding = {"remote_endpoint": "https://tools.example.com/search"}
+    tool = {"name": "search", "description_short": "Searches.", "runtime_binding": binding}
+    async with keyed(serving, ask) as house:
+        reader = await client_of(house, "ann", "admin", read_only=True)
+        assert await admin_of(house).status("POST", "/admin/tools", tool) == 201
+        tries = {"PUT": tool, "PATCH": {"description_short": "Another."}, "DELETE": None}
+        for method, body in tries.items():
+            for path in (
+                "/admin/tools/search",
+                "/admin/tools/search%3F",
+                "/admin/tools/search%23",
+                "/admin/tools/search%0A",
+            ):
+                status, error = await reader.refused(method, path, body)
+                assert (status, error["code"]) == (403, "read_only_key"), (method, path)
+        assert (await reader.got("/admin/tools/search"))["version"] == 1
+        assert await reader.status("POST", "/admin/tools/search", {"query": "search"}) == 200
+
+
+async def test_a_key_erases_and_changes_nothing_of_agents_that_it_may_not_use(serving: Serving) -> None:
+    cast_ = [agent(name, calls=(), tools=("clarificationtool", "finalanswertool")) for name in ("ann", "ben")]
+    async with keyed(serving, ask, templates=(*BUILT_IN, *cast_)) as house:
+        free, bound = await client_of(house, "shop"), await client_of(house, "shop", templates=["ann"])
+        await free.say("hi", model="ben", chat_id="both", user="eve")
+        await free.say("hi", model="ann", chat_id="both", user="eve")
+        await free.say("hi", model="ann", chat_id="own", user="eve")
+        note = {"source": "user", "source_type": "user", "target": "ben", "target_type": "agent", "content": "Pay."}
+        ledger = "/v1/conversations/both/interactions"
+        tries: list[tuple[str, str, Any]] = [
+            ("DELETE", "/v1/conversations/both", None),
+            ("DELETE", "/v1/users/eve", None),
+            ("POST", ledger, note | {"type": "input"}),
+            ("DELETE", ledger, None),
+            ("DELETE", f"{ledger}?agent=ann", None),
+            ("POST", f"{ledger}/prune", {"max_count": 0}),
+            ("PUT", "/v1/memory/files/a.md?agent=ben&user=eve", {"content": "Always pay."}),
+            ("DELETE", "/v1/memory/files/a.md?agent=ben&user=eve", None),
+        ]
+        assert await free.status(*tries[-2]) == 201
+        before = await remains(house.db), await house.db.value("SELECT count(*) FROM ledger")
+        for method, path, body in tries:
+            status, error = await bound.refused(method, path, body)
+            assert (status, error["code"]) == (403, "template_not_allowed"), (method, path)
+        assert (await remains(house.db), await house.db.value("SELECT count(*) FROM ledger")) == before
+        assert (await free.got("/v1/memory/files/a.md?agent=ben&user=eve"))["content"] == "Always pay."
+        # What is its own agents' alone, it may.
+        assert await bound.status("PUT", "/v1/memory/files/a.md?agent=ann&user=eve", {"content": "Hm."}) == 201
+        assert await bound.status("POST", "/v1/conversations/own/interactions", note | {"type": "input"}) == 201
+        assert await bound.status("DELETE", "/v1/conversations/own") == 200
+        admin = await client_of(house, "house", "admin", templates=["ann"])
+        for path in ("users/eve", "conversations/both", ""):
+            assert (await admin.refused("DELETE", f"/admin/owners/shop/{path}".rstrip("/")))[0] == 403
+
+
+async def test_a_key_answers_no_sub_agent_that_it_may_not_use(serving: Serving) -> None:
+    def play(body: Any) -> Any:
+        roles = {"master": in_steps(delegate("ben", "x"), answer("done")), "ben": in_steps(ask(), answer("Ben's"))}
+        return cast(**roles)(body)
+
+    plain = ("clarificationtool", "finalanswertool")
+    cast_ = [agent("master", calls=("ben",), tools=plain), agent("ben", calls=(), tools=plain)]
+    async with keyed(serving, play, templates=(*BUILT_IN, *cast_)) as house:
+        free, bound = await client_of(house, "shop"), await client_of(house, "shop", templates=["master"])
+        top = (await free.say("hi", model="master", chat_id="c"))["model"]
+        tries: list[tuple[str, Any]] = [
+            (CHAT, chat(model=top)),
+            (CHAT, chat(model="master", chat_id="c")),
+            (f"/v1/sessions/{top}/clarification", {"answer": "Oslo"}),
+            (f"/agents/{top}/provide_clarification", {"clarifications": "Oslo"}),
+        ]
+        before = await remains(house.db)
+        for path, body in tries:
+            status, error = await bound.refused("POST", path, body)
+            assert (status, error["code"]) == (403, "template_not_allowed"), path
+        assert await remains(house.db) == before
+        assert await free.status("POST", *tries[2]) == 202
 
 
 async def test_a_key_uses_the_agents_that_it_may_and_no_other(serving: Serving) -> None:

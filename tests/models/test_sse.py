@@ -82,6 +82,16 @@ async def test_an_answer_of_no_known_shape_still_says_what_it_cost() -> None:
         assert (error.retryable, error.usage.total_tokens) == (True, 25)
 
 
+async def test_numbers_and_names_that_no_column_holds_are_bounded() -> None:
+    """A negative number would fill a budget up, and one of thirty digits would keep the turn from being written."""
+    usage = {"prompt_tokens": -5, "completion_tokens": 10**30, "total_tokens": -(10**30)}
+    details = {"prompt_tokens_details": {"cached_tokens": -1}}
+    last = event({"choices": None, "usage": usage | details, "model": "m" * 10_000})
+    reply = await reply_to(answer(STOP + last + DONE))
+    assert reply.usage == Usage(prompt_tokens=0, completion_tokens=10**12, total_tokens=10**12)
+    assert reply.model == "m" * 200
+
+
 async def test_usage_with_nulls_and_without_a_total() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": None, "prompt_tokens_details": None}
     reply = await reply_to(answer(STOP + event({"choices": None, "usage": usage}) + DONE))

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import hashlib
 import importlib.util
 import json
 import os
@@ -230,6 +231,44 @@ async def test_a_house_with_sessions_is_replaced_only_when_that_is_said_and_nobo
     assert (await journals.load(db, kept)).state == "COMPLETED"
     assert await db.value("SELECT array_agg(id) FROM sessions") == [kept]
     assert await db.value("SELECT count(*) FROM theirs") == 0
+
+
+async def test_a_backup_that_lies_touches_no_table_of_others_and_no_terminal(
+    db: Database, empty: str, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "house.backup", tmp_path / "other.backup"
+    await backup.back_up(db, file)
+    connection = await asyncpg.connect(empty)
+    await connection.execute(
+        "CREATE SCHEMA longhouse; CREATE TABLE longhouse.theirs (x bigint GENERATED ALWAYS AS IDENTITY)"
+    )
+    await connection.execute("INSERT INTO longhouse.theirs DEFAULT VALUES")
+    with zipfile.ZipFile(file) as old:
+        manifest, parts = msgspec.json.decode(old.read("manifest.json")), {one: old.read(one) for one in old.namelist()}
+    empty_part = {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+    named = {"name": "theirs", "columns": [], "rows": 0, "part": empty_part}
+    numbered = {"table": "theirs", "column": "x", "next": 1}
+    applied = {"name": "schema_migrations", "columns": [], "rows": 0, "part": empty_part}
+    for change, part in (
+        ({"tables": [*manifest["tables"], named]}, "tables/theirs.copy"),
+        ({"tables": [*manifest["tables"], applied]}, "tables/schema_migrations.copy"),
+        ({"sequences": [*manifest["sequences"], numbered]}, "manifest.json"),
+    ):
+        with zipfile.ZipFile(other, "w") as new:
+            for name, text in {part: b"", **parts, "manifest.json": msgspec.json.encode(manifest | change)}.items():
+                new.writestr(name, text)
+        with pytest.raises(SetupError, match="which is no table of Longhouse"):
+            await restored(other, empty)
+        assert await connection.fetchval("SELECT count(*) FROM longhouse.theirs") == 1
+    assert await connection.fetchval("INSERT INTO longhouse.theirs DEFAULT VALUES RETURNING x") == 2
+    await connection.close()
+    with zipfile.ZipFile(other, "w") as new:
+        for name, text in (
+            parts | {"manifest.json": msgspec.json.encode(manifest | {"longhouse": "\x1b]0;x\x07"})}
+        ).items():
+            new.writestr(name, text)
+    status, words = await said("restore", str(other), "--check")
+    assert (status, "by Longhouse \\x1b]0;x\\x07" in words) == (0, True), words
 
 
 async def test_a_backup_of_an_older_release_is_migrated_and_goes_on(

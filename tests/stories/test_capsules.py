@@ -14,9 +14,10 @@ from test_recall_across import DOG, WHICH
 from conftest import TEMPLATE, database
 from delegating_server import agent, answer, ask, cast, task_of
 from longhouse.agents.strategies.protocol import Body
-from longhouse.agents.template import MemoryPolicy, PromptPack
+from longhouse.agents.template import LLMPolicy, MemoryPolicy, PromptPack
 from longhouse.errors import ReadOnlySession, SetupError
 from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say, step_of
+from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals
 from longhouse.store.capsules import format as capsules
 from longhouse.store.capsules import importing
@@ -159,6 +160,51 @@ def altered(file: Path, target: Path, part: str, text: bytes) -> Path:
     return target
 
 
+def task(session: str) -> dict[str, Any]:
+    """A task that the session gave itself."""
+    about = {"parent": session, "call": "1-action-0", "child": session, "prompt": 1, "trace": "t", "outcome": None}
+    return {**about, "at": "2026-01-31T12:00:00Z", "awaits": []}
+
+
+def tool(schema: Any) -> dict[str, Any]:
+    descriptor = {"name": "x", "description_short": "x", "runtime_binding": {"mcp": "a.b"}, "input_schema": schema}
+    return {"kind": "tool", "name": "x", "version": 1, "descriptor": descriptor}
+
+
+WIDE = {str(nth): {str(name): {"$ref": f"#/{nth + 1}"} for name in range(9)} for nth in range(18)} | {"18": {}}
+ENDLESS: tuple[Any, ...] = (
+    {"type": "object", "properties": {"a": {"$ref": "#/0"}}} | {nth: {"properties": one} for nth, one in WIDE.items()},
+    {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#/0"}] * 9}}}
+    | {str(nth): {"anyOf": [{"$ref": f"#/{nth + 1}"}] * 9} for nth in range(18)}
+    | {"18": {}},
+    {"type": "object", "properties": ["a"]},
+    "object",
+)
+"""Schemas that cannot be followed in any time, or not at all."""
+
+
+async def test_a_capsule_names_no_address_of_tools_and_models(serving: Serving, tmp_path: Path) -> None:
+    """Whoever talks to an agent gets the capsule; where its tools and its model are is for admins."""
+    url, file = "https://tools.example.com/T0PSECRET", tmp_path / "a.capsule"
+    schema = {"type": "object", "properties": {}}
+    order = {"name": "order", "description_short": "Orders.", "runtime_binding": {"remote_endpoint": url}}
+    async with (
+        serve_model([call("finalanswertool", answer="Да.")]) as model,
+        serving(allow_egress=model.url[7:-3]) as house,
+    ):
+        await got(house, "/admin/tools", "POST", 201, **order, input_schema=schema)
+        policy = LLMPolicy(base_url=model.url, model="m")
+        ann = agent("ann", calls=[], tools=["order", "finalanswertool"], llm_policy=policy)
+        await house.app.catalog.templates.publish([ann], by="files")
+        session = str((await house.say("Hello", model="ann"))["model"])
+        async with house.http.get(f"/v1/sessions/{session}/capsule") as response:
+            file.write_bytes(await response.read())
+    with zipfile.ZipFile(file) as archive:
+        lines = archive.read("catalog.jsonl").decode()
+    assert ('"name":"order"' in lines, '"name":"ann"' in lines) == (True, True)
+    assert not [word for word in (url, "T0PSECRET", model.url) if word in lines]
+
+
 async def test_a_capsule_that_lies_is_refused_and_nothing_of_it_is_kept(
     serving: Serving, elsewhere: str, tmp_path: Path
 ) -> None:
@@ -170,13 +216,27 @@ async def test_a_capsule_that_lies_is_refused_and_nothing_of_it_is_kept(
     with zipfile.ZipFile(file) as archive:
         rows, journal = archive.read("sessions.jsonl"), archive.read("journal.jsonl")
     row = msgspec.json.decode(rows)
-    lies = [
+    foreign: list[dict[str, str]] = [{"parent": "ann_1"}, {"child": "ann_1"}]
+    lies: list[tuple[str, bytes, str | None]] = [
         ("journal.jsonl", journal.replace(b'"kind":"Finished"', b'"kind":"Vanished"'), "cannot be read by this"),
         ("journal.jsonl", journal.replace(b'"seq":2,', b'"seq":9,'), "is damaged"),
         ("sessions.jsonl", msgspec.json.encode(row | {"head": row["head"] + 1}), "is damaged"),
+        ("sessions.jsonl", msgspec.json.encode(row | {"head": 2**62}), "is damaged"),
+        ("sessions.jsonl", msgspec.json.encode(row | {"state": "KING"}), "cannot be read by this"),
+        ("sessions.jsonl", rows.replace(b'"agent":"', b'"agent":"\xff'), "cannot be read by this"),
         ("sessions.jsonl", msgspec.json.encode(row | {"id": "x\u202e"}), "is damaged"),
         ("sessions.jsonl", msgspec.json.encode(row | {"side": "king"}), "cannot be read by this"),
         ("sessions.jsonl", msgspec.json.encode(row | {"task": "a\x00b"}), "no capsule that fits together"),
+        ("journal.jsonl", journal.replace(b'"seq":2,', b'"body_digest":"%s","seq":2,' % (b"0" * 64)), "is damaged"),
+        (
+            "journal.jsonl",
+            journal.replace(b'"content":["Hello"]', b'"content":%s1%s' % (b"[" * 9999, b"]" * 9999)),
+            "cannot be read by this",
+        ),
+        *(("delegations.jsonl", msgspec.json.encode(task(session) | lie), "its delegations") for lie in foreign),
+        ("delegations.jsonl", msgspec.json.encode(task(session) | {"outcome": {"os": "system"}}), "cannot be read by"),
+        ("remembered.jsonl", msgspec.json.encode({"session_id": "ann_1", "seq": 1, "text": "x"}), "its delegations"),
+        *(("catalog.jsonl", msgspec.json.encode(tool(schema)), "its catalog") for schema in ENDLESS),
         ("files/" + "0" * 64, b"poison", None),
     ]
     async with open_database(elsewhere) as db:

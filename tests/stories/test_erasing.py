@@ -24,7 +24,7 @@ from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
 from longhouse.store import erasures
-from longhouse.store.database import Database
+from longhouse.store.database import Database, Transaction
 from longhouse.store.erasures import Target
 from pages import ROOT
 from redis_server import RedisServer
@@ -307,3 +307,29 @@ async def test_every_table_is_in_the_list_of_what_goes_with_what(db: Database) -
              re.findall(r"`(\w+)`", line.split("|")[1])]  # fmt: skip
     tables = [row[0] for row in await db.rows("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")]
     assert sorted(names) == sorted(tables), "say in docs/erasing.md with what a new table goes, and see to it"
+
+
+async def test_a_document_that_changes_while_its_owner_is_erased_leaves_no_passage(serving: Serving) -> None:
+    async with serving() as house:
+        async with house.http.post("/v1/documents?filename=birds.md", data=b"# Birds\n\nThe wren sings.") as added:
+            assert added.status == 201, await added.text()
+        changed, may_commit = asyncio.Event(), asyncio.Event()
+
+        async def change(tx: Transaction) -> None:
+            """A new version, as its upload writes it."""
+            await tx.run("UPDATE passages SET \"group\" = 'new' WHERE kind = 'document'")
+            await tx.run("UPDATE documents SET text_id = 'new' WHERE owner = 'local'")
+            changed.set()
+            await may_commit.wait()
+
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            tasks.create_task(house.db.together(change))
+            await changed.wait()
+            erasing = tasks.create_task(erasures.forget_documents(house.db, "local"))
+            while not await house.db.value("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                await asyncio.sleep(0.01)
+            may_commit.set()
+        assert (erasing.result()["documents"], erasing.result()["passages"] > 0) == (1, True)
+        assert (
+            await house.db.value("SELECT count(*) FROM passages WHERE kind = 'document' AND scope LIKE '%local%'") == 0
+        )

@@ -7,6 +7,8 @@ from typing import Any
 from test_takeover import eventually
 
 from forked_server import completed
+from longhouse.store import keys
+from longhouse.store.database import Database
 from server_helpers import Process, content, data_folder, launched
 
 NEW_AGENT = """
@@ -95,6 +97,28 @@ async def test_a_new_project_runs_follows_its_files_and_survives_broken_ones(tmp
             assert (await versions(house, "templates", "asker"), await versions(house, "tools", "keep_score")) == (2, 1)
             house.process.terminate()
             assert await house.ended() == 0
+
+
+async def test_a_house_that_needs_keys_stays_shut_when_its_files_are_read_again(
+    db: Database, dsn: str, tmp_path: Path
+) -> None:
+    """Revoking the last key does not open the API: not before the next start."""
+    assert completed("init", "dice", folder=tmp_path).returncode == 0
+    agents = tmp_path / "dice" / "agents.yaml"
+    made, secret = await keys.create(db, name="the last", owner="ann", role="admin")
+
+    async def status(**headers: str) -> int:
+        async with house.http.get("/admin/keys", headers=headers) as response:
+            return response.status
+
+    async with launched("longhouse", "dev", "--port", "0", folder=agents.parent, database_url=dsn) as house:
+        assert (await status(), await status(authorization=f"Bearer {secret}")) == (401, 200)
+        await keys.revoke(db, made.id)
+        line = await edited(house, agents, agents.read_text() + NEW_AGENT, "reloaded")
+        assert line == "reloaded: agent asker is new"
+        assert await status() == 401
+        house.process.terminate()
+        assert await house.ended() == 0
 
 
 async def versions(house: Process, kind: str, name: str) -> Any:

@@ -44,7 +44,7 @@ POLL_EVERY: Final = 1.0
 """Seconds between polls for keys that another process has revoked or rotated, and browsers that it has signed out."""
 READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 READING_PATHS: Final = frozenset({"/admin/tools/search", "/admin/directory/search"})
-"""Routes with a body that change nothing."""
+"""Routes of POST that change nothing. Other methods there are about a tool of that name."""
 
 
 LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
@@ -79,6 +79,10 @@ class Authenticator:
         if not self._requires_key:
             self._requires_key = await keys.is_any_valid(self.db)
         return not self._requires_key
+
+    def stay_shut(self, former: "Authenticator") -> None:
+        """Requires keys if the one that is served in its place does: no key may be left by now."""
+        self._requires_key = self._requires_key or former._requires_key
 
     async def authenticate(self, request: Request, *, is_metered: bool = True) -> Caller:
         """Returns the caller of this request, or raises; a second call for the same request returns the same caller.
@@ -284,8 +288,7 @@ class Guard(SecurityBase):
         caller = await authenticator.authenticate(request, is_metered=self.is_metered)
         if self.role == "admin" and caller.role != "admin":
             raise CallerError("This needs an admin key.", status=403, code="insufficient_permissions")
-        is_reading = request.method in READING_METHODS or request.url.path in READING_PATHS
-        if caller.read_only and not is_reading:
+        if caller.read_only and not _is_reading(request):
             raise CallerError("This key may only read.", status=403, code="read_only_key")
         return caller
 
@@ -296,6 +299,12 @@ watcher: Final = Guard("admin", is_metered=False)
 
 User = Annotated[Caller, Depends(user)]
 Admin = Annotated[Caller, Depends(admin)]
+
+
+def _is_reading(request: Request) -> bool:
+    """By the path that was routed: that of `request.url` is made of what a client may write."""
+    is_search = request.method == "POST" and request.scope["path"] in READING_PATHS
+    return is_search or request.method in READING_METHODS
 
 
 def _api_key(headers: Headers) -> str | None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from longhouse.api.rate_limits import Meter
 from longhouse.errors import CallerError
-from longhouse.store import budgets
+from longhouse.store import budgets, sessions
 from longhouse.store.budgets import SpentBudget
+from longhouse.store.database import Database
 from longhouse.store.keys import Role
 
 
@@ -58,6 +59,11 @@ class Caller:
                 code="template_not_allowed",
                 param="model",
             )
+
+    async def uses_all_of(self, db: Database, conversation: str) -> None:
+        """Raises if an agent that talks in this conversation is one that the key may not use."""
+        for agent in await sessions.agents_in(db, self.owner, conversation) if self.templates is not None else ():
+            self.uses(agent)
 
     def spends(self, *, begins_turn: bool = False) -> None:
         """Raises if the key has no tokens left, or no turns for one that begins."""

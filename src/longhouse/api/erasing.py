@@ -1,6 +1,7 @@
 """Routes that erase more than a session: a conversation, a user; for an admin, an owner and what is an owner's."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, TypedDict
 
 from fastapi import Path, Query
@@ -64,13 +65,13 @@ async def erase_conversation(
     caller: auth.User, eraser: Held, conversation_id: ConversationId, asked: AskedQuery
 ) -> wire.Json[Erased]:
     """Erases a conversation: all its sessions, what was added to it, the memory that belongs to it alone."""
-    return await _erase(eraser, Target("conversation", caller.owner, conversation_id), asked)
+    return await _erase(caller, eraser, Target("conversation", caller.owner, conversation_id), asked)
 
 
 @router.delete("/v1/users/{user:path}", responses=ANSWERS)
 async def erase_user(caller: auth.User, eraser: Held, user: str, asked: AskedQuery) -> wire.Json[Erased]:
     """Erases a user of yours: all sessions that were opened for it, with their sub-agents, and its memory."""
-    return await _erase(eraser, Target("user", caller.owner, _name(user)), asked)
+    return await _erase(caller, eraser, Target("user", caller.owner, _name(user)), asked)
 
 
 @admin_router.delete("/admin/owners/{owner}", responses={**ANSWERS, **refuses(409)})
@@ -83,7 +84,7 @@ async def erase_owner(caller: auth.Admin, eraser: Held, owner: Owner, asked: Ask
             status=409,
             code="own_owner",
         )
-    return await _erase(eraser, Target("owner", owner), asked)
+    return await _erase(caller, eraser, Target("owner", owner), asked)
 
 
 @admin_router.delete("/admin/owners/{owner}/conversations/{conversation_id}", responses=ANSWERS)
@@ -91,7 +92,7 @@ async def erase_conversation_of(
     caller: auth.Admin, eraser: Held, owner: Owner, conversation_id: ConversationId, asked: AskedQuery
 ) -> wire.Json[Erased]:
     """Erases a conversation of any owner."""
-    return await _erase(eraser, Target("conversation", owner, conversation_id), asked)
+    return await _erase(caller, eraser, Target("conversation", owner, conversation_id), asked)
 
 
 @admin_router.delete("/admin/owners/{owner}/users/{user:path}", responses=ANSWERS)
@@ -99,10 +100,11 @@ async def erase_user_of(
     caller: auth.Admin, eraser: Held, owner: Owner, user: str, asked: AskedQuery
 ) -> wire.Json[Erased]:
     """Erases a user of any owner."""
-    return await _erase(eraser, Target("user", owner, _name(user)), asked)
+    return await _erase(caller, eraser, Target("user", owner, _name(user)), asked)
 
 
-async def _erase(eraser: Eraser, target: Target, asked: Asked) -> wire.Json[Erased]:
+async def _erase(caller: Caller, eraser: Eraser, target: Target, asked: Asked) -> wire.Json[Erased]:
+    await _check_templates(caller, eraser, target)
     plan = await eraser.plan(target)
     if not await eraser.is_there(target, plan):
         raise wire.not_found(f"There is no such {target.kind}.", code=f"{target.kind}_not_found")
@@ -122,6 +124,16 @@ def _answer(target: Target, plan: Plan, counts: dict[str, int], *, deleted: bool
         "counts": dict(counts),
         "kept": {"sessions": plan.kept_sessions, "memory_files": plan.kept_files},
     }
+
+
+async def _check_templates(caller: Caller, eraser: Eraser, target: Target) -> None:
+    """Raises if agents that the key may not use would lose what they have: all of them remember users."""
+    if caller.templates is None:
+        return
+    if target.kind != "conversation":
+        message = f"This key may not use all agents, and so it may not erase the {target.kind} for all of them."
+        raise CallerError(message, status=403, code="template_not_allowed")
+    await replace(caller, owner=target.owner).uses_all_of(eraser.inbox.db, target.name)
 
 
 def _is_own(caller: Caller, owner: str) -> bool:

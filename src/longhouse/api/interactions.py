@@ -232,6 +232,7 @@ async def add_interactions(
         if one.conversation_id not in (None, conversation_id):
             raise CallerError("conversation_id is not that of the path.", param="conversation_id")
     new = [_new(one, conversation_id, trace) for one in many]
+    await caller.uses_all_of(held.inbox.db, conversation_id)
     added = await held.ledger.add(caller.owner, conversation_id, new)
     for session_id, head in added.noted:
         held.inbox.bus.noted(session_id, head)
@@ -243,6 +244,7 @@ async def delete_interactions(
     caller: auth.User, held: Held, conversation_id: ConversationId, named: Annotated[Named, Query()]
 ) -> wire.Json[DeletedInteractions]:
     """Deletes what `agent` or `trace_id` name, and no more; without them, the whole conversation's."""
+    await caller.uses_all_of(held.inbox.db, conversation_id)
     count = await held.ledger.delete(caller.owner, conversation_id, agent=named.agent or "", trace=named.trace_id or "")
     log.info("interactions_deleted", **_who(caller, conversation_id), **named.model_dump(), count=count)
     return wire.Json({"object": "interactions.deleted", "conversation_id": conversation_id, "deleted": count})
@@ -255,6 +257,7 @@ async def prune_interactions(
     """Deletes the oldest: those that are too old, and those beyond a number of records or of tokens."""
     if all(value is None for value in asked.model_dump().values()):
         raise CallerError("Say what to prune by: older_than_days, max_count or max_tokens.")
+    await caller.uses_all_of(held.inbox.db, conversation_id)
     count = await held.ledger.prune(caller.owner, conversation_id, **asked.model_dump())
     log.info("interactions_pruned", **_who(caller, conversation_id), **asked.model_dump(), count=count)
     return wire.Json({"object": "interactions.deleted", "conversation_id": conversation_id, "deleted": count})

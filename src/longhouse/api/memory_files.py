@@ -83,13 +83,16 @@ class Place(wire.StrictModel):
     conversation_id: Omittable[wire.Id] = Field(None, description="Of this conversation")
     user: Omittable[Annotated[str, Field(max_length=1_000)]] = Field(None, description="Of this user")
 
-    def scope_of(self, caller: Caller) -> Scope:
-        """The one scope that is named, as a session with these names would use it."""
+    def scope_of(self, caller: Caller, *, writes: bool = False) -> Scope:
+        """The one scope that is named, as a session with these names would use it. `writes`: what an agent remembers
+        changes, for which the key must be allowed to use it."""
         kind = self.scope or ("agent" if self.agent else "conversation" if self.conversation_id else "owner")
         user = caller.user(self.user)
         self.check(kind, user)
         if kind == "agent" and not self.agent:
             raise CallerError("Name the agent whose files are meant.", param="agent")
+        if kind == "agent" and writes:
+            caller.uses(self.agent or "")
         if kind == "conversation" and not self.conversation_id:
             raise CallerError("Name the conversation whose files are meant.", param="conversation_id")
         return memory_scopes.scope_for(kind, caller.owner, user, self.agent or "", self.conversation_id or "")
@@ -159,7 +162,7 @@ async def put_file(
     caller: auth.User, memories: Held, path: str, place: Named, body: Content
 ) -> wire.Json[WrittenMemoryFile]:
     """Writes the whole of a memory file; the last write wins, and the answer says whose file it replaced."""
-    scope, path = place.scope_of(caller), _path(path)
+    scope, path = place.scope_of(caller, writes=True), _path(path)
     before = await memories.entry(scope, path)
     verdict = await memories.replace(scope, path, clean(body.content), key=_key_of(caller))
     if verdict not in ("done", "repeated"):
@@ -176,7 +179,7 @@ async def put_file(
 @router.delete(f"{FILES_PATH}/{{path:path}}", responses=refuses(409, 413))
 async def delete_file(caller: auth.User, memories: Held, path: str, place: Named) -> wire.Json[DeletedMemoryFile]:
     """Deletes a memory file, or an empty directory: its content is in no recall any more."""
-    scope, path = place.scope_of(caller), _path(path)
+    scope, path = place.scope_of(caller, writes=True), _path(path)
     verdict = await memories.delete(scope, path, key=_key_of(caller))
     if verdict not in ("done", "repeated"):
         raise _refused(verdict, path)

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from longhouse.cli.house import open_as_it_is
+from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -37,7 +38,7 @@ class ProgressLines:
         if name != self._name and size < 2**20 and now - self._said_at < EVERY:
             return  # small tables are done before their line is read
         self._name, self._said_at = name, now
-        print(f"{self._doing} {name}: {_size(size)}", file=sys.stderr, flush=True)
+        print(f"{self._doing} {plain(name)}: {_size(size)}", file=sys.stderr, flush=True)
 
 
 async def backup(
@@ -87,7 +88,7 @@ async def restore(
 def _contents(manifest: Manifest) -> str:
     """What a backup holds, in a few words."""
     counts = ((manifest.rows_of(table), word) for table, word in (("sessions", "sessions"), ("journal", "events")))
-    made = f"made {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC by Longhouse {manifest.longhouse}"
+    made = f"made {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC by Longhouse {plain(manifest.longhouse, 40)}"
     return f"{', '.join(f'{count} {word}' for count, word in counts)}, schema {manifest.schema:04d}, {made}"
 
 

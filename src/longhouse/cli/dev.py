@@ -109,11 +109,13 @@ class Reloader:
             return
         try:
             with imported_anew(before.app.files.packages):
-                self._house = await House.opened(self._settings)
+                house = await House.opened(self._settings)
         except LonghouseError as error:
             says = "; ".join(readable_lines(str(error)).splitlines()).replace(":; ", ": ")
             typer.echo(f"not reloaded, what was there goes on serving: {says}")
             return
+        house.app.authenticator.stay_shut(before.app.authenticator)
+        self._house = house
         self._before = self._seen = await self._look()
         differences = sorted(compared(before.app.files, self.app.files))
         if code := [name for name in changed if name.endswith(".py")]:

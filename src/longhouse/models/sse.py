@@ -10,6 +10,10 @@ from longhouse.journal.events import Usage
 from longhouse.models.protocol import CallDelta, Delta
 
 _DONE: Final = b"[DONE]"
+MOST_TOKENS: Final = 10**12
+"""Tokens of one reply that are believed."""
+LONGEST_NAME: Final = 200
+"""Characters of a model's name: what was used is kept by it."""
 
 
 class Unreadable(Exception):  # noqa: N818 - the endpoint's module turns it into a ProviderError
@@ -65,14 +69,19 @@ class _Usage(msgspec.Struct, gc=False):
     prompt_tokens_details: _PromptDetails | None = None
 
     def counted(self) -> Usage:
-        prompt, completion = self.prompt_tokens or 0, self.completion_tokens or 0
+        prompt, completion = _count(self.prompt_tokens), _count(self.completion_tokens)
         details = self.prompt_tokens_details
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
-            total_tokens=self.total_tokens or prompt + completion,
-            cached_tokens=(details.cached_tokens or 0) if details else 0,
+            total_tokens=_count(self.total_tokens) or prompt + completion,
+            cached_tokens=_count(details.cached_tokens) if details else 0,
         )
+
+
+def _count(tokens: int | None) -> int:
+    """A number that can be counted: budgets are not filled up by negative ones, and sums fit a column."""
+    return min(max(tokens or 0, 0), MOST_TOKENS)
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -199,7 +208,7 @@ class StreamReader:
             if chunk.error is not None:
                 raise StreamRefused(chunk.error)
             if chunk.model:
-                self._model = chunk.model
+                self._model = chunk.model[:LONGEST_NAME]
             if chunk.usage is not None:
                 usage = chunk.usage.counted()
             if not chunk.choices:

@@ -172,7 +172,7 @@ async def _written(connection: asyncpg.Connection, schema: str, writer: Writer, 
     if not done:
         raise SetupError("There is no Longhouse in this database: there is nothing to back up.")
     migrate.refuse_foreign(done)  # it may have tables that are not known here
-    tables = await _tables(connection, schema)
+    tables = await tables_of(connection, schema)
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         # Like any reader's lock: it holds up nothing but changes of the schema. Before the first look, so that the
         # tables are those of the snapshot.
@@ -182,7 +182,7 @@ async def _written(connection: asyncpg.Connection, schema: str, writer: Writer, 
         return await _copied(connection, schema, tables, writer, progress)
 
 
-async def _tables(connection: asyncpg.Connection, schema: str) -> list[str]:
+async def tables_of(connection: asyncpg.Connection, schema: str) -> list[str]:
     """The tables of Longhouse in this schema: another program may have others in it."""
     named = migrate.MADE.findall("\n".join(one.sql for one in migrate.known()))
     return [row["name"] for row in await connection.fetch(*bound(TABLES, {"schema": quoted(schema), "names": named}))]
@@ -193,7 +193,7 @@ async def _copied(
 ) -> Manifest:
     migrations = tuple(AppliedMigration(*row) for row in await connection.fetch(APPLIED))
     columns = {row["table"]: row["columns"] for row in await connection.fetch(COLUMNS, quoted(schema))}
-    if set(await _tables(connection, schema)) != set(tables):
+    if set(await tables_of(connection, schema)) != set(tables):
         raise SetupError("The schema was migrated at the same moment: back up again.")
     copies = []
     for table in tables:

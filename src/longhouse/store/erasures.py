@@ -59,8 +59,11 @@ SCOPES: Final = f"""
 """
 CLEAR: Final = "DELETE FROM memories WHERE owner = :owner AND scope = :scope RETURNING content IS NOT NULL"
 CLEAR_CALLS: Final = "DELETE FROM memory_calls WHERE owner = :owner AND scope = :scope"
-DOCUMENTS: Final = f"SELECT id, text_id FROM documents WHERE owner = :owner ORDER BY id LIMIT {BATCH}"
-DROP_DOCUMENTS: Final = "DELETE FROM documents WHERE id = ANY(:ids)"
+# The text is that of the deleted row: a new version may have been written since it was looked for.
+DROP_DOCUMENTS: Final = f"""
+    DELETE FROM documents WHERE id IN (SELECT id FROM documents WHERE owner = :owner ORDER BY id LIMIT {BATCH})
+    RETURNING text_id
+"""
 
 DROP_KEYS: Final = """
     WITH gone AS (DELETE FROM api_keys WHERE owner = :owner RETURNING id), browsers AS (
@@ -183,10 +186,9 @@ async def forget_documents(db: Database, owner: str) -> Counter[str]:
     """Deletes some documents of an owner, with their pages, versions and passages; empty if there are none."""
 
     async def write(tx: Transaction) -> Counter[str]:
-        rows = await tx.rows(DOCUMENTS, owner=owner)
+        rows = await tx.rows(DROP_DOCUMENTS, owner=owner)
         if not rows:
             return Counter()
-        await tx.run(DROP_DOCUMENTS, ids=[row["id"] for row in rows])
         found = await passages.remove(tx, DOCUMENT, groups=[row["text_id"] for row in rows])
         return Counter(documents=len(rows), passages=found)
 

@@ -125,6 +125,11 @@ async def _drop(connection: asyncpg.Connection, schema: str) -> None:
 async def _fill(connection: asyncpg.Connection, schema: str, source: Archive[Manifest], progress: Progress) -> None:
     columns_of = {row["table"]: set(row["columns"]) for row in await connection.fetch(backup.COLUMNS, quoted(schema))}
     names = [quoted(table.name) for table in source.manifest.tables]
+    # Whoever made the file: another program may have tables in this schema too.
+    ours = set(await backup.tables_of(connection, schema))
+    for named in (*(table.name for table in source.manifest.tables), *(one.table for one in source.manifest.sequences)):
+        if named not in ours:
+            raise SetupError(f"The backup has {named[:80]!r}, which is no table of Longhouse: nothing was restored.")
     for table in source.manifest.tables:
         if not columns_of.get(table.name, set()) >= set(table.columns):
             raise SetupError(f"The backup has columns of {table.name} that its own migrations do not make.")

@@ -109,6 +109,11 @@ AGENT_OF: Final = """
     ORDER BY s.updated_at DESC LIMIT 1
 """
 
+AGENTS_IN: Final = """
+    SELECT DISTINCT agent FROM sessions
+    WHERE owner = :owner AND conversation_id = :conversation AND side = 'root' ORDER BY agent
+"""
+
 BY_KEY: Final = """
     SELECT digest, session_id, trace_id, seq FROM requests
     WHERE owner = :owner AND key = :key AND at > now() - interval '24 hours'
@@ -179,6 +184,11 @@ async def agent_of(db: Database, owner: str, *, conversation: str | None, finger
     """The agent that answered last in this conversation, or in the one with a rest of this fingerprint."""
     found: str | None = await db.value(AGENT_OF, owner=owner, conversation=conversation, fingerprint=fingerprint)
     return found
+
+
+async def agents_in(db: Database, owner: str, conversation: str) -> list[str]:
+    """The agents that clients talk to in this conversation."""
+    return [row["agent"] for row in await db.rows(AGENTS_IN, owner=owner, conversation=conversation)]
 
 
 async def request_by_key(db: Database, owner: str, key: str) -> AcceptedRequest | None:

@@ -38,6 +38,7 @@ async def decide(
         try:
             if found and may_decide:
                 about, decision = found
+                chat.caller.uses(about.session.agent)
                 by, named_user = chat.caller.decider, chat.request.user or None
                 decided = Decided(call=about.call.call, decision=decision, by=by, user=named_user, via="chat")
                 return await append_reply(inbox, session, about, decided, chain=prompt.chain, accepted=chat.accepted)

@@ -246,6 +246,7 @@ class SessionResolver:
 
     async def _answer(self, chat: ChatInput, session: Session, prompt: Prompted, question: Question) -> TurnHandle:
         """The message answers this question; if another answer came first, it answers no other question."""
+        chat.caller.uses(question.session.agent)
         text, by = text_of(prompt.content), chat.caller.decider
         of_request = {"chain": prompt.chain, "user": prompt.user}
         try:

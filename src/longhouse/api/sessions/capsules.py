@@ -5,8 +5,9 @@ import hashlib
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +15,7 @@ from longhouse import clock
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import RuntimeBinding
 from longhouse.api import auth, wire
 from longhouse.api.json_route import refuses, strict_router
 from longhouse.api.sessions.replay import StepRecord, composed, request_at, steps_from
@@ -27,6 +29,9 @@ from longhouse.store.capsules import exporting, format, imported
 from longhouse.store.capsules.format import Manifest, Replayed, SessionLine, TextLine, VersionLine, line
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
+
+HIDDEN: Final = "hidden"
+"""Stands for the address of a remote tool."""
 
 router = strict_router("Sessions", auth.user)
 
@@ -121,13 +126,26 @@ class _Ingredients:
     async def write(self, writer: Writer) -> None:
         catalog = self._sessions.catalog
         lines = [
-            _version("template", *ref, catalog.templates.encoded(one)) for ref, one in self._templates.items() if one
+            _version("template", *ref, catalog.templates.encoded(_without_place(one)))
+            for ref, one in self._templates.items()
+            if one
         ]
         for ref in self._tools:
             if tool := await catalog.tools.find(*ref):
-                lines.append(_version("tool", *ref, catalog.tools.encoded(tool)))
+                bound = replace(tool, runtime_binding=_elsewhere(tool.runtime_binding))
+                lines.append(_version("tool", *ref, catalog.tools.encoded(bound)))
         writer.put("catalog.jsonl", b"".join(map(line, lines)))
         writer.put("remembered.jsonl", b"".join(map(line, self._texts)))
+
+
+def _without_place(template: Template) -> Template:
+    """Without the address of its model, which no request has in it."""
+    return replace(template, llm_policy=replace(template.llm_policy, base_url=None, api_key_ref=None, proxy=None))
+
+
+def _elsewhere(binding: RuntimeBinding) -> RuntimeBinding:
+    """Without the address of a remote tool: it may be a secret, and whoever may talk to an agent gets the capsule."""
+    return replace(binding, remote_endpoint=HIDDEN, api_key_ref=None) if binding.remote_endpoint else binding
 
 
 def _version(kind: Any, name: str, version: int, descriptor: str) -> VersionLine:

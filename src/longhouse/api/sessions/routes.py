@@ -266,6 +266,7 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
     if not questions:
         raise settled("There is no open question to answer: it was answered already, or never asked.")
     asked = questions[0]
+    caller.uses(asked.session.agent)
     try:
         delivered = await sessions.inbox.answer(
             asked.session, asked.call.call, answer.answer, user=user, by=caller.decider
@@ -296,6 +297,7 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
         if not found or (first and not found[0].is_same(first)):
             raise settled(await decisions.why_not(sessions.db, session, approval.call_id, decision))
         first = found[0]
+        caller.uses(first.session.agent)
         decided = events.Decided(call=first.call.call, decision=decision, by=caller.decider, comment=approval.comment)
         try:
             await sessions.inbox.decide(first.session, decided, approval.result)

@@ -144,6 +144,7 @@ async def provide_clarification(
     questions = [one for one in status.questions if one.call.call_kind == "ask"]
     if session.turn is None or not questions:
         raise settled("There is no open question to answer.")
+    caller.uses(questions[0].session.agent)
     try:
         user = caller.user(given.user) or ""
         handle = await append_reply(sessions.inbox, session, questions[0], given.text, by=caller.decider, user=user)

@@ -11,6 +11,7 @@ import longhouse
 from longhouse.errors import SetupError
 from longhouse.journal import events
 from longhouse.journal.fold import FOLD_VERSION
+from longhouse.journal.session import State
 from longhouse.store import archive
 from longhouse.store.archive import Archive, Kind, Part
 from longhouse.store.catalog.repository import Kind as CatalogKind
@@ -34,7 +35,7 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     parent: str | None
     head: int
-    state: str
+    state: State
     version: int
     trace_id: str | None
     task: str | None

@@ -2,20 +2,26 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import asyncpg
 import msgspec
 
+from longhouse.agents.schema.flatten import Leaf, leaves
+from longhouse.agents.schema.resolve import MAX_EXPANDED
 from longhouse.errors import SetupError, UnknownShape
 from longhouse.journal import events
 from longhouse.store import archive, files
 from longhouse.store.archive import Archive
 from longhouse.store.capsules.format import DelegationLine, EventLine, Manifest, SessionLine, TextLine, VersionLine
 from longhouse.store.database import Database, Transaction
+from longhouse.store.delegation import results
 
 LONGEST_ID: Final = 300
 PAGE: Final = 500
+NOT_YET: Final = b"null"
+"""The outcome of an agent that is at work."""
 L = TypeVar("L", bound=msgspec.Struct)
 
 THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id LIMIT 1"
@@ -53,7 +59,7 @@ async def bring(db: Database, capsule: Archive[Manifest]) -> list[str]:
     """Writes the sessions of a verified capsule into this house, all or none; returns their ids."""
     try:
         content = _Content.of(capsule)
-    except (msgspec.DecodeError, UnknownShape) as error:
+    except (msgspec.DecodeError, UnknownShape, UnicodeDecodeError, RecursionError) as error:
         raise SetupError(
             f"{capsule.path} cannot be read by this Longhouse ({error}): use Longhouse "
             f"{capsule.manifest.longhouse[:40]} or newer."
@@ -92,24 +98,29 @@ class _Content:
         for one in _lines(capsule, "journal.jsonl", EventLine):
             body = contents[one.body_digest] if one.body_digest in contents else bytes(one.body)
             journals.setdefault(one.session_id, []).append((one, events.decode(body)))
+        ids = {one.id for one in found}
         is_whole = (
             manifest.session in journals
-            and journals.keys() == {one.id for one in found}
+            and journals.keys() == ids
             and all(one.id.isprintable() and len(one.id) <= LONGEST_ID for one in found)
-            and all([line.seq for line, _ in journals[one.id]] == [*range(1, one.head + 1)] for one in found)
+            and all(_is_complete(journals[one.id], one.head, contents) for one in found)
             # A file is known by its digest everywhere in a house.
             and all(files.digest_of(content) == digest for digest, content in contents.items())
         )
         if not is_whole:
             raise archive.damaged(capsule.path, "its journals")
-        return cls(
-            found,
-            journals,
-            list(_lines(capsule, "delegations.jsonl", DelegationLine)),
-            list(_lines(capsule, "catalog.jsonl", VersionLine)),
-            list(_lines(capsule, "remembered.jsonl", TextLine)),
-            contents,
-        )
+        delegations = list(_lines(capsule, "delegations.jsonl", DelegationLine))
+        for outcome in (bytes(one.outcome) for one in delegations):
+            if outcome != NOT_YET:
+                results.decode(outcome.decode())
+        texts = list(_lines(capsule, "remembered.jsonl", TextLine))
+        # What hangs together is shown together, and erased together: nothing of this house may hang on a capsule.
+        if not {text.session_id for text in texts}.union(*((one.parent, one.child) for one in delegations)) <= ids:
+            raise archive.damaged(capsule.path, "its delegations")
+        versions = list(_lines(capsule, "catalog.jsonl", VersionLine))
+        if not all(map(_is_bounded, versions)):
+            raise archive.damaged(capsule.path, "its catalog")
+        return cls(found, journals, delegations, versions, texts, contents)
 
     async def write(self, tx: Transaction, manifest: Manifest) -> None:
         # An owner of its own: nobody's conversations, memory or searches ever meet what came from elsewhere.
@@ -128,7 +139,7 @@ class _Content:
             fields = msgspec.structs.asdict(one)
             awaits, outcome = fields.pop("awaits"), fields.pop("outcome")
             await tx.run(
-                ADD_DELEGATION, **fields, outcome=None if bytes(outcome) == b"null" else bytes(outcome).decode()
+                ADD_DELEGATION, **fields, outcome=None if bytes(outcome) == NOT_YET else bytes(outcome).decode()
             )
             for call in awaits:
                 await tx.run(ADD_AWAIT, parent=one.parent, call=call, awaited=one.call)
@@ -139,9 +150,40 @@ class _Content:
             await tx.run(ADD_TEXT, session=text.session_id, seq=text.seq, text=text.text)
 
 
+def _is_complete(journal: Sequence[tuple[EventLine, events.Event]], head: int, contents: Mapping[str, bytes]) -> bool:
+    """Whether it has all events up to its head, with those that are in files."""
+    is_whole = len(journal) == head and all(one.seq == nth for nth, (one, _) in enumerate(journal, 1))
+    return is_whole and all(one.body_digest is None or one.body_digest in contents for one, _ in journal)
+
+
+def _is_bounded(version: VersionLine) -> bool:
+    """Whether its schema can be written out in bounded time: that was checked where it was published, if it was."""
+    descriptor = msgspec.json.decode(version.descriptor)
+    if not isinstance(descriptor, dict):
+        return False
+    schema = descriptor.get("input_schema")
+    try:
+        return schema is None or len([*islice(_written_out(schema), MAX_EXPANDED + 1)]) <= MAX_EXPANDED
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def _written_out(schema: dict[str, Any]) -> Iterator[Leaf]:
+    """Every alternative of a schema and of all its parts, one after another."""
+    left: list[Iterator[Leaf]] = [iter([Leaf.of_arguments(schema)])]
+    while left:
+        if (leaf := next(left[-1], None)) is None:
+            left.pop()
+            continue
+        yield leaf
+        parts = leaf.properties.values() if leaf.is_object else leaf.items if leaf.is_array else ()
+        left += map(leaves, parts)
+
+
 def _lines(capsule: Archive[Manifest], name: str, kind: type[L]) -> Iterator[L]:
-    decoder = msgspec.json.Decoder(kind)
-    return (decoder.decode(one) for one in capsule.read(name).splitlines() if one)
+    decoder, text = msgspec.json.Decoder(kind), capsule.read(name)
+    text.decode()  # texts that are taken as they are were not looked at by the decoder
+    return (decoder.decode(one) for one in text.splitlines() if one)
 
 
 def _columns(lines: Iterable[tuple[EventLine, events.Event]]) -> dict[str, list[Any]]:
