@@ -121,6 +121,8 @@ def test_settings_reach_the_search_service_and_the_tools(tmp_path: Path) -> None
         ("a: {tools: [web_search_tool: {max_results: 0}]}", "greater than or equal to 1"),
         ("a: {tools: [clock_tool, null]}", "should be a valid string"),
         ("a: {colour: red}", "is not known"),
+        ("a: {tools: [clock_tool: {needs_approval: true}]}", "needs_approval: is no setting; describe the tool under"),
+        ("a: {tools: [clock_tool: {zone: Oslo, need_approval: true}]}", "need_approval: is no setting; "),
     ],
 )
 def test_what_is_wrong_is_still_told_where_it_stands(tmp_path: Path, agents: str, said: str) -> None:

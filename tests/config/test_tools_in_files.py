@@ -71,6 +71,8 @@ tools:
   d: {runtime_binding: {remote_endpoint: "https://d/"}, efect: read}
   e: {name: f, runtime_binding: {python_entrypoint: "x:Y"}}
   g: {runtime_binding: {python_entrypoint: 7}}
+  far.away: {needs_aproval: true}
+  h: {base_class: own.H, needs_approval: true}
 agents: {own: {tools: [a, b]}}
 """
     first, second, *others = wrong(given(tmp_path, agents=agents), tmp_path)
@@ -83,7 +85,16 @@ agents: {own: {tools: [a, b]}}
         "agents.yaml:6: tools.d.efect: is not known; did you mean effect?",
         "agents.yaml:7: tools.e.name: should be 'e' as above it, or be left out",
         "agents.yaml:8: tools.g.runtime_binding.python_entrypoint: should be a text; put it in quotes",
+        "agents.yaml:9: tools.far.away.needs_aproval: is not known; did you mean needs_approval?",
+        "agents.yaml:10: tools.h.needs_approval: is no setting; describe the tool under `tools`, with a "
+        "runtime_binding, and say it there",
     ]
+
+
+@pytest.mark.parametrize("packages", ["7", "tools", "{tools: yes}", "true"])
+def test_packages_that_are_no_list_are_told(tmp_path: Path, packages: str) -> None:
+    agents = f"tool_packages: {packages}\nagents: {{}}"
+    assert wrong(given(tmp_path, agents=agents), tmp_path) == ["agents.yaml:1: tool_packages: should be a list"]
 
 
 def test_an_agent_class_is_imported_from_an_allowed_package_and_known_by_any_spelling(
@@ -120,6 +131,19 @@ agents:
     assert f"agents.c.base_class: {module}.sub cannot be imported: ModuleNotFoundError" in third
     assert fourth.endswith("; did you mean ToolCallingAgent?")
     assert set(sys.modules) - before == {module}
+
+
+def test_a_class_with_the_name_of_a_built_in_one_is_told_and_takes_no_place(tmp_path: Path, module: str) -> None:
+    (tmp_path / f"{module}.py").write_text(MODULE.replace("PatientAgent", "SGRAgent"))
+    agents = (
+        f"tool_packages: [{module}]\nagents: {{a: {{base_class: '{module}:SGRAgent'}}, b: {{base_class: SGRAgent}}}}"
+    )
+    [line] = wrong(given(tmp_path, agents=agents), tmp_path)
+    assert line == (
+        f"agents.yaml:2: agents.a.base_class: {module} cannot be imported: "
+        "an agent class 'SGRAgent' comes with Longhouse; give yours another name"
+    )
+    assert AgentRegistry.resolve(["SGRAgent"])[0].__module__ == "longhouse.agents.strategies.structured"
 
 
 def test_a_module_beside_the_files_must_not_have_the_name_of_an_installed_one(tmp_path: Path) -> None:

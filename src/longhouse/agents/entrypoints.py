@@ -3,8 +3,10 @@
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from longhouse.errors import LonghouseError
@@ -53,14 +55,22 @@ def imported(entrypoint: str) -> Any:
         raise
     except BaseException as error:
         # Any exception of foreign code during import, even SystemExit, ends only this call.
-        raise EntrypointError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+        says = str(error) if isinstance(error, LonghouseError) else f"{type(error).__name__}: {error}"
+        raise EntrypointError(f"{module} cannot be imported: {says}") from error
 
 
 @contextmanager
-def imported_anew(packages: Iterable[str]) -> Iterator[None]:
-    """Has these packages imported again in the block; if it raises, those that were imported before stay."""
-    tops = {package.strip().partition(".")[0] for package in packages} - {"longhouse"}
-    former = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in tops}
+def imported_anew(packages: Iterable[str], files: Collection[Path] = ()) -> Iterator[None]:
+    """Has these packages, and modules of these files, imported again in the block; if it raises, those that were
+    imported before stay."""
+    tops = {package.strip().partition(".")[0] for package in packages}
+
+    def is_meant(name: str, module: Any) -> bool:
+        top = name.partition(".")[0]
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        return top not in ("longhouse", "__main__") and (top in tops or (bool(file) and Path(str(file)) in files))
+
+    former = {name: one for name, one in sys.modules.items() if is_meant(name, one)}
     for name in former:
         del sys.modules[name]
     importlib.invalidate_caches()
