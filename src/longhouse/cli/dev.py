@@ -24,6 +24,7 @@ from longhouse.app import App, open_app, open_store
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.cli.serving import serve_house
 from longhouse.config.loader import LoadedFiles
+from longhouse.config.mistakes import FileError
 from longhouse.errors import LonghouseError
 from longhouse.journal.visible_text import readable_lines
 from longhouse.settings import Settings
@@ -35,6 +36,10 @@ LEAVE_WITHIN: Final = 60.0
 WATCHED: Final = (".py", ".yaml", ".yml")
 MOST_FILES: Final = 5_000
 NOT_OURS: Final = ("__pycache__", "node_modules", "site-packages")
+NO_FILES: Final = (
+    "there is no agents.yaml in this folder, so the agents that come with Longhouse are served; "
+    "`longhouse init NAME` makes a project"
+)
 
 Seen = Mapping[Path, tuple[int, int]]
 """File -> when it was changed, and its size."""
@@ -56,6 +61,8 @@ async def open_reloading(settings: Settings) -> AsyncIterator[App]:
         if postgres:
             settings = settings.model_copy(update={"database_url": SecretStr(postgres.dsn)})
         async with Reloader(settings).running() as reloader:
+            if not reloader.app.files.read:
+                typer.echo(NO_FILES)
             yield replace(reloader.app, asgi=reloader, postgres=postgres)
 
 
@@ -66,6 +73,8 @@ class Reloader:
         self._settings = settings
         self._house: House | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._named: set[Path] = set()
+        """Files that the files of the project have named so far, such as prompts."""
         self._before: Seen = {}
         self._seen: Seen = {}
 
@@ -79,8 +88,9 @@ class Reloader:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Reloader"]:
+        last = await self._look()
         self._house = await House.opened(self._settings)
-        self._before = self._seen = await self._look()
+        self._keep(last, self.app.files.read)
         try:
             async with background.running("files", self._follow, every=LOOK_EVERY):
                 yield self
@@ -88,8 +98,14 @@ class Reloader:
             await asyncio.gather(self._house.close(), *self._leaving, return_exceptions=True)
 
     async def _look(self) -> Seen:
-        named = {path for path in (self._settings.mcp_config, Path(".env"), *self.app.files.read) if path}
+        named = {path for path in (self._settings.mcp_config, Path(".env"), *self._named) if path}
         return await asyncio.to_thread(lambda: dict(seen(Path.cwd(), named)))
+
+    def _keep(self, last: Seen, read: Iterable[Path]) -> None:
+        """What the house was opened with: files as they were before, so that a save in the meantime is not missed, and
+        files that it is the first to name."""
+        self._named |= {*read}
+        self._before = {**{path: at for one in self._named for path, at in _stamp(one.absolute())}, **last}
 
     async def _follow(self) -> None:
         """One look: files that have changed, and do no more, are read."""
@@ -97,9 +113,9 @@ class Reloader:
         if self._seen == last and last != self._before:
             changed = changed_files(self._before, last)
             self._before = last
-            await self._reload(changed)
+            await self._reload(changed, last)
 
-    async def _reload(self, changed: list[str]) -> None:
+    async def _reload(self, changed: list[str], last: Seen) -> None:
         before = self._house
         assert before is not None
         if ".env" in changed:
@@ -107,13 +123,14 @@ class Reloader:
         if changed == [".env"]:
             return
         try:
-            with imported_anew(before.app.files.packages):
+            with imported_anew(before.app.files.packages, last):
                 self._house = await House.opened(self._settings)
         except LonghouseError as error:
             says = "; ".join(readable_lines(str(error)).splitlines()).replace(":; ", ": ")
             typer.echo(f"not reloaded, what was there goes on serving: {says}")
+            self._keep(last, error.read if isinstance(error, FileError) else ())
             return
-        self._before = self._seen = await self._look()
+        self._keep(last, self.app.files.read)
         differences = sorted(compared(before.app.files, self.app.files))
         if code := [name for name in changed if name.endswith(".py")]:
             differences = differences or [f"the code of {', '.join(code)}"]
