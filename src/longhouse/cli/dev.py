@@ -84,7 +84,8 @@ class Reloader:
         return self._house.app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app.asgi(scope, receive, send)
+        assert self._house is not None
+        await self._house(scope, receive, send)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Reloader"]:
@@ -148,6 +149,9 @@ class House:
         self._opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._requests = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
     @property
     def app(self) -> App:
@@ -173,14 +177,24 @@ class House:
             self._opened.set_result(app)
             await self._closing.wait()
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Counts a request from its first byte: one that is not authenticated yet is in flight, too."""
+        self._requests += 1
+        self._is_idle.clear()
+        try:
+            await self.app.asgi(scope, receive, send)
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._is_idle.set()
+
     async def leave(self) -> None:
         """Begins nothing new, lets open responses end, and closes."""
         self.app.worker.leave()
-        inflight = self.app.authenticator.inflight
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_WITHIN):
-                await inflight.empty.wait()
-        inflight.end_all()
+                await self._is_idle.wait()
+        self.app.authenticator.inflight.end_all()
         await self.close()
 
     async def close(self) -> None:
@@ -202,7 +216,7 @@ def compared(before: LoadedFiles, after: LoadedFiles) -> Iterator[str]:
 
 
 def _described(files: LoadedFiles) -> dict[str, Any]:
-    agents = {f"agent {one.name}": one for one in files.templates if one.name in files.touched}
+    agents = {f"agent {one.name}": one for one in files.templates}
     return {**agents, **{f"tool {name}": one for name, one in files.tools.items()}}
 
 
