@@ -126,7 +126,9 @@ agents:
 """
     before = set(sys.modules)
     first, second, third, fourth = wrong(given(tmp_path, agents=agents), tmp_path)
-    assert first.endswith("agents.a.base_class: os.path is not in a package that tools may come from")
+    assert first.endswith(
+        "agents.a.base_class: os.path is not in a package that tools may come from; `tool_packages` lists those"
+    )
     assert second.endswith(f"agents.b.base_class: {module} has no agent class Unrelated")
     assert f"agents.c.base_class: {module}.sub cannot be imported: ModuleNotFoundError" in third
     assert fourth.endswith("; did you mean ToolCallingAgent?")
@@ -162,10 +164,15 @@ def test_a_class_of_an_allowed_package_is_named_in_the_way_of_other_files_too(tm
 tool_packages: [{module}]
 tools:
   dice: {{base_class: {module}.RollDice, sides: 6}}
+  read_file_tool: {{base_class: {module}.ReadFileTool, root: docs}}
 agents:
-  player: {{tools: [dice, final_answer]}}
+  player: {{tools: [dice, read_file_tool, final_answer]}}
+  rememberer: {{tools: [readfiletool]}}
 """
     found = given(tmp_path, agents=agents)
-    assert sound(found)["player"].tool_policy.allowlist == ("rolldice", "finalanswertool")
+    assert sound(found)["player"].tool_policy.allowlist == ("rolldice", "read_file_tool", "finalanswertool")
+    assert sound(found)["rememberer"].tool_policy.allowlist == ("readfiletool",), "the one that comes with the program"
+    own = found.tools["read_file_tool"].runtime_binding
+    assert own.python_entrypoint == f"{module}:ReadFileTool", "under the name of its entry"
     assert found.tools["rolldice"].runtime_binding.python_entrypoint == f"{module}:RollDice"
-    assert found.tool_settings[""] == {"rolldice": {"sides": 6}}
+    assert found.tool_settings[""] == {"rolldice": {"sides": 6}, "read_file_tool": {"root": "docs"}}

@@ -30,7 +30,7 @@ def check(entrypoint: str, packages: Iterable[str]) -> str | None:
         return "an entrypoint looks like package.module:ClassName, in plain public names"
     allowed = (package for package in map(str.strip, packages) if package)
     if not any(f"{found['module']}.".startswith(f"{package}.") for package in allowed):
-        return f"{found['module']} is not in a package that tools may come from"
+        return f"{found['module']} is not in a package that tools may come from; `tool_packages` lists those"
     return None
 
 
@@ -44,6 +44,11 @@ def spelled(given: str, packages: Sequence[str]) -> str | None:
     module, _, name = given.rpartition(".")
     entrypoint = f"{module}:{name}"
     return entrypoint if module and check(entrypoint, packages) is None else None
+
+
+def class_name(entrypoint: str) -> str:
+    """The name of its class; empty for what is no entrypoint."""
+    return entrypoint.partition(":")[2]
 
 
 def imported(entrypoint: str) -> Any:

@@ -190,7 +190,7 @@ class CatalogValidator:
                 problem = "{} is there already, and looks the same"
                 problems += [Problem(nth, ("name",), problem.format(other.name), True) for other in alike]
             elif same.is_by and repository.kind == "tool":
-                problem = "a tool of this name comes with the program, and cannot be published by others"
+                problem = "a tool of this name comes with the program; give yours another name"
                 problems.append(Problem(nth, ("name",), problem, True))
             owners.append(same.owner if same and one.name in kept else one.owner)
         return [*problems, *await self._of_named_tools(given, owners), *await self._of_probes(given, owners)]

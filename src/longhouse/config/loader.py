@@ -54,12 +54,12 @@ def read_files(
     assert agents is not None
     listed = [_packages_of(document, mistakes) for document in (agents, config)]
     allowed = packages or next(filter(None, listed), ())
-    settings = sgr_files.adapt((config, agents), tools, allowed, mistakes)
+    settings, names = sgr_files.adapt((config, agents), tools, allowed, mistakes)
     for document, model in ((config, ConfigFile), (agents, AgentsFile)):
         for values in (document.values, *_entries(document, "agents").values()):
             definitions.drop_empty(values)
         document.check(model, mistakes)
-    known = KnownNames({*tools}, allowed, mistakes.read)
+    known = KnownNames({*tools, *names.values()}, allowed, mistakes.read, names)
     return LoadedFiles(config, agents, templates, known, mistakes, tool_settings=settings)
 
 

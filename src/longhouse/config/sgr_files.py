@@ -66,9 +66,9 @@ ToolSettings = dict[str, dict[str, dict[str, Any]]]
 
 def adapt(
     documents: Sequence[YamlDocument], tools: Collection[str], packages: Sequence[str], mistakes: Mistakes
-) -> ToolSettings:
-    """Translates the documents in place, and returns the settings of tools; later documents win. The first document
-    is the one that says what all agents share."""
+) -> tuple[ToolSettings, dict[str, str]]:
+    """Translates the documents in place. Returns the settings of tools, and entrypoints with the names of their tools,
+    where those are not the names of the classes. Later documents win; the first one says what all agents share."""
     adapter = _Adapter(tools, packages, mistakes)
     for document in documents:
         adapter.leave_out(document)
@@ -78,7 +78,7 @@ def adapt(
         for name, agent in agents.items() if isinstance(agents, dict) else ():
             if isinstance(agent, dict):
                 adapter.adapt_agent(document, name, agent)
-    return adapter.settings
+    return adapter.settings, adapter.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,7 @@ class _Adapter:
         self._named: dict[str, str | None] = {}
         """Names in the sections `tools` -> the tools that they stand for; None: a tool that is not here."""
         self.settings: ToolSettings = {}
+        self.names: dict[str, str] = {}
 
     def leave_out(self, document: YamlDocument) -> None:
         """Sections of other products are no mistake, unless they look like a slip."""
@@ -158,7 +159,10 @@ class _Adapter:
         if base is not None or name not in self._named:
             tool = self._tool(name, base if isinstance(base, str) else None)
             if tool is None:
-                _warn("tool_class_missing", f"The class of {name} is not here: agents work without it.", place.file)
+                message = f"The class of {name} is not here: agents work without it; tool_packages lists packages."
+                _warn("tool_class_missing", message, place.file)
+            elif entrypoints.class_name(tool).lower() in self._known:
+                self.names[tool] = name  # the name of the class is that of a tool of ours
             if agent == EVERYBODY:
                 self._named[name] = tool
         else:
