@@ -139,6 +139,12 @@ def test_tools_may_be_set_up_beside_the_agents(tmp_path: Path) -> None:
     assert found.tool_settings == {"": {"clocktool": {"zone": "Oslo"}}}
 
 
+def test_servers_that_were_copied_from_another_client_are_not_passed_over(tmp_path: Path) -> None:
+    agents = "agents: {a: {}}\nmcpServers: {tickets: {command: tickets}}"
+    line = "agents.yaml:2: mcpServers: belongs into a section `mcp`: put that above it"
+    assert wrong(given(tmp_path, agents=agents), tmp_path) == [line]
+
+
 def test_a_search_that_is_not_here_gives_its_key_to_nobody(tmp_path: Path) -> None:
     with capture_logs() as logs:
         found = given(tmp_path, "tools: {web_search_tool: {engine: brave, api_key: k, max_results: 3}}\nserach: {}\n")

@@ -105,7 +105,10 @@ class _Adapter:
     def leave_out(self, document: YamlDocument) -> None:
         """Sections of other products are no mistake, unless they look like a slip."""
         for name in [name for name in document.values if name not in _SECTIONS]:
-            if not difflib.get_close_matches(name, _SECTIONS, n=1, cutoff=SLIP):
+            if name == "mcpServers":  # as in the files of other MCP clients
+                self._mistakes.add(document.place((name,)), "belongs into a section `mcp`: put that above it")
+                del document.values[name]
+            elif not difflib.get_close_matches(name, _SECTIONS, n=1, cutoff=SLIP):
                 _warn("unknown_section", "A section of another product is not read.", document.place((name,)))
                 del document.values[name]
 
