@@ -171,6 +171,7 @@ class _Adapter:
         else:
             tool = self._named[name]
         for field in entry:
+            # Not a slip of `effect`: short words are alike too easily.
             if field in NEVER_SETTINGS or _is_slip(field, NEVER_SETTINGS[1:]):
                 what = "is no setting; describe the tool under `tools`, with a runtime_binding, and say it there"
                 self._mistakes.add(place.document.place((*place.path, field)), what)
