@@ -11,8 +11,8 @@ BUDGETS = {
     "agents": 3_050,  # classes by import string, names that are taken; one way to spell names
     "api": 11_010,  # types of all answers; metrics of agents; erasing; limits of keys; documents; lists; the console
     "catalog": 870,  # tools of files
-    "cli": 5_050,  # `init`; `dev`, which misses no save; `erase`; `bench`, `documents`, `ledger`; the chat, acting
-    "config": 1_430,  # fields that are no settings; tools, packages and classes in files; files of SGR-Agent Core
+    "cli": 5_070,  # `init`; `dev`, which misses no save; `erase`; `bench`, `documents`, `ledger`; the chat, acting
+    "config": 1_440,  # fields that are no settings; tools, packages and classes in files; files of SGR-Agent Core
     "integrations": 1_550,  # traces: their spans and how they are sent
     "journal": 2_940,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
     "memory": 5_520,  # working memory, documents, their parsers and who reads next, recall, the ledger
@@ -20,7 +20,7 @@ BUDGETS = {
     "runtime": 4_300,  # ends of turns; budgets; what keeps NATS away, long drafts; who is next; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 11_690,  # tools in any spelling; places and permits in a fleet; counters, statistics; passages, documents
-    "tools": 5_560,  # results that are remembered; tools that read documents; processes of their own
+    "tools": 5_570,  # what is no tool, and why; results that are remembered; documents; processes of their own
 }
 
 
