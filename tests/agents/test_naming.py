@@ -2,7 +2,7 @@
 
 import pytest
 
-from longhouse.agents.naming import Names, intersection, key, name_problem, spelled, spellings
+from longhouse.agents.naming import Names, intersection, key, letters, meanings, name_problem, spelled
 
 
 @pytest.mark.parametrize("name", ["a", "weather", "FinalAnswerTool", "bank.pay", "a-b_c.d9", "agents", "x" * 128])
@@ -70,6 +70,14 @@ def test_two_lists_have_in_common_what_both_stand_for() -> None:
 
 
 def test_whoever_asks_postgres_looks_for_what_files_would_find() -> None:
-    for given in ("WebSearchTool", "web_search_tool", "web-search", "WebSearch", "websearchtool"):
-        assert spelled(given, ["websearchtool"]) == "websearchtool"
-        assert "websearchtool" in spellings(given), given
+    for known in ("websearchtool", "web_search_tool", "Web-Search", "WebSearch"):
+        for given in ("WebSearchTool", "web_search_tool", "web-search", "WebSearch", "websearchtool"):
+            is_found = spelled(given, [known]) == known
+            assert is_found == (letters(known) in meanings(given)), (given, known)
+            assert is_found or letters(known) == "websearch", "only the ending `tool` may be left out, not added"
+
+
+def test_of_two_names_that_differ_in_spelling_everybody_takes_the_same_one() -> None:
+    known = ["rolldice", "roll_dice", "roll-dice", "rolldicetool"]
+    assert {spelled("RollDice", order) for order in (known, known[::-1], {*known})} == {"roll-dice"}
+    assert [spelled(name, known) for name in known] == known, "its own name is always itself"

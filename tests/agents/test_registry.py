@@ -5,6 +5,7 @@ import pytest
 from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent
+from longhouse.errors import SetupError
 from longhouse.tools import BaseTool
 from longhouse.tools.base import ToolRegistry
 
@@ -26,6 +27,15 @@ def test_a_subclass_registers_under_its_name() -> None:
     assert AgentRegistry.resolve(["SGRAgent", "Dreamer"]) == [SGRAgent, Dreamer]
     with pytest.raises(KeyError, match="Nobody"):
         AgentRegistry.resolve(["SGRAgent", "Nobody"])
+
+
+@pytest.mark.parametrize("taken", ["SGRAgent", "SGRAutoToolCallingAgent"])
+def test_a_class_of_yours_does_not_take_the_place_of_a_built_in_one(taken: str) -> None:
+    before = AgentRegistry.list_items()
+    with pytest.raises(SetupError) as refused:
+        type("Mine", (SGRAgent,), {"name": taken})
+    assert str(refused.value) == f"an agent class {taken!r} comes with Longhouse; give yours another name"
+    assert AgentRegistry.list_items() == before
 
 
 def test_old_names_are_accepted_with_a_warning() -> None:

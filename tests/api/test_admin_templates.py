@@ -75,6 +75,12 @@ async def test_tools_are_found_in_the_spellings_that_files_take(serving: Serving
         await sent(house, "POST", TEMPLATES, spelled)
         _, shown = await sent(house, "GET", CLERK)
         assert shown["tool_policy"]["allowlist"] == ["clocktool", "web_search"]
+        # Whatever spelling a tool has itself.
+        await sent(house, "POST", "/admin/tools", {**TOOL, "name": "roll_dice"})
+        named = ["RollDice", "roll-dice", "rolldice", "roll_dice", "agent.SGRAgent"]
+        assert (await sent(house, "POST", TEMPLATES, template(tool_policy={"allowlist": named})))[0] == 201
+        _, shown = await sent(house, "GET", CLERK)
+        assert shown["tool_policy"]["allowlist"] == [*4 * ["roll_dice"], "agent.sgr_agent"]
         unknown = await refused(house, template(tool_policy={"allowlist": ["PaperTool"]}), TEMPLATES)
         assert (unknown.status, unknown.param) == (400, "tool_policy.allowlist[0]")
 

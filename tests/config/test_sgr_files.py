@@ -121,6 +121,8 @@ def test_settings_reach_the_search_service_and_the_tools(tmp_path: Path) -> None
         ("a: {tools: [web_search_tool: {max_results: 0}]}", "greater than or equal to 1"),
         ("a: {tools: [clock_tool, null]}", "should be a valid string"),
         ("a: {colour: red}", "is not known"),
+        ("a: {tools: [clock_tool: {needs_approval: true}]}", "needs_approval: is no setting; describe the tool under"),
+        ("a: {tools: [clock_tool: {zone: Oslo, need_approval: true}]}", "need_approval: is no setting; "),
     ],
 )
 def test_what_is_wrong_is_still_told_where_it_stands(tmp_path: Path, agents: str, said: str) -> None:
@@ -135,6 +137,12 @@ def test_tools_may_be_set_up_beside_the_agents(tmp_path: Path) -> None:
     assert sound(found)["a"].execution_policy.max_searches == 2
     assert found.common.section("search") == {"max_results": 3, "max_searches": 2}
     assert found.tool_settings == {"": {"clocktool": {"zone": "Oslo"}}}
+
+
+def test_servers_that_were_copied_from_another_client_are_not_passed_over(tmp_path: Path) -> None:
+    agents = "agents: {a: {}}\nmcpServers: {tickets: {command: tickets}}"
+    line = "agents.yaml:2: mcpServers: belongs into a section `mcp`: put that above it"
+    assert wrong(given(tmp_path, agents=agents), tmp_path) == [line]
 
 
 def test_a_search_that_is_not_here_gives_its_key_to_nobody(tmp_path: Path) -> None:

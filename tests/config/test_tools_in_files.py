@@ -67,6 +67,8 @@ tools:
   d: {runtime_binding: {remote_endpoint: "https://d/"}, efect: read}
   e: {name: f, runtime_binding: {python_entrypoint: "x:Y"}}
   g: {runtime_binding: {python_entrypoint: 7}}
+  far.away: {needs_aproval: true}
+  h: {base_class: own.H, needs_approval: true}
 agents: {own: {tools: [a, b]}}
 """
     first, second, *others = wrong(given(tmp_path, agents=agents), tmp_path)
@@ -79,7 +81,16 @@ agents: {own: {tools: [a, b]}}
         "agents.yaml:6: tools.d.efect: is not known; did you mean effect?",
         "agents.yaml:7: tools.e.name: should be 'e' as above it, or be left out",
         "agents.yaml:8: tools.g.runtime_binding.python_entrypoint: should be a text; put it in quotes",
+        "agents.yaml:9: tools.far.away.needs_aproval: is not known; did you mean needs_approval?",
+        "agents.yaml:10: tools.h.needs_approval: is no setting; describe the tool under `tools`, with a "
+        "runtime_binding, and say it there",
     ]
+
+
+@pytest.mark.parametrize("packages", ["7", "tools", "{tools: yes}", "true"])
+def test_packages_that_are_no_list_are_told(tmp_path: Path, packages: str) -> None:
+    agents = f"tool_packages: {packages}\nagents: {{}}"
+    assert wrong(given(tmp_path, agents=agents), tmp_path) == ["agents.yaml:1: tool_packages: should be a list"]
 
 
 def test_an_agent_class_is_imported_from_an_allowed_package_and_known_by_any_spelling(
@@ -111,11 +122,26 @@ agents:
 """
     before = set(sys.modules)
     first, second, third, fourth = wrong(given(tmp_path, agents=agents), tmp_path)
-    assert first.endswith("agents.a.base_class: os.path is not in a package that tools may come from")
+    assert first.endswith(
+        "agents.a.base_class: os.path is not in a package that tools may come from; `tool_packages` lists those"
+    )
     assert second.endswith(f"agents.b.base_class: {module} has no agent class Unrelated")
     assert f"agents.c.base_class: {module}.sub cannot be imported: ModuleNotFoundError" in third
     assert fourth.endswith("; did you mean ToolCallingAgent?")
     assert set(sys.modules) - before == {module}
+
+
+def test_a_class_with_the_name_of_a_built_in_one_is_told_and_takes_no_place(tmp_path: Path, module: str) -> None:
+    (tmp_path / f"{module}.py").write_text(MODULE.replace("PatientAgent", "SGRAgent"))
+    agents = (
+        f"tool_packages: [{module}]\nagents: {{a: {{base_class: '{module}:SGRAgent'}}, b: {{base_class: SGRAgent}}}}"
+    )
+    [line] = wrong(given(tmp_path, agents=agents), tmp_path)
+    assert line == (
+        f"agents.yaml:2: agents.a.base_class: {module} cannot be imported: "
+        "an agent class 'SGRAgent' comes with Longhouse; give yours another name"
+    )
+    assert AgentRegistry.resolve(["SGRAgent"])[0].__module__ == "longhouse.agents.strategies.structured"
 
 
 def test_a_module_beside_the_files_must_not_have_the_name_of_an_installed_one(tmp_path: Path) -> None:
@@ -134,10 +160,15 @@ def test_a_class_of_an_allowed_package_is_named_in_the_way_of_other_files_too(tm
 tool_packages: [{module}]
 tools:
   dice: {{base_class: {module}.RollDice, sides: 6}}
+  read_file_tool: {{base_class: {module}.ReadFileTool, root: docs}}
 agents:
-  player: {{tools: [dice, final_answer]}}
+  player: {{tools: [dice, read_file_tool, final_answer]}}
+  rememberer: {{tools: [readfiletool]}}
 """
     found = given(tmp_path, agents=agents)
-    assert sound(found)["player"].tool_policy.allowlist == ("rolldice", "finalanswertool")
+    assert sound(found)["player"].tool_policy.allowlist == ("rolldice", "read_file_tool", "finalanswertool")
+    assert sound(found)["rememberer"].tool_policy.allowlist == ("readfiletool",), "the one that comes with the program"
+    own = found.tools["read_file_tool"].runtime_binding
+    assert own.python_entrypoint == f"{module}:ReadFileTool", "under the name of its entry"
     assert found.tools["rolldice"].runtime_binding.python_entrypoint == f"{module}:RollDice"
-    assert found.tool_settings[""] == {"rolldice": {"sides": 6}}
+    assert found.tool_settings[""] == {"rolldice": {"sides": 6}, "read_file_tool": {"root": "docs"}}

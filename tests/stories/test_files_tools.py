@@ -42,6 +42,11 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+async def refund(amount: int) -> str:
+    """Pay back."""
+    return f"paid back {amount}"
+
+
 @tool
 async def Count(word: str) -> str:
     """Count letters."""
@@ -157,6 +162,8 @@ async def test_what_is_wrong_with_tools_and_their_classes_is_told_at_once_and_no
     more = f"""  forecast: {{runtime_binding: {{remote_endpoint: "https://weather.example/", api_key_ref: unset}}}}
   weak: {{runtime_binding: {{python_entrypoint: "{module}:pay"}}, effect: read}}
   gone: {{runtime_binding: {{python_entrypoint: "{module}:Gone"}}}}
+  misspelled: {{runtime_binding: {{python_entrypoint: "{module}:count"}}}}
+  undecorated: {{runtime_binding: {{python_entrypoint: "{module}:refund"}}}}
   shell: {{runtime_binding: {{python_entrypoint: "os:system"}}}}
   clocktool: {{runtime_binding: {{python_entrypoint: "{module}:pay"}}}}
   far.away: {{needs_approval: true}}
@@ -172,8 +179,12 @@ async def test_what_is_wrong_with_tools_and_their_classes_is_told_at_once_and_no
         "LONGHOUSE_SECRET_UNSET",
         "tools.weak.effect: the class says once, and a descriptor cannot make that read; leave effect out",
         f"tools.gone.runtime_binding.python_entrypoint: {module} has no tool class Gone",
-        "tools.shell.runtime_binding.python_entrypoint: os is not in a package that tools may come from",
-        "tools.clocktool.name: a tool of this name comes with the program, and cannot be published by others",
+        f"tools.misspelled.runtime_binding.python_entrypoint: {module} has no tool class count; did you mean Count?",
+        f"tools.undecorated.runtime_binding.python_entrypoint: refund of {module} is a function and no tool yet; "
+        "put @tool of longhouse above it",
+        "tools.shell.runtime_binding.python_entrypoint: os is not in a package that tools may come from; "
+        "`tool_packages` lists those",
+        "tools.clocktool.name: a tool of this name comes with the program; give yours another name",
         "tools.far.away: no MCP server of this name is configured: its tools are <server>.<tool>",
         "tools.meta.runtime_binding.remote_endpoint: 169.254.169.254 is a link-local or metadata address, which "
         "nothing here may reach",

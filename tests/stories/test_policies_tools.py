@@ -266,7 +266,8 @@ async def test_a_tool_is_described_to_the_model_as_its_descriptor_says(serving: 
         ({"runtime_binding": RuntimeBinding(python_entrypoint=entrypoint_of(SlowTool)), "timeout": 0.05},
          "Error: it did not answer within 0.05 seconds"),
         ({"runtime_binding": RuntimeBinding(python_entrypoint="nowhere.at:All")},
-         "Error: it cannot be used: nowhere.at is not in a package that tools may come from"),
+         "Error: it cannot be used: nowhere.at is not in a package that tools may come from; "
+         "`tool_packages` lists those"),
     ],
 )  # fmt: skip
 async def test_a_tool_runs_as_its_descriptor_says(serving: Serving, changed: dict[str, Any], result: str) -> None:

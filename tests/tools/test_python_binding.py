@@ -166,7 +166,7 @@ def test_a_class_that_a_catalog_of_before_names_is_found_where_it_is_now(entrypo
     assert found.__module__ == MOVED[module]
 
 
-@pytest.mark.parametrize("name", ["function", "number", "Path", "BaseTool", "Missing"])
+@pytest.mark.parametrize("name", ["number", "Path", "BaseTool", "Missing"])
 def test_what_is_no_tool_class_is_told(package: Package, name: str) -> None:
     module = package(TOOL)
     with pytest.raises(EntrypointError, match=f"has no tool class {name}"):

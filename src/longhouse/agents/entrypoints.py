@@ -3,8 +3,10 @@
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from longhouse.errors import LonghouseError
@@ -28,7 +30,7 @@ def check(entrypoint: str, packages: Iterable[str]) -> str | None:
         return "an entrypoint looks like package.module:ClassName, in plain public names"
     allowed = (package for package in map(str.strip, packages) if package)
     if not any(f"{found['module']}.".startswith(f"{package}.") for package in allowed):
-        return f"{found['module']} is not in a package that tools may come from"
+        return f"{found['module']} is not in a package that tools may come from; `tool_packages` lists those"
     return None
 
 
@@ -44,6 +46,11 @@ def spelled(given: str, packages: Sequence[str]) -> str | None:
     return entrypoint if module and check(entrypoint, packages) is None else None
 
 
+def class_name(entrypoint: str) -> str:
+    """The name of its class; empty for what is no entrypoint."""
+    return entrypoint.partition(":")[2]
+
+
 def imported(entrypoint: str) -> Any:
     """What the entrypoint names; imports its module if needed. None if the module has no such name."""
     module, _, name = entrypoint.partition(":")
@@ -53,14 +60,22 @@ def imported(entrypoint: str) -> Any:
         raise
     except BaseException as error:
         # Any exception of foreign code during import, even SystemExit, ends only this call.
-        raise EntrypointError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+        says = str(error) if isinstance(error, LonghouseError) else f"{type(error).__name__}: {error}"
+        raise EntrypointError(f"{module} cannot be imported: {says}") from error
 
 
 @contextmanager
-def imported_anew(packages: Iterable[str]) -> Iterator[None]:
-    """Has these packages imported again in the block; if it raises, those that were imported before stay."""
-    tops = {package.strip().partition(".")[0] for package in packages} - {"longhouse"}
-    former = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in tops}
+def imported_anew(packages: Iterable[str], files: Collection[Path] = ()) -> Iterator[None]:
+    """Has these packages, and modules of these files, imported again in the block; if it raises, those that were
+    imported before stay."""
+    tops = {package.strip().partition(".")[0] for package in packages}
+
+    def is_meant(name: str, module: Any) -> bool:
+        top = name.partition(".")[0]
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        return top not in ("longhouse", "__main__") and (top in tops or (bool(file) and Path(str(file)) in files))
+
+    former = {name: one for name, one in sys.modules.items() if is_meant(name, one)}
     for name in former:
         del sys.modules[name]
     importlib.invalidate_caches()

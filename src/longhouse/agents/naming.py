@@ -41,21 +41,23 @@ def key(name: str) -> str:
 
 def spelled(given: str, known: Iterable[str]) -> str | None:
     """The known name that is meant, in whichever spelling: WebSearchTool, web_search_tool, web-search, websearch."""
-    names = list(known)
+    # Sorted: of two names that differ in spelling alone, every process takes the same one.
+    names = sorted(known)
     if given in names:
         return given
-    plain, plainly = _letters(given), {_letters(name): name for name in reversed(names)}
-    return plainly.get(plain) or plainly.get(f"{plain}tool")
+    by_letters = {letters(name): name for name in reversed(names)}
+    return next((by_letters[meant] for meant in meanings(given) if meant in by_letters), None)
 
 
-def _letters(name: str) -> str:
+def letters(name: str) -> str:
+    """What all spellings of a name have in common."""
     return name.replace("_", "").replace("-", "").lower()
 
 
-def spellings(name: str) -> tuple[str, str, str]:
-    """The tools that somebody may mean by WebSearchTool, web_search_tool or web_search, the likeliest first."""
-    plain = _letters(name)
-    return name, plain, f"{plain}tool"
+def meanings(given: str) -> tuple[str, str]:
+    """The letters of the names that somebody may mean by WebSearchTool, web_search_tool or web_search."""
+    plain = letters(given)
+    return plain, f"{plain}tool"
 
 
 def tool_name(given: str, known: Collection[str]) -> str:

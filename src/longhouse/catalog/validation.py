@@ -9,7 +9,7 @@ from typing import Any, Final
 from yarl import URL
 
 from longhouse.agents import entrypoints
-from longhouse.agents.naming import AGENT_PREFIX, key, name_problem, spellings, tool_name
+from longhouse.agents.naming import AGENT_PREFIX, key, meanings, name_problem, tool_name
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template, tools_named_in, with_tool_names
 from longhouse.agents.tool_descriptor import ISOLATED, REMEMBERS_READS, ToolDescriptor
@@ -108,9 +108,10 @@ class CatalogValidator:
     async def _with_tool_names(self, given: Sequence[Any]) -> list[Any]:
         """The descriptors; templates with the real names of tools that they spell in another way, as files may, too."""
         templates = [one for one in given if isinstance(one, Template)]
-        wanted = {spelled for one in templates for name in tools_named_in(one) for spelled in spellings(name)}
+        wanted = {name for one in templates for name in tools_named_in(one)}
+        meant = {meaning for name in wanted for meaning in meanings(name)}
         owners = {one.owner or NOBODY for one in templates}
-        known = {owner: await self.catalog.existing_tools(wanted, owner) for owner in owners}
+        known = {owner: await self.catalog.spelled_tools(meant, owner) for owner in owners}
         return [
             with_tool_names(one, partial(tool_name, known=known[one.owner or NOBODY]))
             if isinstance(one, Template)
@@ -189,7 +190,7 @@ class CatalogValidator:
                 problem = "{} is there already, and looks the same"
                 problems += [Problem(nth, ("name",), problem.format(other.name), True) for other in alike]
             elif same.is_by and repository.kind == "tool":
-                problem = "a tool of this name comes with the program, and cannot be published by others"
+                problem = "a tool of this name comes with the program; give yours another name"
                 problems.append(Problem(nth, ("name",), problem, True))
             owners.append(same.owner if same and one.name in kept else one.owner)
         return [*problems, *await self._of_named_tools(given, owners), *await self._of_probes(given, owners)]
@@ -295,7 +296,8 @@ def of_template(template: Template, packages: Sequence[str] = ()) -> Iterator[Fo
 def _class_problem(name: str, packages: Sequence[str]) -> str | None:
     if AgentRegistry.get(name) is not None:
         return None
-    return entrypoints.check(name, packages) if ":" in name else "there is no agent class of this name"
+    known = ", ".join(sorted({cls.name for cls in AgentRegistry.list_items()}))
+    return entrypoints.check(name, packages) if ":" in name else f"there is no agent class of this name; known: {known}"
 
 
 def _path_problem(path: str) -> str | None:

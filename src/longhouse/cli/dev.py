@@ -25,6 +25,7 @@ from longhouse.app.store import open_store
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.cli.serving import serve_house
 from longhouse.config.loader import LoadedFiles
+from longhouse.config.mistakes import FileError
 from longhouse.errors import LonghouseError
 from longhouse.journal.visible_text import readable_lines
 from longhouse.settings import Settings
@@ -36,6 +37,10 @@ LEAVE_WITHIN: Final = 60.0
 WATCHED: Final = (".py", ".yaml", ".yml")
 MOST_FILES: Final = 5_000
 NOT_OURS: Final = ("__pycache__", "node_modules", "site-packages")
+NO_FILES: Final = (
+    "there is no agents.yaml in this folder, so the agents that come with Longhouse are served; "
+    "`longhouse init NAME` makes a project"
+)
 
 Seen = Mapping[Path, tuple[int, int]]
 """File -> when it was changed, and its size."""
@@ -57,6 +62,8 @@ async def open_reloading(settings: Settings) -> AsyncIterator[App]:
         if postgres:
             settings = settings.model_copy(update={"database_url": SecretStr(postgres.dsn)})
         async with Reloader(settings).running() as reloader:
+            if not reloader.app.files.read:
+                typer.echo(NO_FILES)
             yield replace(reloader.app, asgi=reloader, postgres=postgres)
 
 
@@ -67,6 +74,8 @@ class Reloader:
         self._settings = settings
         self._house: House | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._named: set[Path] = set()
+        """Files that the files of the project have named so far, such as prompts."""
         self._before: Seen = {}
         self._seen: Seen = {}
 
@@ -76,12 +85,14 @@ class Reloader:
         return self._house.app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app.asgi(scope, receive, send)
+        assert self._house is not None
+        await self._house(scope, receive, send)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Reloader"]:
+        last = await self._look()
         self._house = await House.opened(self._settings)
-        self._before = self._seen = await self._look()
+        self._keep(last, self.app.files.read)
         try:
             async with background.running("files", self._follow, every=LOOK_EVERY):
                 yield self
@@ -89,8 +100,14 @@ class Reloader:
             await asyncio.gather(self._house.close(), *self._leaving, return_exceptions=True)
 
     async def _look(self) -> Seen:
-        named = {path for path in (self._settings.mcp_config, Path(".env"), *self.app.files.read) if path}
+        named = {path for path in (self._settings.mcp_config, Path(".env"), *self._named) if path}
         return await asyncio.to_thread(lambda: dict(seen(Path.cwd(), named)))
+
+    def _keep(self, last: Seen, read: Iterable[Path]) -> None:
+        """What the house was opened with: files as they were before, so that a save in the meantime is not missed, and
+        files that it is the first to name."""
+        self._named |= {*read}
+        self._before = {**{path: at for one in self._named for path, at in _stamp(one.absolute())}, **last}
 
     async def _follow(self) -> None:
         """One look: files that have changed, and do no more, are read."""
@@ -98,9 +115,9 @@ class Reloader:
         if self._seen == last and last != self._before:
             changed = changed_files(self._before, last)
             self._before = last
-            await self._reload(changed)
+            await self._reload(changed, last)
 
-    async def _reload(self, changed: list[str]) -> None:
+    async def _reload(self, changed: list[str], last: Seen) -> None:
         before = self._house
         assert before is not None
         if ".env" in changed:
@@ -108,15 +125,16 @@ class Reloader:
         if changed == [".env"]:
             return
         try:
-            with imported_anew(before.app.files.packages):
+            with imported_anew(before.app.files.packages, last):
                 house = await House.opened(self._settings)
         except LonghouseError as error:
             says = "; ".join(readable_lines(str(error)).splitlines()).replace(":; ", ": ")
             typer.echo(f"not reloaded, what was there goes on serving: {says}")
+            self._keep(last, error.read if isinstance(error, FileError) else ())
             return
         house.app.authenticator.stay_shut(before.app.authenticator)
         self._house = house
-        self._before = self._seen = await self._look()
+        self._keep(last, self.app.files.read)
         differences = sorted(compared(before.app.files, self.app.files))
         if code := [name for name in changed if name.endswith(".py")]:
             differences = differences or [f"the code of {', '.join(code)}"]
@@ -134,6 +152,9 @@ class House:
         self._opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._requests = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
     @property
     def app(self) -> App:
@@ -159,14 +180,24 @@ class House:
             self._opened.set_result(app)
             await self._closing.wait()
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Counts a request from its first byte: one that is not authenticated yet is in flight, too."""
+        self._requests += 1
+        self._is_idle.clear()
+        try:
+            await self.app.asgi(scope, receive, send)
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._is_idle.set()
+
     async def leave(self) -> None:
         """Begins nothing new, lets open responses end, and closes."""
         self.app.worker.leave()
-        inflight = self.app.authenticator.inflight
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_WITHIN):
-                await inflight.empty.wait()
-        inflight.end_all()
+                await self._is_idle.wait()
+        self.app.authenticator.inflight.end_all()
         await self.close()
 
     async def close(self) -> None:
@@ -188,7 +219,7 @@ def compared(before: LoadedFiles, after: LoadedFiles) -> Iterator[str]:
 
 
 def _described(files: LoadedFiles) -> dict[str, Any]:
-    agents = {f"agent {one.name}": one for one in files.templates if one.name in files.touched}
+    agents = {f"agent {one.name}": one for one in files.templates}
     return {**agents, **{f"tool {name}": one for name, one in files.tools.items()}}
 
 

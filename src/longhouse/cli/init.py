@@ -1,5 +1,6 @@
 """`longhouse init`: one folder to start from."""
 
+import shlex
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Final
@@ -37,4 +38,4 @@ def init(name: Annotated[str, typer.Argument(help="The folder to make.")]) -> No
     except OSError as error:
         raise SetupError(f"{folder} cannot be made: {error.strerror}; choose another folder.") from None
     typer.echo(f"{folder} has {', '.join(texts)}")
-    typer.echo(f"next: cd {folder} && longhouse dev")
+    typer.echo(f"next: cd {shlex.quote(str(folder))} && longhouse dev")

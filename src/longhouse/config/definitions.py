@@ -113,7 +113,7 @@ class KnownNames:
     def tool_name(self, given: Any) -> Any:
         """The name of a tool in any of its spellings (WebSearchTool, web_search_tool, web_search), or of a class."""
         if entrypoint := entrypoints.spelled(str(given), self.packages):
-            return self.entrypoints.setdefault(entrypoint, entrypoint.partition(":")[2].lower())
+            return self.entrypoints.setdefault(entrypoint, entrypoints.class_name(entrypoint).lower())
         return naming.spelled(str(given), self.tools) or given
 
     def class_name(self, given: str) -> str:

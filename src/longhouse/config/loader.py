@@ -43,6 +43,7 @@ def read_files(
     finds later.
     """
     mistakes = Mistakes()
+    mistakes.read |= {path for path in (config_file, agents_file) if path}
     config, agents = (
         YamlDocument(Path("-")) if path is None else read_document(path, mistakes)
         for path in (config_file, agents_file)
@@ -53,13 +54,12 @@ def read_files(
     assert agents is not None
     listed = [_packages_of(document, mistakes) for document in (agents, config)]
     allowed = packages or next(filter(None, listed), ())
-    settings = sgr_files.adapt((config, agents), tools, allowed)
+    settings, names = sgr_files.adapt((config, agents), tools, allowed, mistakes)
     for document, model in ((config, ConfigFile), (agents, AgentsFile)):
         for values in (document.values, *_entries(document, "agents").values()):
             definitions.drop_empty(values)
         document.check(model, mistakes)
-    read = {path for path in (config_file, agents_file) if path}
-    known = KnownNames({*tools}, allowed, read)
+    known = KnownNames({*tools, *names.values()}, allowed, mistakes.read, names)
     return LoadedFiles(config, agents, templates, known, mistakes, tool_settings=settings)
 
 
@@ -70,7 +70,8 @@ def _entries(document: YamlDocument, section: str) -> dict[str, dict[str, Any]]:
 
 def _packages_of(document: YamlDocument, mistakes: Mistakes) -> tuple[str, ...]:
     """The packages that a file names. They may lie beside it: its folder is searched, after all that is installed."""
-    packages = tuple(one for one in document.values.get("tool_packages") or () if isinstance(one, str))
+    listed = document.values.get("tool_packages")
+    packages = tuple(one for one in listed if isinstance(one, str)) if isinstance(listed, list) else ()
     folder = str(document.file.absolute().parent.resolve())
     if packages and folder not in sys.path:
         sys.path.append(folder)
@@ -127,7 +128,9 @@ class LoadedFiles:
         for name, tool in self.tools.items():
             if entrypoint := tool.runtime_binding.python_entrypoint:
                 known.entrypoints.setdefault(entrypoint, name)
-        known = replace(known, tools={*known.tools, *self._tool_definitions})
+        agent_names = {**self._built_in, **(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}
+        agent_tools = {f"{naming.AGENT_PREFIX}{name}" for name in agent_names}
+        known = replace(known, tools={*known.tools, *self._tool_definitions, *agent_tools})
         self._known = known
         self._defaults = definitions.template_fields(self.common, {}, known, mistakes)
         self.secrets = self._common_secret()

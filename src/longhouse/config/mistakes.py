@@ -1,5 +1,6 @@
 """Collects the mistakes in configuration files, so that all of them are reported at once."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,20 @@ class FilePlace:
         return f"{self.file}:{self.line}: {path_text(self.path)}".removesuffix(": ")
 
 
+class FileError(SetupError):
+    """There are mistakes in the files; `read` are those that were read, and those that they name."""
+
+    def __init__(self, message: str, read: Collection[Path]) -> None:
+        super().__init__(message)
+        self.read = read
+
+
 class Mistakes(dict[FilePlace, str]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[Path] = set()
+        """The files that were read, and those that they name."""
+
     def add(self, place: FilePlace, what: str) -> None:
         """Keeps the first mistake of each place: later ones follow from it, or come from agents that inherit it."""
         self.setdefault(place, what)
@@ -43,7 +57,7 @@ class Mistakes(dict[FilePlace, str]):
         ordered = sorted(self, key=lambda place: (str(place.file), place.line, f"{place}\uffff"))
         lines = [f"{place}: {self[place]}" for place in ordered]
         many = "is one mistake" if len(lines) == 1 else f"are {len(lines)} mistakes"
-        raise SetupError("\n".join([f"there {many} in the files:", *lines]))
+        raise FileError("\n".join([f"there {many} in the files:", *lines]), self.read)
 
 
 @cache

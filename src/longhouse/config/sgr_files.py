@@ -15,7 +15,7 @@ from longhouse.agents import entrypoints
 from longhouse.agents.naming import tool_name
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.config.mistakes import FilePlace
+from longhouse.config.mistakes import FilePlace, Mistakes
 from longhouse.config.models import ConfigFile
 from longhouse.config.yaml_document import YamlDocument
 from longhouse.validation_messages import Where
@@ -54,6 +54,8 @@ LEFT_OUT: Final = ("langfuse", "skills")
 """Sections of an agent that nothing here reads."""
 FOR_TOOLS: Final[tuple[str, ...]] = ("working_directory",)
 """Fields of an agent that its tools read: they go where all such fields are, to `execution`."""
+NEVER_SETTINGS: Final = ("effect", "needs_approval", "runtime_binding", "security_policy")
+"""Fields of descriptors: as a setting of a tool each of them would do nothing, and somebody would rely on it."""
 
 _SECTIONS: Final = ("tools", *(one.name for one in fields(ConfigFile)))
 _OF_DESCRIPTORS: Final = frozenset(one.name for one in fields(ToolDescriptor))
@@ -62,10 +64,12 @@ ToolSettings = dict[str, dict[str, dict[str, Any]]]
 """Agent -> tool -> the settings that it is called with."""
 
 
-def adapt(documents: Sequence[YamlDocument], tools: Collection[str], packages: Sequence[str] = ()) -> ToolSettings:
-    """Translates the documents in place, and returns the settings of tools; later documents win. The first document
-    is the one that says what all agents share."""
-    adapter = _Adapter(tools, packages)
+def adapt(
+    documents: Sequence[YamlDocument], tools: Collection[str], packages: Sequence[str], mistakes: Mistakes
+) -> tuple[ToolSettings, dict[str, str]]:
+    """Translates the documents in place. Returns the settings of tools, and entrypoints with the names of their tools,
+    where those are not the names of the classes. Later documents win; the first one says what all agents share."""
+    adapter = _Adapter(tools, packages, mistakes)
     for document in documents:
         adapter.leave_out(document)
         adapter.adapt_tools(document, documents[0].values)
@@ -74,7 +78,7 @@ def adapt(documents: Sequence[YamlDocument], tools: Collection[str], packages: S
         for name, agent in agents.items() if isinstance(agents, dict) else ():
             if isinstance(agent, dict):
                 adapter.adapt_agent(document, name, agent)
-    return adapter.settings
+    return adapter.settings, adapter.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +95,20 @@ class _Place:
 
 
 class _Adapter:
-    def __init__(self, tools: Collection[str], packages: Sequence[str]) -> None:
-        self._known, self._packages = tools, packages
+    def __init__(self, tools: Collection[str], packages: Sequence[str], mistakes: Mistakes) -> None:
+        self._known, self._packages, self._mistakes = tools, packages, mistakes
         self._named: dict[str, str | None] = {}
         """Names in the sections `tools` -> the tools that they stand for; None: a tool that is not here."""
         self.settings: ToolSettings = {}
+        self.names: dict[str, str] = {}
 
     def leave_out(self, document: YamlDocument) -> None:
         """Sections of other products are no mistake, unless they look like a slip."""
         for name in [name for name in document.values if name not in _SECTIONS]:
-            if not difflib.get_close_matches(name, _SECTIONS, n=1, cutoff=SLIP):
+            if name == "mcpServers":  # as in the files of other MCP clients
+                self._mistakes.add(document.place((name,)), "belongs into a section `mcp`: put that above it")
+                del document.values[name]
+            elif not difflib.get_close_matches(name, _SECTIONS, n=1, cutoff=SLIP):
                 _warn("unknown_section", "A section of another product is not read.", document.place((name,)))
                 del document.values[name]
 
@@ -110,7 +118,7 @@ class _Adapter:
             return
         left = {}
         for name, entry in section.items():
-            if isinstance(entry, dict | None) and _is_of_sgr(entry or {}):
+            if isinstance(entry, dict | None) and self._is_of_sgr(name, entry or {}):
                 self._define(_Place(document, (), ("tools", name)), shared, EVERYBODY, name, dict(entry or {}))
             else:
                 left[name] = entry
@@ -154,16 +162,30 @@ class _Adapter:
         if base is not None or name not in self._named:
             tool = self._tool(name, base if isinstance(base, str) else None)
             if tool is None:
-                _warn("tool_class_missing", f"The class of {name} is not here: agents work without it.", place.file)
+                message = f"The class of {name} is not here: agents work without it; tool_packages lists packages."
+                _warn("tool_class_missing", message, place.file)
+            elif entrypoints.class_name(tool).lower() in self._known:
+                self.names[tool] = name  # the name of the class is that of a tool of ours
             if agent == EVERYBODY:
                 self._named[name] = tool
         else:
             tool = self._named[name]
+        for field in entry:
+            # Not a slip of `effect`: short words are alike too easily.
+            if field in NEVER_SETTINGS or _is_slip(field, NEVER_SETTINGS[1:]):
+                what = "is no setting; describe the tool under `tools`, with a runtime_binding, and say it there"
+                self._mistakes.add(place.document.place((*place.path, field)), what)
         if tool in SEARCH_TOOLS:
             entry = _search_settings(place, above, entry)
         if tool is not None and entry:
             self.settings.setdefault(agent, {}).setdefault(tool, {}).update(entry)
         return tool
+
+    def _is_of_sgr(self, name: str, entry: dict[str, Any]) -> bool:
+        """Whether a tool is described as SGR-Agent Core does it: by its class and its settings."""
+        if "base_class" in entry or _OF_DESCRIPTORS & entry.keys():
+            return "base_class" in entry
+        return tool_name(name, self._known) in self._known or not any(_is_slip(one, _OF_DESCRIPTORS) for one in entry)
 
     def _tool(self, name: str, base: str | None) -> str | None:
         if base is not None:
@@ -176,11 +198,6 @@ class _Adapter:
         found = tool_name(name, {*self._known, *SAME_TOOLS})
         found = SAME_TOOLS.get(found, found)
         return found if base is None or found in self._known else None
-
-
-def _is_of_sgr(entry: dict[str, Any]) -> bool:
-    """Whether a tool is described as SGR-Agent Core does it: by its class and its settings."""
-    return "base_class" in entry or not _OF_DESCRIPTORS & entry.keys()
 
 
 def _strategy(given: str, place: FilePlace) -> str:
@@ -225,6 +242,10 @@ def _move(place: _Place, name: str, value: Any, above: dict[str, Any], to: tuple
 def _last(path: str) -> str:
     """The class that a path names."""
     return path.replace(":", ".").rpartition(".")[2]
+
+
+def _is_slip(name: str, known: Collection[str]) -> bool:
+    return bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))
 
 
 def _warn(key: str, message: str, place: FilePlace) -> None:

@@ -11,6 +11,7 @@ from longhouse.agents.registry import Registry
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool, wire_names
+from longhouse.errors import SetupError
 from longhouse.journal.events import Sampling
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step
@@ -23,6 +24,11 @@ class AgentRegistry(Registry[type["BaseAgent"]]):
         "SGRAutoToolCallingAgent": "SGRToolCallingAgent",
         "SGRSOToolCallingAgent": "SGRAgent",
     }
+
+    @classmethod
+    def is_ours(cls, name: str) -> bool:
+        """Whether the name is that of a class that comes with Longhouse, or was."""
+        return name in cls._old_names or _is_ours(cls._items.get(name))
 
     @classmethod
     def load(cls, name: str, packages: Sequence[str]) -> type["BaseAgent"] | None:
@@ -51,6 +57,8 @@ class BaseAgent:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.name = cls.__dict__.get("name") or cls.__name__
+        if AgentRegistry.is_ours(cls.name) and not _is_ours(cls):
+            raise SetupError(f"an agent class {cls.name!r} comes with Longhouse; give yours another name")
         AgentRegistry.register(cls, name=cls.name)
 
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
@@ -104,6 +112,10 @@ class BaseAgent:
         )
         back = {wire: name for name, wire in names.items()}
         return Request(body, names=back, text_is=text_is, phase=phase, offered=tuple(offered), only=force)
+
+
+def _is_ours(cls: type[BaseAgent] | None) -> bool:
+    return cls is not None and f"{cls.__module__}.".startswith("longhouse.")
 
 
 def _tool_choice(template: Template, tools: Sequence[Tool], force: str | None) -> str | dict[str, Any]:

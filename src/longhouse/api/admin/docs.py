@@ -183,7 +183,7 @@ def named(
 
 def publishing(kind: str) -> dict[str, Any]:
     """The documentation of a route that publishes."""
-    taken = "name: a tool of this name comes with the program, and cannot be published by others."
+    taken = "name: a tool of this name comes with the program; give yours another name."
     wrong = "timeout: Input should be greater than 0."
     responses = {
         201: wire.answer("A new version.", placed(kind)),

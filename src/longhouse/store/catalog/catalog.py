@@ -37,6 +37,12 @@ THERE: Final = """
     SELECT name FROM catalog_names WHERE kind = 'tool' AND name = ANY(:names) AND (owner IS NULL OR owner = :owner)
 """
 
+# The letters are those of `naming.letters`.
+SPELLED: Final = """
+    SELECT name FROM catalog_names
+    WHERE kind = 'tool' AND translate(lower(name), '_-', '') = ANY(:letters) AND (owner IS NULL OR owner = :owner)
+"""
+
 USE: Final = """
     INSERT INTO tool_uses AS t (owner, tool, minute, used) VALUES (:owner, :tool, date_trunc('minute', now()), 1)
     ON CONFLICT (owner, tool, minute) DO UPDATE SET used = t.used + 1 WHERE t.used < :per_minute
@@ -129,6 +135,11 @@ class Catalog:
     async def existing_tools(self, names: Collection[str], owner: str) -> set[str]:
         """The tools among these that this owner may see, active or not."""
         return {row["name"] for row in await self.db.rows(THERE, names=[*names], owner=owner)} if names else set()
+
+    async def spelled_tools(self, letters: Collection[str], owner: str) -> set[str]:
+        """The tools that this owner may see whose names have these letters, in whichever spelling; active or not."""
+        rows = await self.db.rows(SPELLED, letters=[*letters], owner=owner) if letters else []
+        return {row["name"] for row in rows}
 
     async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
         """Counts one use of a tool with a rate limit; False when the limit of this minute is reached."""

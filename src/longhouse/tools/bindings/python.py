@@ -1,5 +1,6 @@
 """Binding of Python entrypoints, `package.module:ClassName` in installed packages, imported at first use."""
 
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import Final, TypeGuard
@@ -14,6 +15,7 @@ from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.base import Binding, Work, class_binding
+from longhouse.validation_messages import did_you_mean
 
 log = structlog.get_logger()
 
@@ -47,9 +49,12 @@ def load(entrypoint: str, allowed_packages: Sequence[str]) -> type[BaseTool]:
         raise EntrypointError(problem)
     module, name = _place(entrypoint)
     found = entrypoints.imported(f"{module}:{name}")
-    if not _is_tool(found):
-        raise EntrypointError(f"{module} has no tool class {name}")
-    return found
+    if _is_tool(found):
+        return found
+    if inspect.isroutine(found):
+        raise EntrypointError(f"{name} of {module} is a function and no tool yet; put @tool of longhouse above it")
+    near = did_you_mean(name, [one for one, value in vars(sys.modules[module]).items() if _is_tool(value)])
+    raise EntrypointError(f"{module} has no tool class {name}{near}")
 
 
 def known(entrypoint: str) -> type[BaseTool] | None:
