@@ -145,10 +145,10 @@ def build(
         "operations": Operations(db, counts, toolbox, is_mirrored=is_mirrored),
         "eraser": Eraser(inbox),
         "retain_days": RetainDays(retain_days),
-        "replays": StepReplays(model_for, offering),
     }
     remembering = _memory_parts(inbox, catalog, memory, model_for)
-    app.state = State({**parts, **remembering, "authenticator": authenticator})
+    replays = StepReplays(remembering["sessions"], toolbox, model_for, offering)
+    app.state = State({**parts, **remembering, "replays": replays, "authenticator": authenticator})
     routers = (
         openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
         *SESSION_ROUTERS,

@@ -135,9 +135,8 @@ async def _sources(db: Database, what: Sequence[str], template: str, *, last: in
         return [Source(row.id, row.agent) for row in rows]
     sources: list[Source] = []
     for one in what:
-        path = Path(one)
-        if path.is_file():
-            sources += _in_capsule(path, template)
+        if in_file := _in_capsule(Path(one), template):
+            sources += in_file
             continue
         if one.endswith(".capsule"):
             raise SetupError(f"there is no file {one}.")
@@ -151,7 +150,10 @@ async def _sources(db: Database, what: Sequence[str], template: str, *, last: in
 
 
 def _in_capsule(path: Path, template: str) -> list[Source]:
-    """The sessions of the template in a capsule; without one, the session that it was made of."""
+    """The sessions of the template in a capsule; without a template, the session that it was made of. None where there
+    is no such file."""
+    if not path.is_file():
+        return []
     manifest = format.verify(path)
     with format.reading(path) as capsule:
         content = importing.content_of(capsule)

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
-import msgspec
 from msgspec.structs import replace
 
 from longhouse import clock

@@ -16,7 +16,7 @@ from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.json_route import of_app, refuses, strict_router
 from longhouse.api.sessions.replay import Asked, asked_at, composed, offered_then, request_at
-from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
+from longhouse.api.sessions.routes import SESSION_PATH, Sessions
 from longhouse.errors import CallerError, ProviderError, SetupError
 from longhouse.journal import events
 from longhouse.journal.comparing import CallChange, MadeCall, call_changes, text_changes
@@ -104,14 +104,6 @@ class ReplayedStep(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class StepReplays:
-    """What the route works with."""
-
-    model_for: ModelFor | None = None
-    offering: Offering | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Question:
     """What is to be asked, and whom."""
 
@@ -121,6 +113,107 @@ class _Question:
     """The template whose endpoint is asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepReplays:
+    """What the route works with."""
+
+    sessions: Sessions
+    toolbox: Toolbox
+    model_for: ModelFor | None = None
+    offering: Offering | None = None
+
+    async def question(self, row: SessionRow, then: Asked, asked: ReplayRequest, caller: Caller) -> _Question:
+        capsule = await capsules.capsule_of(self.sessions.db, row.id)
+        if asked.template_version is not None:
+            template = endpoint = await self._version(row, asked.template_version)
+            tools = await self._offered(then, template)
+            request, _ = await composed(self.sessions.memory, then, template, tools)
+        else:
+            found = await request_at(self.sessions, self.toolbox.resolve, row.agent, then)
+            known = await self._template_then(row, then, capsule)
+            if found is None or known is None:
+                name = f"{row.agent}@{then.turn.version}"
+                message = f"This step cannot be replayed: {name} is not known here any more."
+                raise CallerError(message, status=409, code="template_not_found")
+            request, template = found, known
+            # A template from elsewhere says nothing of where our requests and our keys go.
+            endpoint = replace(template, llm_policy=LLMPolicy(model=template.llm_policy.model)) if capsule else template
+        if asked.model is not None:
+            endpoint = await self._with_model(endpoint, then, asked.model, caller)
+            request = replace(request, body=structs.replace(request.body, model=asked.model))
+        return _Question(template, request, endpoint)
+
+    async def _template_then(self, row: SessionRow, then: Asked, capsule: str | None) -> Template | None:
+        version = then.turn.version
+        if not capsule:
+            return await self.sessions.catalog.templates.find(row.agent, version)
+        described = await capsules.descriptor(self.sessions.db, capsule, "template", row.agent, version)
+        return self.sessions.catalog.templates.decoded(described, version) if described else None
+
+    async def _version(self, row: SessionRow, version: int) -> Template:
+        """A version of the session's template, active or not, that its owner may see."""
+        templates = self.sessions.catalog.templates
+        template = await templates.find(row.agent, version)
+        is_seen = template is not None and (
+            template.owner in (None, row.owner) or await templates.active(row.agent, owner=row.owner) is not None
+        )
+        if template is None or not is_seen or AgentRegistry.get(template.base_agent_class) is None:
+            raise CallerError(f"There is no version {version} of the agent {row.agent!r}.", param="template_version")
+        return template
+
+    async def _offered(self, then: Asked, template: Template) -> Sequence[Tool]:
+        """The tools that this version would be offered in the step."""
+        session = as_of_then(then.session)
+        if self.offering is None or session.turn is None:
+            return await offered_then(self.toolbox.resolve, then)
+        chosen = await self.offering.choose(session, session.turn, template)
+        return in_order(session, chosen.tools)
+
+    async def _with_model(self, template: Template, then: Asked, model: str, caller: Caller) -> Template:
+        """The template whose endpoint has this model: one that uses it, or else that of the step.
+
+        An admin may ask any model. Others ask those of the agents that they may use: what they cost was decided there.
+        """
+        active = await self.sessions.catalog.templates.active_ones(owner=caller.owner)
+        usable = {one.llm_policy.model: one for one in reversed(active) if caller.may_use(one.name)}
+        if model in (template.llm_policy.model, then.replied.model):
+            return template
+        if model in usable:
+            return usable[model]
+        if caller.role != "admin":
+            known = ", ".join(sorted(name for name in usable if name)) or "none"
+            raise CallerError(
+                f"This key may ask the models of the agents that it may use: {known}.",
+                status=403,
+                code="model_not_allowed",
+                param="model",
+            )
+        return template
+
+    async def heard(self, question: _Question, then: Asked, caller: Caller) -> Reply:
+        """The model's reply. What it used counts for the key, also where it failed."""
+        if self.model_for is None:
+            raise CallerError("This process asks no models.", status=503, kind="server_error", code="unavailable")
+        charge = partial(usage.charge, self.sessions.db, key=caller.key, owner=caller.owner)
+        name = question.request.body.model
+        try:
+            model = await self.model_for(question.endpoint)
+            # On a bus of its own: nobody who follows the session sees this reply.
+            reply = await listen(self.sessions.db, Bus(), model, question.request, session=then.session, fence=0)
+        except SetupError as error:
+            message = f"The model of {question.endpoint.ref} cannot be asked by this process."
+            raise CallerError(message, status=503, kind="server_error", code="provider_error") from error
+        except ProviderError as error:
+            if error.usage:
+                await charge(model=name, usage=error.usage)
+            raise CallerError(
+                f"The model did not answer: {error.public_message}.", status=503, kind="server_error",
+                code="provider_error", retry_after=round(error.retry_after) if error.retry_after else None,
+            ) from error  # fmt: skip
+        await charge(model=reply.model or name, usage=reply.usage or Usage())
+        return reply
+
+
 @router.post(
     f"{SESSION_PATH}/steps/{{step}}/replay",
     openapi_extra=wire.example(template_version=3),
@@ -128,8 +221,6 @@ class _Question:
 )
 async def replay_step(
     caller: auth.User,
-    sessions: Held,
-    toolbox: Annotated[Toolbox, of_app("toolbox")],
     replays: Annotated[StepReplays, of_app("replays")],
     session_id: str,
     step: int,
@@ -142,14 +233,14 @@ async def replay_step(
     """
     if not asked.dry:
         raise CallerError(NOT_DRY, param="dry")
-    row = await sessions.find(caller, session_id)
+    row = await replays.sessions.find(caller, session_id)
     caller.uses(row.agent)
     caller.spends()
-    then = await asked_at(sessions.db, row.id, step)
-    question = await _question(sessions, toolbox, replays, row, then, asked, caller)
+    then = await asked_at(replays.sessions.db, row.id, step)
+    question = await replays.question(row, then, asked, caller)
     strategy = strategy_of(question.template.base_agent_class)
-    reply = await _heard(sessions, replays, question, then, caller)
-    recorded = await _recorded(sessions, row.id, then)
+    reply = await replays.heard(question, then, caller)
+    recorded = await _recorded(replays.sessions, row.id, then)
     replayed = _replayed(strategy, question.request, reply)
     return wire.Json(
         {
@@ -167,111 +258,6 @@ async def replay_step(
             "changes": _changes(recorded, replayed),
         }
     )
-
-
-async def _question(
-    sessions: Sessions,
-    toolbox: Toolbox,
-    replays: StepReplays,
-    row: SessionRow,
-    then: Asked,
-    asked: ReplayRequest,
-    caller: Caller,
-) -> _Question:
-    capsule = await capsules.capsule_of(sessions.db, row.id)
-    if asked.template_version is not None:
-        template = endpoint = await _version(sessions, row, asked.template_version)
-        tools = await _offered(replays, toolbox, then, template)
-        request, _ = await composed(sessions.memory, then, template, tools)
-    else:
-        found = await request_at(sessions, toolbox.resolve, row.agent, then)
-        known = await _template_then(sessions, row, then, capsule)
-        if found is None or known is None:
-            name = f"{row.agent}@{then.turn.version}"
-            message = f"This step cannot be replayed: {name} is not known here any more."
-            raise CallerError(message, status=409, code="template_not_found")
-        request, template = found, known
-        # A template from elsewhere says nothing of where our requests and our keys go.
-        endpoint = replace(template, llm_policy=LLMPolicy(model=template.llm_policy.model)) if capsule else template
-    if asked.model is not None:
-        endpoint = await _with_model(sessions, endpoint, then, asked.model, caller)
-        request = replace(request, body=structs.replace(request.body, model=asked.model))
-    return _Question(template, request, endpoint)
-
-
-async def _template_then(sessions: Sessions, row: SessionRow, then: Asked, capsule: str | None) -> Template | None:
-    version = then.turn.version
-    if not capsule:
-        return await sessions.catalog.templates.find(row.agent, version)
-    described = await capsules.descriptor(sessions.db, capsule, "template", row.agent, version)
-    return sessions.catalog.templates.decoded(described, version) if described else None
-
-
-async def _version(sessions: Sessions, row: SessionRow, version: int) -> Template:
-    """A version of the session's template, active or not, that its owner may see."""
-    templates = sessions.catalog.templates
-    template = await templates.find(row.agent, version)
-    is_seen = template is not None and (
-        template.owner in (None, row.owner) or await templates.active(row.agent, owner=row.owner) is not None
-    )
-    if template is None or not is_seen or AgentRegistry.get(template.base_agent_class) is None:
-        raise CallerError(f"There is no version {version} of the agent {row.agent!r}.", param="template_version")
-    return template
-
-
-async def _offered(replays: StepReplays, toolbox: Toolbox, then: Asked, template: Template) -> Sequence[Tool]:
-    """The tools that this version would be offered in the step."""
-    session = as_of_then(then.session)
-    if replays.offering is None or session.turn is None:
-        return await offered_then(toolbox.resolve, then)
-    chosen = await replays.offering.choose(session, session.turn, template)
-    return in_order(session, chosen.tools)
-
-
-async def _with_model(sessions: Sessions, template: Template, then: Asked, model: str, caller: Caller) -> Template:
-    """The template whose endpoint has this model: one that uses it, or else that of the step.
-
-    An admin may ask any model. Others ask those of the agents that they may use: what they cost was decided there.
-    """
-    active = await sessions.catalog.templates.active_ones(owner=caller.owner)
-    usable = {one.llm_policy.model: one for one in reversed(active) if caller.may_use(one.name)}
-    if model == template.llm_policy.model or model == then.replied.model:
-        return template
-    if model in usable:
-        return usable[model]
-    if caller.role != "admin":
-        known = ", ".join(sorted(name for name in usable if name)) or "none"
-        raise CallerError(
-            f"This key may ask the models of the agents that it may use: {known}.",
-            status=403,
-            code="model_not_allowed",
-            param="model",
-        )
-    return template
-
-
-async def _heard(sessions: Sessions, replays: StepReplays, question: _Question, then: Asked, caller: Caller) -> Reply:
-    """The model's reply. What it used counts for the key, also where it failed."""
-    if replays.model_for is None:
-        raise CallerError("This process asks no models.", status=503, kind="server_error", code="unavailable")
-    charge = partial(usage.charge, sessions.db, key=caller.key, owner=caller.owner)
-    name = question.request.body.model
-    try:
-        model = await replays.model_for(question.endpoint)
-        # On a bus of its own: nobody who follows the session sees this reply.
-        reply = await listen(sessions.db, Bus(), model, question.request, session=then.session, fence=0)
-    except SetupError as error:
-        message = f"The model of {question.endpoint.ref} cannot be asked by this process."
-        raise CallerError(message, status=503, kind="server_error", code="provider_error") from error
-    except ProviderError as error:
-        if error.usage:
-            await charge(model=name, usage=error.usage)
-        raise CallerError(
-            f"The model did not answer: {error.public_message}.", status=503, kind="server_error",
-            code="provider_error", retry_after=round(error.retry_after) if error.retry_after else None,
-        ) from error  # fmt: skip
-    await charge(model=reply.model or name, usage=reply.usage or Usage())
-    return reply
 
 
 async def _recorded(sessions: Sessions, session_id: str, then: Asked) -> Said:
