@@ -457,6 +457,77 @@ async def test_nothing_of_a_fork_is_counted_twice(serving: Serving) -> None:
         assert await used() == before
 
 
+class GateTool(BaseTool):
+    """Wait at a gate."""
+
+    tool_name: ClassVar[str] = "gate"
+    gate: ClassVar[asyncio.Event]
+    there: ClassVar[list[str]] = []
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        self.there.append(context.session_id)
+        await self.gate.wait()
+        return "passed"
+
+
+async def test_a_running_turn_is_forked_and_what_becomes_of_one_branch_is_nothing_to_the_other(
+    serving: Serving,
+) -> None:
+    GateTool.gate, GateTool.there[:] = asyncio.Event(), []
+    ann = agent("ann", calls=[], tools=["gate", "finalanswertool"])
+    master = agent("master", calls=["ann"], tools=["finalanswertool"])
+    roles = {"master": in_steps(ask("ann", "go"), answer("Done.")), "ann": in_steps(call("gate"), answer("There."))}
+    async with serving(cast(**roles), templates=[master, ann], tools=[GateTool]) as house, asyncio.timeout(20):
+        saying = asyncio.create_task(house.say("Go", model="master"))
+        origin = str(await appears(house.db, "SELECT id FROM sessions WHERE side = 'root'"))
+        while len(GateTool.there) < 1:
+            await asyncio.sleep(0.01)
+        branch = await forked(house, origin, await head_of(house, origin))
+        [below] = branch["agents"]
+        assert (branch["state"], below["state"]) == ("WAITING_FOR_AGENT", "RESEARCHING")
+        # The agent at the gate can be forked by itself, too: it goes on, and reports to nobody.
+        alone = await forked(house, GateTool.there[0], await head_of(house, GateTool.there[0]))
+        while len(GateTool.there) < 3:
+            await asyncio.sleep(0.01)
+        assert set(GateTool.there[1:]) == {below["session_id"], alone["session_id"]}
+        await post(house, f"/v1/sessions/{origin}/cancel")
+        assert (await house.until(origin, *ENDED))["state"] == "CANCELLED"
+        await saying
+        GateTool.gate.set()
+        assert (await house.until(branch["session_id"], *ENDED))["result"] == "Done."
+        assert (await house.until(alone["session_id"], *ENDED))["result"] == "There."
+        assert (await house.session(origin))["state"] == "CANCELLED"
+        assert await house.db.value("SELECT count(*) FROM delegations") == 2
+
+
+async def test_what_others_had_asked_of_an_agent_is_not_done_again(serving: Serving) -> None:
+    GateTool.gate, GateTool.there[:] = asyncio.Event(), []
+    ann = agent("ann", calls=[], tools=["gate", "finalanswertool"])
+    others = [agent(name, calls=["ann"], tools=["finalanswertool"]) for name in ("master", "ben")]
+
+    def worker(body: Body) -> Say:
+        return call("gate") if task_of(body) == "wait" and not results(body) else answer(f"did {task_of(body)}")
+
+    roles = {
+        "master": in_steps(ask("ann", "quick"), answer("Done.")),
+        "ben": in_steps(ask("ann", "wait"), answer("Waited.")),
+        "ann": worker,
+    }
+    async with serving(cast(**roles), templates=[*others, ann], tools=[GateTool]) as house, asyncio.timeout(20):
+        conversation = {"metadata": {"conversation_id": "c1"}}
+        origin = (await house.say("Go", model="master", **conversation))["model"]
+        saying = asyncio.create_task(house.say("Go", model="ben", **conversation))
+        while not GateTool.there:
+            await asyncio.sleep(0.01)
+        branch = await forked(house, origin, await head_of(house, origin))
+        [below] = branch["agents"]
+        assert below["state"] == "CANCELLED"
+        assert (await house.say("Again", model=branch["session_id"]))["choices"][0]["message"]["content"] == "Done."
+        assert len(GateTool.there) == 1
+        GateTool.gate.set()
+        assert (await saying)["choices"][0]["message"]["content"] == "Waited."
+
+
 # A fork that comes to nothing leaves nothing.
 
 SLOWLY = """

@@ -64,6 +64,7 @@ def origins_of(session: Session, after: int) -> tuple[Origin, ...]:
 class AgentCalls:
     """The calls of agents in the first events of a session, by the handle of the task that they wait for."""
 
+    made: Collection[str]
     returned: Collection[str]
     """Tasks whose outcome the session knows."""
     open: Mapping[str, str]
@@ -82,7 +83,7 @@ def agent_calls(records: Sequence[Recorded]) -> AgentCalls:
             open_calls.pop(event.call, None)
             if event.by == "agent":
                 returned.add(awaited[event.call])
-    return AgentCalls(returned, open_calls)
+    return AgentCalls(awaited.keys(), returned, open_calls)
 
 
 def postponed(session: Session, records: Sequence[Recorded], by: timedelta) -> dict[int, events.Called]:

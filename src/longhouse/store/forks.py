@@ -38,16 +38,13 @@ ROWS: Final = """
     SELECT id, "user", side, agent, label, parent, head, key_id, COALESCE(family, conversation_id) AS family
     FROM sessions WHERE owner = :owner AND conversation_id = :conversation ORDER BY id FOR SHARE
 """
-# The tasks of a conversation, each with the event of its call, and the event by which the turn of its prompt ended.
+# The tasks of a conversation, each with the event by which the turn of its prompt ended.
 TASKS: Final = """
-    SELECT d.parent, d.call, d.child, d.prompt, d.trace, d.outcome, d.at, c.seq AS called, COALESCE(b.ended, (
+    SELECT d.parent, d.call, d.child, d.prompt, d.trace, d.outcome, d.at, COALESCE(b.ended, (
         SELECT min(k.seq) FROM journal k
         WHERE k.session_id = d.child AND k.seq > d.prompt AND k.kind = 'Cancelled' AND k.trace_id = d.trace
     )) AS ended
     FROM sessions s JOIN delegations d ON d.parent = s.id
-    CROSS JOIN LATERAL (
-        SELECT seq FROM journal WHERE session_id = d.parent AND kind = 'Called' AND call_id = d.call LIMIT 1
-    ) c
     LEFT JOIN LATERAL (
         SELECT (
             SELECT min(e.seq) FROM journal e WHERE e.session_id = d.child AND e.seq > j.seq AND e.trace_id = d.trace
@@ -56,7 +53,7 @@ TASKS: Final = """
         FROM journal j WHERE j.session_id = d.child AND j.seq > d.prompt AND j.kind = 'Started'
           AND j.trace_id = d.trace AND (j.body ->> 'prompt')::bigint = d.prompt LIMIT 1
     ) b ON true
-    WHERE s.owner = :owner AND s.conversation_id = :conversation ORDER BY d.parent, c.seq, d.call
+    WHERE s.owner = :owner AND s.conversation_id = :conversation ORDER BY d.parent, d.at, d.call
 """
 HEADS_AT: Final = """
     SELECT s.id, last.seq FROM unnest(:ids::text[]) AS s (id) CROSS JOIN LATERAL (
@@ -256,7 +253,7 @@ class _Source:
             child, parent = task["child"], task["parent"]
             if parent not in self.cuts or child == self.top or child not in self.rows:
                 continue
-            if task["called"] > self.cuts[parent]:
+            if task["call"] not in calls.made:
                 most[child] = min(most.get(child, FOR_EVER), await self._before(child, task["prompt"]))
                 continue
             calls = await self.calls(parent)
@@ -414,7 +411,10 @@ class _Writing:
         self, task: asyncpg.Record, names: Names, branches: Mapping[str, Branch], cancelled: set[str]
     ) -> None:
         source, parent, child = self.source, task["parent"], task["child"]
-        if parent not in branches or child not in branches or task["called"] > source.cuts[parent]:
+        if parent not in branches or child not in branches:
+            return
+        calls = await source.calls(parent)
+        if task["call"] not in calls.made:
             return
         trace = names.traces.get(task["trace"], task["trace"])
         outcome = task["outcome"] if self._is_over(task) else None
@@ -426,7 +426,7 @@ class _Writing:
         if outcome is not None:
             return
         still_open = branches[parent].session.open
-        for call, handle in (await source.calls(parent)).open.items():
+        for call, handle in calls.open.items():
             if handle == task["call"] and call in still_open:
                 await source.tx.run(ADD_AWAIT, parent=ids["parent"], call=call, awaited=handle)
 
