@@ -253,10 +253,10 @@ class _Source:
             child, parent = task["child"], task["parent"]
             if parent not in self.cuts or child == self.top or child not in self.rows:
                 continue
+            calls = await self.calls(parent)
             if task["call"] not in calls.made:
                 most[child] = min(most.get(child, FOR_EVER), await self._before(child, task["prompt"]))
                 continue
-            calls = await self.calls(parent)
             is_known = task["call"] in calls.returned and task["ended"]
             least[child] = max(least.get(child, 0), task["prompt"], task["ended"] if is_known else 0)
             if task["ended"] and task["call"] in calls.open.values():
