@@ -104,10 +104,6 @@ async def test_the_model_is_asked_again_what_it_was_asked_then(serving: Serving)
             ("removed", "lines"),
             ("same", "clocktool"),
             ("added", "lines"),
-        ] or [(one["change"], one["tool"]) for one in other["changes"]["calls"]] == [
-            ("added", "clocktool"),
-            ("changed", "lines"),
-            ("removed", "clocktool"),
         ]
         assert other["changes"]["same"] is False
         assert other["changes"]["text"] == []
@@ -170,7 +166,6 @@ async def test_keys_fork_and_replay_what_is_theirs(serving: Serving) -> None:
         for path, body in ((fork, {"after": 3}), (replay, {})):
             status, error = await post(eve, path, body)
             assert (status, error["code"]) == (404, "session_not_found")
-            assert await reader.refused("POST", path, body) == (403, (await reader.refused("POST", path, body))[1])
             assert (await post(reader, path, body))[1]["code"] == "read_only_key"
             assert (await post(narrow, path, body))[1]["code"] == "template_not_allowed"
             assert (await post(Client(house), path, body))[0] == 401

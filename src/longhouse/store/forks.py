@@ -126,10 +126,10 @@ ADD_CUTS: Final = """
     ) h
     WHERE c.owner = :owner AND c.conversation_id = :conversation AND h.heads IS NOT NULL
 """
-# A file of the conversation that a call of the branch wrote last; or, where another wrote it, that is old enough.
+# A file of the conversation that a finished call of the branch wrote last; or, where another wrote it, an old enough one.
 _THERE: Final = """
     CASE WHEN w.id IS NULL THEN m.updated_at <= :at ELSE EXISTS (
-        SELECT FROM journal j WHERE j.session_id = w.id AND j.kind = 'Called' AND j.seq <= w.head
+        SELECT FROM journal j WHERE j.session_id = w.id AND j.kind = 'Returned' AND j.seq <= w.head
           AND j.call_id = split_part(m.written_by, ':', 2)
     ) END
 """
