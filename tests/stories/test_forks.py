@@ -346,7 +346,7 @@ async def test_a_branch_is_found_by_its_name_and_by_no_history(serving: Serving)
 
 
 async def test_erasing_one_branch_leaves_the_other(serving: Serving) -> None:
-    long = "A long word. " * 8_000
+    long = "A long word. " * 6_000
     roles = {
         "master": teller,
         "ann": helper,

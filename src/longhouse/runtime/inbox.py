@@ -99,6 +99,8 @@ class Inbox:
         for branch in forked.branches if forked else ():
             tell = self.bus.appended if branch.due else self.bus.noted
             tell(branch.session.id, branch.session.head)
+        if forked and forked.outside:
+            self.bus.noted(*forked.outside)
         return forked
 
     async def condense(self, session: Session, summary: Condensed) -> bool:

@@ -27,6 +27,7 @@ from longhouse.store.delegation import results
 from longhouse.store.delegation.cancel import CANCELLED
 from longhouse.store.delegation.delegations import LOCK
 from longhouse.store.delegation.results import DelegationResult
+from longhouse.store.interactions import ALL
 
 ROUNDS: Final = 100
 """Agents may call each other: what one of them has of the fork changes what another has, a few times at most."""
@@ -88,6 +89,12 @@ COPY_OUTSIDE: Final = """
     WHERE e.session_id = :old AND e.kind = 'Noted' AND (e.at <= :at OR e.body #>> '{interaction,id}' = ANY(:ids))
     RETURNING seq
 """
+# Requests show what was told from outside as the ledger has it: it does not wait for a projection.
+TELL_OUTSIDE: Final = f"""
+    INSERT INTO ledger ({ALL})
+    SELECT {ALL.replace("conversation_id", ":conversation").replace("session_id", ":new")} FROM ledger
+    WHERE session_id = :old AND seq = ANY(:seqs)
+"""
 ADD_EVENTS: Final = """
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, body_digest, at,
                          append_id, nth)
@@ -126,7 +133,7 @@ ADD_CUTS: Final = """
     ) h
     WHERE c.owner = :owner AND c.conversation_id = :conversation AND h.heads IS NOT NULL
 """
-# A file of the conversation that a finished call of the branch wrote last; or, where another wrote it, an old enough one.
+# A file of the conversation that a finished call of the branch wrote last; or, where another wrote it, an old one.
 _THERE: Final = """
     CASE WHEN w.id IS NULL THEN m.updated_at <= :at ELSE EXISTS (
         SELECT FROM journal j WHERE j.session_id = w.id AND j.kind = 'Returned' AND j.seq <= w.head
@@ -171,6 +178,8 @@ class Fork:
     """The agents that it had called."""
     left_out: Sequence[str]
     """Memory files of the conversation that were changed since, and whose former text is not kept."""
+    outside: tuple[str, int] | None = None
+    """The session that holds what was added from outside, and its head."""
 
     @property
     def branches(self) -> list[Branch]:
@@ -317,7 +326,7 @@ class _Writing:
             branches[one] = await self._session(one, records, names, cancelled)
         for task in source.tasks:
             await self._task(task, names, branches, cancelled)
-        await self._outside(branches)
+        outside = await self._outside(branches)
         ids, new_ids = list(names.sessions), list(names.sessions.values())
         heads = [source.cuts[one] for one in ids]
         mapped = {"ids": ids, "new_ids": new_ids, "heads": heads}
@@ -331,7 +340,7 @@ class _Writing:
         )
         left_out = await self._memories(branches, mapped)
         top = branches.pop(source.top)
-        return Fork(top, list(branches.values()), left_out)
+        return Fork(top, list(branches.values()), left_out, outside)
 
     async def _session(self, old: str, records: Sequence[Recorded], names: Names, cancelled: set[str]) -> Branch:
         source, tx, new = self.source, self.source.tx, names.sessions[old]
@@ -454,29 +463,33 @@ class _Writing:
                 **columns,
             )
 
-    async def _outside(self, branches: Mapping[str, Branch]) -> None:
-        """Copies what was added to the conversation from outside by then, and what the sessions know of it."""
+    async def _outside(self, branches: Mapping[str, Branch]) -> tuple[str, int] | None:
+        """Copies what was added to the conversation from outside by then, and what the sessions know of it; the session
+        that holds it, and its head."""
         source = self.source
         outside = next((one for one, row in source.rows.items() if row["side"] == "external"), None)
         if outside is None:
-            return
+            return None
         ids = sorted({one for branch in branches.values() for one in branch.session.memory.interactions})
         new = self.new_ids.setdefault(outside, f"external_{uuid.uuid4()}")
         at = source.at or self.now
         where = {"new": new, "conversation": self.conversation}
         copied = await source.tx.rows(COPY_OUTSIDE, **where, old=outside, at=at, ids=ids)
         if not copied:
-            return
+            return None
+        seqs = [one["seq"] for one in copied]
+        await source.tx.run(TELL_OUTSIDE, **where, old=outside, seqs=seqs)
         [first] = await journals.read(source.tx, outside, 0, 1)
         assert isinstance(first.event, events.Opened)
         opened = replace(first.event, conversation=self.conversation)
         await self._add(blank(new), first.seq - 1, [opened], None)
-        head, row = max(one["seq"] for one in copied), source.rows[outside]
+        head, row = max(seqs), source.rows[outside]
         await source.tx.run(
             ADD_SESSION, id=new, owner=source.owner, user=row["user"], conversation=self.conversation, side="external",
             agent="", label="", parent=None, head=head, due=False, state=State.INITED, version=0, trace=None, task=None,
             at=self.now, key=None, family=row["family"], inherited=head,
         )  # fmt: skip
+        return new, head
 
     async def _memories(self, branches: Mapping[str, Branch], mapped: Mapping[str, Any]) -> list[str]:
         """Copies the memory files of the conversation; returns those that were changed since."""

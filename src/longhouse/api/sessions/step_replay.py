@@ -283,7 +283,7 @@ async def _recorded(sessions: Sessions, session_id: str, then: Asked) -> Said:
 
 def _replayed(strategy: BaseAgent, request: Request, reply: Reply) -> Said:
     verdict = strategy.interpret(request, reply)
-    finishing = {tool.name for tool in request.offered if tool.finishes}
+    finishing = {tool.name for tool in request.offered if tool.finishes or tool.role == "finishes"}
     answers = (_answer_in(one.arguments) for one in verdict.intents if one.tool in finishing)
     return {
         "text": reply.text,
