@@ -1,62 +1,21 @@
 """A draft of a template meets what was recorded, before it is activated: no tool runs, and what changed is told."""
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import typer
 
 from conftest import TEMPLATE, database
-from delegating_server import agent, answer, ask, in_steps, name_of, question, results, task_of
-from longhouse.agents.strategies.protocol import Body
-from longhouse.agents.template import PromptPack, Template
+from delegating_server import answer, in_steps
 from longhouse.cli import replays
 from longhouse.errors import SetupError
-from longhouse.journal.messages import System
-from longhouse.models.scripted import Say, call, calls
 from longhouse.settings import Settings
-from longhouse.tools import BaseTool, ToolContext
+from longhouse.store.capsules import format as capsules
+from longhouse.store.capsules import importing
 from server_helpers import NO_FILES, House, Serving, process
-
-
-class WeighTool(BaseTool):
-    """Weigh something."""
-
-    tool_name: ClassVar[str] = "weigh"
-    what: str
-    weighed: ClassVar[list[str]] = []
-
-    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
-        self.weighed.append(self.what)
-        return f"{self.what} weighs {len(self.weighed)} kg"
-
-
-TOOLS = ("weigh", "clocktool", "clarificationtool", "finalanswertool")
-SHOP = (agent("shop", calls=["ann"], tools=TOOLS), agent("ann", calls=[], tools=TOOLS))
-
-
-def drafted(words: str) -> Template:
-    """Another version of the shop, with these words in its prompt."""
-    return replace(SHOP[0], prompt_pack=PromptPack(system_prompt=f"I am shop.\n{words}"))
-
-
-def play(body: Body) -> Say:
-    if name_of(body) == "ann":
-        return answer("from ann")
-    system, told = body.messages[0], results(body)
-    assert isinstance(system, System)
-    words = str(system.content)
-    if "How many?" not in str(body.messages):
-        return question("How many?")
-    if not told:
-        return calls(call("weigh", what="pears" if "pears" in words else "apples"), ask("ann", "price"))
-    if "longer" in words and len(told) == 2:
-        return call("weigh", what="apples")
-    known = "the same" if "longer" in words else " ".join(told)
-    return answer(f"{'Dear customer: ' if 'polite' in words else ''}{task_of(body)[-3:]} {known}")
+from shop import SHOP, WeighTool, drafted, play
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +29,6 @@ async def recorded(house: House) -> str:
     await house.say("two", model=session_id)
     assert (await house.session(session_id))["state"] == "COMPLETED"
     return session_id
-
-
-Told = Callable[[], str]
 
 
 async def replayed(house: House, capsys: pytest.CaptureFixture[str], *what: str, **options: Any) -> tuple[int, Any]:
@@ -192,6 +148,30 @@ async def test_a_capsule_is_replayed_in_a_house_that_never_had_the_session(
         file.write_bytes(file.read_bytes()[:-20])
         with pytest.raises(SetupError):
             await replayed(there, capsys, str(file))
+
+
+OLD = Path(__file__).parents[1] / "golden" / "shop.capsule"
+"""What a release wrote that knew no branches."""
+
+
+async def test_a_capsule_of_an_earlier_release_is_replayed_too(
+    serving: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(play, templates=SHOP, tools=[WeighTool]) as house:
+        status, told = await replayed(house, capsys, str(OLD))
+        assert (status, told["turns"]["same"]) == (0, 1), told
+        with capsules.reading(OLD) as capsule:
+            [*ids] = await importing.bring(house.db, capsule)
+            top = capsule.manifest.session
+        status, told = await replayed(house, capsys, top)
+        assert (status, told["turns"]["same"]) == (0, 1), told
+        for step in range(1, 4):
+            async with house.http.post(f"/admin/sessions/{top}/steps/{step}/replay", json={}) as response:
+                shown = await response.json()
+            assert (response.status, shown["request"]["matches"]) == (200, True), shown
+        async with house.http.post(f"/admin/sessions/{top}/fork", json={"after": 3}) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (409, "session_read_only")
+        assert await house.db.value("SELECT count(*) FROM sessions") == len(ids) == 2
 
 
 async def test_the_command_line_forks_and_replays(serving: Serving) -> None:
