@@ -44,10 +44,11 @@ from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
-from longhouse.api.sessions import artifacts, capsules, effects, replay, sse, timeline
+from longhouse.api.sessions import artifacts, capsules, effects, forks, replay, sse, step_replay, timeline
 from longhouse.api.sessions import memory as session_memory
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
+from longhouse.api.sessions.step_replay import StepReplays
 from longhouse.api.sgr import routes as sgr_routes
 from longhouse.api.statistics import Statistics
 from longhouse.api.usage import Prices
@@ -67,6 +68,7 @@ from longhouse.search.router import Router
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
 from longhouse.store.memory_files import Memories
+from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -76,9 +78,11 @@ SESSION_ROUTERS: Final = (
     sse.router,
     artifacts.router,
     replay.router,
+    step_replay.router,
     timeline.router,
     effects.router,
     capsules.router,
+    forks.router,
     session_memory.router,
     sgr_routes.log_router,
     questions.router,
@@ -133,6 +137,7 @@ class Parts:
     prior: PriorOf | None = None
     memory: MemoryParts | None = None
     model_for: ModelFor | None = None
+    offering: Offering | None = None
     model: ConfiguredModel = field(default_factory=ConfiguredModel)
     is_mirrored: bool = False
     retain_days: int | None = None
@@ -186,7 +191,8 @@ def _memory_state(parts: Parts, inbox: Inbox) -> dict[str, Any]:
     """What the routes of sessions, documents, memory files and the ledger look up."""
     memory = parts.memory
     sessions = Sessions(inbox, parts.catalog, memory.sessions if memory else SessionMemory())
-    state: dict[str, Any] = {"sessions": sessions, "memories": Memories(parts.db)}
+    replays = StepReplays(sessions, parts.toolbox, parts.model_for, parts.offering)
+    state: dict[str, Any] = {"sessions": sessions, "replays": replays, "memories": Memories(parts.db)}
     if memory:
         state["documents"] = memory.documents
     if memory and parts.model_for:

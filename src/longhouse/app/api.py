@@ -59,6 +59,7 @@ async def open_api(
                 prior=prior,
                 memory=memory,
                 model_for=model_for,
+                offering=tools.offering,
                 model=configured_model(setup),
                 is_mirrored=settings.redis_url is not None,
                 retain_days=settings.retain_days,

@@ -147,10 +147,11 @@ WITH valid AS (
       -- What was added from outside leaves its journal when it is cut, and may be older than a cut.
       AND (l.agent <> '' OR EXISTS (SELECT FROM journal j WHERE j.session_id = l.session_id AND j.seq = l.seq))
 ), written AS (
-    INSERT INTO ledger ({ALL})
+    -- What a fork has copied is there already; it is returned, so that it is found.
+    INSERT INTO ledger AS told ({ALL})
     SELECT {COLUMNS}, owner, "user", session_id, seq, agent, depth, shown AND NOT is_hidden, detail
     FROM new WHERE NOT is_gone
-    ON CONFLICT (session_id, id) DO NOTHING RETURNING session_id, id, shown
+    ON CONFLICT (session_id, id) DO UPDATE SET shown = told.shown RETURNING told.session_id, told.id, told.shown
 )
 SELECT session_id, id FROM written WHERE shown
 """
