@@ -221,6 +221,7 @@ async def open_app(
                 prior=prior,
                 memory=memory,
                 model_for=model_for,
+                offering=offering,
                 model=configured_model(setup),
                 is_mirrored=settings.redis_url is not None,
                 retain_days=settings.retain_days,

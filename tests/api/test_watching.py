@@ -47,6 +47,8 @@ BELOW_SESSIONS = {
     "/clarification": {"post"},
     "/memory": {"get"},
     "/steps/{step}/request": {"get"},
+    "/steps/{step}/replay": {"post"},
+    "/fork": {"post"},
     "/log": {"get"},
     "/artifacts": {"get"},
     "/artifacts/{artifact_id}": {"get"},

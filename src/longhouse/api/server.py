@@ -47,10 +47,11 @@ from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
-from longhouse.api.sessions import artifacts, capsules, effects, replay, sse, timeline
+from longhouse.api.sessions import artifacts, capsules, effects, forks, replay, sse, step_replay, timeline
 from longhouse.api.sessions import memory as session_memory
 from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
+from longhouse.api.sessions.step_replay import StepReplays
 from longhouse.api.sgr import routes as sgr_routes
 from longhouse.api.statistics import Statistics
 from longhouse.api.usage import Prices
@@ -71,6 +72,7 @@ from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database, within
 from longhouse.store.memory_files import Memories
+from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -88,9 +90,11 @@ SESSION_ROUTERS: Final = (
     sse.router,
     artifacts.router,
     replay.router,
+    step_replay.router,
     timeline.router,
     effects.router,
     capsules.router,
+    forks.router,
     session_memory.router,
     sgr_routes.log_router,
     questions.router,
@@ -113,6 +117,7 @@ def build(
     prior: PriorOf | None = None,
     memory: MemoryParts | None = None,
     model_for: ModelFor | None = None,
+    offering: Offering | None = None,
     model: ConfiguredModel | None = None,
     is_mirrored: bool = False,
     retain_days: int | None = None,
@@ -142,7 +147,8 @@ def build(
         "retain_days": RetainDays(retain_days),
     }
     remembering = _memory_parts(inbox, catalog, memory, model_for)
-    app.state = State({**parts, **remembering, "authenticator": authenticator})
+    replays = StepReplays(remembering["sessions"], toolbox, model_for, offering)
+    app.state = State({**parts, **remembering, "replays": replays, "authenticator": authenticator})
     routers = (
         openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
         *SESSION_ROUTERS,

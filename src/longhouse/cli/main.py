@@ -54,6 +54,9 @@ COMMANDS: Final = {
     ),
     "keys": Listed("keys", "API keys: who may come in, for whom, and how much they may use.", "cli"),
     "usage": Listed("usage", "What keys have used: turns, tokens, and what that cost."),
+    "replay": Listed(
+        "replays", "Replay recorded sessions against a version of their template, before it is activated."
+    ),
     "sessions": Listed("sessions", "Sessions: which there are, what happened in one, what it waits for.", "cli"),
     "ledger": Listed("ledger", "The ledger: who said what to whom.", "cli"),
     "tools": Listed("catalog", "The tools of the catalog: publish them, compare them, roll them back.", "tools"),

@@ -1,4 +1,5 @@
-"""What a person does in a session from the command line: decide or settle a call, answer a question, cancel a turn.
+"""What a person does in a session from the command line: decide or settle a call, answer a question, cancel a turn,
+fork it.
 
 All of it is written to the database, as the API writes it; a worker goes on with the session within half a second.
 """
@@ -15,8 +16,10 @@ from longhouse.journal.events import Decision
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import journals
+from longhouse.store import journals, leases
+from longhouse.store import sessions as session_store
 from longhouse.store.database import Database
+from longhouse.store.forks import Fork, NoSuchEvent
 
 BY: Final = "cli"
 UNASKED: Final = "no call of it waits for approval (`longhouse sessions settle` is for an unknown outcome)"
@@ -59,6 +62,19 @@ async def answer(db: Database, session_id: str, name: str | None, text: str) -> 
     except (AlreadyReturned, journals.NotThere):
         raise SetupError(GONE) from None
     return one.label(session)
+
+
+async def fork(db: Database, session_id: str, after: int | None) -> Fork:
+    """Opens a branch of a session that ends with this event; None: its last one."""
+    owner = await session_store.owner_of(db, session_id)
+    head = (await leases.heads(db, [session_id])).get(session_id, (0, ""))[0]
+    try:
+        forked = await _inbox(db).fork(session_id, owner or "", head if after is None else after)
+    except NoSuchEvent as error:
+        raise SetupError(f"--after should be an event of the session: 1 to {error.head}.") from None
+    if forked is None:
+        raise SetupError(GONE)
+    return forked
 
 
 async def cancel(db: Database, session_id: str) -> str:

@@ -135,6 +135,25 @@ async def answer_question(
     typer.echo(f"{plain(name)} is answered")
 
 
+async def fork_session(
+    settings: Settings,
+    session_id: SessionId,
+    *,
+    after: Annotated[
+        int | None, typer.Option(min=1, help="The last event that the branch has of it; by default its last one.")
+    ] = None,
+) -> None:
+    """Open a branch of a session at one of its events, with the agents that it had called by then; both go on."""
+    async with open_store(settings, create=False) as (db, _):
+        forked = await acting.fork(db, await found(db, session_id), after)
+    top = forked.top
+    typer.echo(f"{plain(top.session.id)}  {top.session.state}  after {top.origin.after} of {plain(top.origin.session)}")
+    for one in forked.below:
+        typer.echo(f"  {plain(one.session.id)}  {one.session.state}  after {one.origin.after}")
+    for path in forked.left_out:
+        typer.echo(f"  without the memory file {plain(path)}: it was changed since", err=True)
+
+
 async def cancel_turn(settings: Settings, session_id: SessionId) -> None:
     """Cancel the running turn of a session, or the next one that waits."""
     async with open_store(settings, create=False) as (db, _):
@@ -169,5 +188,5 @@ async def tell_story(
 cli = typer.Typer(help="Sessions: which there are, what happened in one, what it waits for.", no_args_is_help=True)
 add_commands(cli, {"list": list_sessions, "show": show_session, "story": tell_story, "tail": tail_session})
 add_commands(cli, {"approve": approve_call, "deny": deny_call, "settle": settle_call})
-add_commands(cli, {"answer": answer_question, "cancel": cancel_turn})
+add_commands(cli, {"answer": answer_question, "cancel": cancel_turn, "fork": fork_session})
 add_commands(cli, {"export": export_session, "import": import_capsule, "replay": replay_session})

@@ -86,6 +86,13 @@ class ProviderCall(_Value, frozen=True, kw_only=True):
     arguments: str
 
 
+class Origin(_Value, frozen=True, kw_only=True):
+    """A session of which another one is a branch, and the last event that the branch has of it."""
+
+    session: str
+    after: int
+
+
 class Usage(_Value, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -161,6 +168,9 @@ class Opened(_Fact, frozen=True, kw_only=True, tag="Opened"):
     conversation: str
     side: Side = "root"
     label: str = ""
+    origins: tuple[Origin, ...] = ()
+    """Of a branch: the session that it was forked from is the last one, and where that was a branch, the ones before
+    it stand before. The events up to there are copies, under the numbers that they have there."""
 
 
 class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
@@ -458,7 +468,7 @@ MEANS_MORE: Final = 2
 """The version of a body that an older process would misunderstand, so it must not read it as version 1."""
 
 _decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
-_known: Final = (*VERSIONS.items(), (Prompted.__name__, MEANS_MORE), (Resumed.__name__, MEANS_MORE))
+_known: Final = (*VERSIONS.items(), *((kind.__name__, MEANS_MORE) for kind in (Opened, Prompted, Resumed)))
 _current: Final = {f'{{"v":{version},"kind":"{kind}"'.encode() for kind, version in _known}
 
 
@@ -469,6 +479,8 @@ def encode(event: Event) -> str:
 
 def _version_of(event: Event) -> int:
     match event:
+        case Opened(origins=origins) if origins:
+            return MEANS_MORE  # an older process would take the calls of its origin for calls of its own
         case Prompted(aside=True):
             return MEANS_MORE  # an older process would start a turn with it
         case Resumed(unbegun=unbegun) if unbegun:

@@ -278,6 +278,18 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         """The trace of the turn; empty before the first one."""
         return self.turn.trace if self.turn else ""
 
+    def maker_of(self, seq: int) -> str:
+        """The session that recorded this event first: in a branch, what came before the fork is its origin's. 0: an
+        event that is not recorded yet."""
+        for nth, origin in enumerate(self.origins):
+            if 0 < seq <= min(one.after for one in self.origins[nth:]):
+                return origin.session
+        return self.id
+
+    def is_inherited(self, call: Open) -> bool:
+        """Whether the call was made in the session of which this one is a branch: there it may have been run."""
+        return self.maker_of(call.seq) != self.id
+
     def is_own(self, turn: Turn) -> bool:
         """Whether a turn is the session's own user's: another one may write in the same conversation."""
         return self.is_own_user(turn.user)

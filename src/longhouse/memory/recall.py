@@ -23,6 +23,7 @@ from longhouse.search.passages import PassageHit, PassageIndex
 from longhouse.store import memory_files
 from longhouse.store.memory_files import Memories, Scope
 from longhouse.store.search import passages
+from longhouse.store.sessions import relatives
 
 INTERACTION: Final = "interaction"
 KINDS: Final = (INTERACTION, NOTE, KIND)
@@ -133,13 +134,14 @@ class Recall:
         await self._files.refresh(files)
         if self._fresh:
             await self._fresh()
+        others = await relatives(self._index.db, session.id, owner=session.owner, conversation=session.conversation)
         hits = await self._index.search(
             turn.task[:MAX_QUERY],
             [_scope(session), files.passages],
             kinds=KINDS,
             # More than are shown: some are left out below.
             limit=2 * policy.recall + 10,
-            not_groups=[session.id],
+            not_groups=[session.id, *others],
             facts={"source_type": [*SPOKEN, NOTE, KIND], "target_type": [*SPOKEN, NOTE, KIND]},
             within=HURRIED_WITHIN,
         )

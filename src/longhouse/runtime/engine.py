@@ -321,7 +321,7 @@ class Engine:
                 template.execution_policy.limits, await results.budget_left(self.db, run.session, prompt)
             ),
             rights=narrowed(prompt.rights, template),
-            cleaned=_cleaned(run.session, template),
+            cleaned=cleaned_parts(run.session, template),
             approve_in_chat=template.execution_policy.approve_in_chat,
             collect=self._collected(template),
             wants_title=template.title == "model" and run.session.side == "root" and run.session.title is None,
@@ -530,7 +530,7 @@ def _started(session: Session, **fields: Any) -> events.Started:
     return events.Started(trace=waiting.prompt.trace, prompt=waiting.seq, date=date, form=window.FORM, **fields)
 
 
-def _cleaned(session: Session, template: Template) -> tuple[events.Cleanable, ...]:
+def cleaned_parts(session: Session, template: Template) -> tuple[events.Cleanable, ...]:
     """What a new turn resets; parts of an empty working memory are not named: processes of earlier releases, which do
     not know them, can still read the session."""
     parts = template.reset_policy.cleaned

@@ -14,11 +14,12 @@ from longhouse.journal.events import Condensed, Decided, Event, Fault, Opened, O
 from longhouse.journal.fold import blank, extended
 from longhouse.journal.session import INTERRUPTED, MOST_LOST, Session
 from longhouse.runtime.bus.local import Bus
-from longhouse.store import erasure, journals
+from longhouse.store import erasure, forks, journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import cancel as cancels
 from longhouse.store.delegation import tree
 from longhouse.store.erasure import Forgotten
+from longhouse.store.forks import Allowed, Fork
 from longhouse.store.journals import Placed
 from longhouse.store.requests import Accepted
 
@@ -89,6 +90,16 @@ class Inbox:
                 self.bus.turn_ended(cancelled)
             session = stopped.top
         return session
+
+    async def fork(
+        self, session_id: str, owner: str, after: int, *, key: str | None = None, allowed: Allowed = lambda branch: None
+    ) -> Fork | None:
+        """Opens a branch of a session that ends with event `after`; None if there is none. See `forks.fork`."""
+        forked = await forks.fork(self.db, session_id, owner, after, key=key, allowed=allowed)
+        for branch in forked.branches if forked else ():
+            tell = self.bus.appended if branch.due else self.bus.noted
+            tell(branch.session.id, branch.session.head)
+        return forked
 
     async def condense(self, session: Session, summary: Condensed) -> bool:
         """Records a summary of a session at rest; False if it has moved on since it was folded, or is at work."""

@@ -44,7 +44,8 @@ class Prober:
         self, session: Session, turn: Turn, doubtful: Sequence[Open]
     ) -> tuple[list[Settlement], datetime | None]:
         """What probes say of the open calls that nobody knows the outcome of; and when to ask those again that found
-        nothing while the call may still be on its way."""
+        nothing while the call may still be on its way. A call that a branch has inherited may yet be run where it was
+        made: that it is not found says nothing."""
         asked = [(call, await self._probe_of(session, call)) for call in doubtful]
         answers = await asyncio.gather(*(self._ask(call, probe, session, turn) for call, probe in asked))
         found: list[Settlement] = []
@@ -53,9 +54,9 @@ class Prober:
             by = f"{events.BY_PROBE}{probe.name if probe else ''}"
             if answer and answer.happened:
                 found.append(events.Returned(call=call.call, outcome=Output(content=text_of(answer.result)), by=by))
-            elif answer and await self._is_over(session, call):
+            elif answer and not session.is_inherited(call) and await self._is_over(session, call):
                 found.append(events.Decided(call=call.call, decision="did_not_happen", by=by, comment=FOUND_NOTHING))
-            elif answer and call.deadline:
+            elif answer and call.deadline and not session.is_inherited(call):
                 again.append(call.deadline)
             elif call.probed:  # from now on a person is asked
                 found.append(events.Decided(call=call.call, decision="unknown", by=by, comment=call.doubt))

@@ -95,13 +95,13 @@ class Recorder:
         self, run: Run, before: Session, new: Sequence[Event], at: datetime
     ) -> tuple[Session, journals.Appended, list[tuple[str, int]]]:
         """The session after the append, what was appended, and other sessions that were appended to, with heads."""
-        after, settled = _settled(before, new, at)
+        after, settled = settled_with(before, new, at)
         asked = await self.able(after, run.probed) if after.uncertain else ()
         if asked:
             new = [_probed(one, before, asked) for one in new]
-            after, settled = _settled(before, new, at)
+            after, settled = settled_with(before, new, at)
         elif after.uncertain and run.template and run.template.execution_policy.unknown == "tell":
-            after, settled = _settled(before, new, at, reported_by=self.worker)
+            after, settled = settled_with(before, new, at, reported_by=self.worker)
         recording = Recording(run.lease.fence, self.worker, at, keeps=bool(asked))
         plan = await self.delegates.plan(after, run.template, settled) if run.template else None
         run.is_recording = True
@@ -113,7 +113,7 @@ class Recorder:
                 plan.tasks,
                 plan.collects,
                 faults=plan.faults,
-                settle=lambda new: _settled(before, new, at),
+                settle=lambda new: settled_with(before, new, at),
                 recording=recording,
             )
         if turn := delegations.ending_turn(before, after):
@@ -132,7 +132,7 @@ def _probed(event: Event, before: Session, asked: Sequence[str]) -> Event:
     return event
 
 
-def _settled(
+def settled_with(
     session: Session, new: Sequence[Event], at: datetime, *, reported_by: str = ""
 ) -> tuple[Session, list[Event]]:
     """Folds these events; adds the end of the turn once a finishing tool has returned and no call is open.

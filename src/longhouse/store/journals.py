@@ -214,7 +214,7 @@ SNAPSHOT: Final = """
 _session_decoder = msgspec.json.Decoder(Session)
 
 
-async def _columns(db: Executor, new: Sequence[Event]) -> dict[str, Sequence[str | None]]:
+async def columns_of(db: Executor, new: Sequence[Event]) -> dict[str, Sequence[str | None]]:
     """Events as the array parameters of a statement."""
     bodies = [events.encode(event) for event in new]
     digests: list[str | None] = [None] * len(bodies)
@@ -248,7 +248,7 @@ async def append(
     `fingerprint`, where this append ends what the client is sent: by it, a client that resends the whole conversation
     is matched with this session.
     """
-    append_id, columns, turn = append_id or uuid.uuid4(), await _columns(db, new), session.turn
+    append_id, columns, turn = append_id or uuid.uuid4(), await columns_of(db, new), session.turn
     used = usage.used_by(new, is_root=session.side == "root")
     try:
         row = await db.row(
@@ -302,7 +302,7 @@ async def add(
     `head`: the append requires this head; if the head has moved, NotThere is raised.
     """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
-    append_id, columns, at = uuid.uuid4(), await _columns(db, new), clock.now()
+    append_id, columns, at = uuid.uuid4(), await columns_of(db, new), clock.now()
     try:
         row = await accept(
             db,
@@ -340,7 +340,7 @@ async def open(
 ) -> Placed:
     """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt."""
     bare = [msgspec.structs.replace(prompted, prior=())] if prompted.prior else []
-    append_id, columns, at = uuid.uuid4(), await _columns(db, [opened, prompted, *bare]), clock.now()
+    append_id, columns, at = uuid.uuid4(), await columns_of(db, [opened, prompted, *bare]), clock.now()
     identity = {name: getattr(opened, name) for name in ("owner", "conversation", "side", "agent", "label")}
     try:
         row = await accept(
@@ -369,7 +369,7 @@ async def open(
 
 async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
     """Cancels a turn from outside and deposes the lease holder; None if the head moved since `session` was folded."""
-    append_id, columns, at = uuid.uuid4(), await _columns(db, new), clock.now()
+    append_id, columns, at = uuid.uuid4(), await columns_of(db, new), clock.now()
     row = await db.row(
         CANCEL,
         session=session.id,
@@ -402,7 +402,7 @@ async def note(
 
     `head`: the append requires this head, and that nobody holds the session; otherwise None is returned.
     """
-    columns, at, append_id = await _columns(db, new), clock.now(), append_id or uuid.uuid4()
+    columns, at, append_id = await columns_of(db, new), clock.now(), append_id or uuid.uuid4()
     row = await db.row(
         NOTE,
         session=session_id,

@@ -58,6 +58,7 @@ COLUMNS: Final = """
 SESSION: Final = f"SELECT {COLUMNS} FROM sessions WHERE id = :session AND owner = :owner AND side <> 'external'"
 
 OWNER: Final = "SELECT owner FROM sessions WHERE id = :session AND side <> 'external'"
+AGENT: Final = "SELECT agent FROM sessions WHERE id = :session AND side <> 'external'"
 BEGINNING: Final = """
     SELECT id FROM sessions
     WHERE side <> 'external' AND (starts_with(id, :start) OR starts_with(substring(id FROM '[^_]*$'), :start))
@@ -83,12 +84,13 @@ FILTERS: Final = {
 }
 
 # Starts at the fingerprint, which few rests share: a join would start at the sessions of the agent, and read them all.
+# A branch has the same fingerprints as its origin: a client that does not name its conversation never meant the branch.
 RESTED: Final = """
     SELECT r.session_id, s.conversation_id,
            r.seq = (SELECT max(seq) FROM rests WHERE session_id = r.session_id) AS is_newest
     FROM rests r CROSS JOIN LATERAL (SELECT * FROM sessions WHERE id = r.session_id LIMIT 1) s
     WHERE r.fingerprint = :fingerprint AND s.owner = :owner AND s.agent = :agent
-      AND (:conversation::text IS NULL OR s.conversation_id = :conversation)
+      AND CASE WHEN :conversation::text IS NULL THEN s.family IS NULL ELSE s.conversation_id = :conversation END
     ORDER BY is_newest DESC, s.updated_at DESC, r.seq DESC LIMIT 1
 """
 
@@ -96,10 +98,18 @@ MARK: Final = (
     "INSERT INTO rests (fingerprint, session_id, seq) VALUES (:fingerprint, :session, :seq) ON CONFLICT DO NOTHING"
 )
 
+# In the conversation that a fork has opened, the branch stands for the session without a label.
 FIND: Final = """
     SELECT id FROM sessions
-    WHERE owner = :owner AND conversation_id = :conversation AND side = :side AND agent = :agent AND label = :label
+    WHERE owner = :owner AND conversation_id = :conversation AND side = :side AND agent = :agent
+      AND (label = :label OR :label = '' AND side = 'root' AND starts_with(label, 'branch-') AND family IS NOT NULL)
+    ORDER BY label = :label DESC, created_at LIMIT 1
 """
+RELATIVES: Final = """
+    SELECT s.id FROM sessions s WHERE s.owner = :owner AND s.conversation_id <> :conversation AND s.side <> 'external'
+      AND (s.family = :family OR s.conversation_id = :family)
+"""
+FAMILY: Final = "SELECT COALESCE(family, conversation_id) FROM sessions WHERE id = :session"
 
 AGENT_OF: Final = """
     SELECT s.agent FROM sessions s
@@ -131,6 +141,12 @@ async def session(db: Database, session_id: str, owner: str) -> SessionRow | Non
 async def owner_of(db: Database, session_id: str) -> str | None:
     """The owner of a session; None if there is no such session."""
     found: str | None = await db.value(OWNER, session=session_id) if "\x00" not in session_id else None
+    return found
+
+
+async def agent(db: Database, session_id: str) -> str | None:
+    """The agent of a session; None if there is no such session."""
+    found: str | None = await db.value(AGENT, session=session_id)
     return found
 
 
@@ -173,6 +189,15 @@ async def find(
         FIND, owner=owner, conversation=conversation, side=side, agent=agent, label=label
     )
     return found
+
+
+async def relatives(db: Executor, session_id: str, *, owner: str, conversation: str) -> list[str]:
+    """The sessions of other branches of the same conversation: what they say is not remembered here."""
+    family = await db.value(FAMILY, session=session_id)
+    if family is None:
+        return []
+    rows = await db.rows(RELATIVES, owner=owner, conversation=conversation, family=family)
+    return [row["id"] for row in rows]
 
 
 async def agent_of(db: Database, owner: str, *, conversation: str | None, fingerprint: str | None) -> str | None:

@@ -40,7 +40,10 @@ _EVENTS: Final = f"""
      WHERE e.at >= :since AND e.at < :until AND e.kind IN ({{}}))
 """
 # LIMIT keeps the planner from reading all sessions, or the whole journal, for the few events of a slice.
-_SESSION: Final = "CROSS JOIN LATERAL (SELECT owner, agent FROM sessions WHERE id = e.session_id LIMIT 1) s"
+# What a branch has inherited was counted where it happened.
+_SESSION: Final = """CROSS JOIN LATERAL (
+    SELECT owner, agent FROM sessions WHERE id = e.session_id AND (inherited IS NULL OR e.seq > inherited) LIMIT 1
+) s"""
 
 # Looked for from the end of a session back: the call is a few events before its result.
 CALLS: Final = f"""

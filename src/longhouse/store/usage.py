@@ -28,6 +28,10 @@ WRITE: Final = f"""
                        :used_cached::bigint[], :used_completion::bigint[], :used_total::bigint[])
          AS used (model, turns, replies, prompt, cached, completion, total)
 """
+CHARGE: Final = f"""
+    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
+    VALUES (:key, :owner, :model, 0, :replies, :prompt, :cached, :completion, :total)
+"""
 # Two processes may do it at once: each takes rows of its own, and both lock days in the same order.
 ROLL_UP: Final = f"""
 WITH taken AS (
@@ -126,6 +130,22 @@ def _charge(used: Used, usage: Usage | None) -> None:
         used.cached_tokens += usage.cached_tokens
         used.completion_tokens += usage.completion_tokens
         used.total_tokens += usage.total_tokens
+
+
+async def charge(db: Database, *, key: str, owner: str, model: str, usage: Usage, replies: int = 1) -> None:
+    """Counts what was used outside any journal, as by a replay. Not sent twice: nobody is charged for one reply
+    twice."""
+    await db.once(
+        CHARGE,
+        key=key,
+        owner=owner,
+        model=model,
+        replies=replies,
+        prompt=usage.prompt_tokens,
+        cached=usage.cached_tokens,
+        completion=usage.completion_tokens,
+        total=usage.total_tokens,
+    )
 
 
 async def roll_up(db: Database) -> None:

@@ -72,7 +72,7 @@ class ToolContext:
     agent: str
     call: str
     key: str
-    """The idempotency key of this call: the same for all attempts."""
+    """The idempotency key of this call: the same for all attempts, and in all branches that have inherited it."""
     services: Services = field(default_factory=Services)
     session: Session | None = None
     """The session at the time of the call."""
@@ -94,6 +94,11 @@ class ToolContext:
     found_tools: list[str] = field(default_factory=list)
     """Tools that the agent found; they are offered from the next step on."""
 
+    @property
+    def own_key(self) -> str:
+        """Identifies the call in this session alone: for what each branch has of its own."""
+        return f"{self.session_id}:{self.call}"
+
 
 class ContextChanges(msgspec.Struct, frozen=True):
     """The fields that a tool may write, with types that the journal can store."""
@@ -109,8 +114,8 @@ class ContextChanges(msgspec.Struct, frozen=True):
 
 
 def key_of(session: Session, call: Open) -> str:
-    """The idempotency key of a call."""
-    return f"{session.id}:{call.call}"
+    """The idempotency key of a call; one that a branch has inherited keeps the key under which it may have been run."""
+    return f"{session.maker_of(call.seq)}:{call.call}"
 
 
 def context_of(call: Open, session: Session, turn: Turn, services: Services, memory_scope: str) -> ToolContext:

@@ -134,10 +134,11 @@ async def request_at(sessions: Sessions, resolve: Resolve, agent: str, asked: As
     template = await sessions.catalog.templates.find(agent, asked.turn.version)
     if template is None or AgentRegistry.get(template.base_agent_class) is None:
         return None
-    return (await composed(sessions.memory, asked, template, await _offered(resolve, asked)))[0]
+    return (await composed(sessions.memory, asked, template, await offered_then(resolve, asked)))[0]
 
 
-async def _offered(resolve: Resolve, asked: Asked) -> list[Tool]:
+async def offered_then(resolve: Resolve, asked: Asked) -> list[Tool]:
+    """The tools that the step was offered."""
     versions = [ref.rpartition("@") for ref in asked.offered]
     tools = [await resolve(name, int(version)) for name, _, version in versions]
     return [tool for tool in tools if tool]
@@ -157,7 +158,7 @@ async def _imported(sessions: Sessions, capsule: str, agent: str, asked: Asked) 
 
     text = await capsules.remembered(db, asked.session.id, asked.seq)
     shown = replace(asked.session, recall=text)
-    return strategy_of(template.base_agent_class).propose(shown, template, await _offered(resolve, asked))
+    return strategy_of(template.base_agent_class).propose(shown, template, await offered_then(resolve, asked))
 
 
 async def composed(

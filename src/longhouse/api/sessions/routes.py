@@ -122,6 +122,13 @@ class SessionQuestion(TypedDict):
     arguments: NotRequired[str]
 
 
+class ForkedFrom(TypedDict):
+    """The session that a branch was forked from, and the last event that both have."""
+
+    session_id: str
+    after: int
+
+
 class DescribedSession(TypedDict):
     session_id: str
     template_id: str
@@ -130,6 +137,7 @@ class DescribedSession(TypedDict):
     instance_id: str | None
     conversation_id: str
     label: str
+    forked_from: ForkedFrom | None
     trace_id: str | None
     state: State
     task: str | None
@@ -368,6 +376,7 @@ def described(session: Session, status: WaitingStatus) -> DescribedSession:
         "instance_id": turn.instance if turn else None,
         "conversation_id": session.conversation,
         "label": session.label,
+        "forked_from": forked_from(session.origins[-1]) if session.origins else None,
         "trace_id": turn.trace if turn else None,
         "state": status.state or session.state,
         "task": turn.task if turn else None,
@@ -382,6 +391,10 @@ def described(session: Session, status: WaitingStatus) -> DescribedSession:
         "created_at": session.created_at,
         "updated_at": session.updated_at,
     }
+
+
+def forked_from(origin: events.Origin) -> ForkedFrom:
+    return {"session_id": origin.session, "after": origin.after}
 
 
 def snapshot_of(session: Session, status: WaitingStatus) -> ContextSnapshot:

@@ -9,6 +9,7 @@ import msgspec
 
 from longhouse.errors import SetupError, UnknownShape
 from longhouse.journal import events
+from longhouse.journal.events import Recorded
 from longhouse.store import archive, files
 from longhouse.store.archive import Archive
 from longhouse.store.capsules.format import DelegationLine, EventLine, Manifest, SessionLine, TextLine, VersionLine
@@ -51,13 +52,7 @@ ASKS_NOBODY: Final = "DELETE FROM asking_sessions WHERE id = ANY(:ids)"
 
 async def bring(db: Database, capsule: Archive[Manifest]) -> list[str]:
     """Writes the sessions of a verified capsule into this house, all or none; returns their ids."""
-    try:
-        content = _Content.of(capsule)
-    except (msgspec.DecodeError, UnknownShape) as error:
-        raise SetupError(
-            f"{capsule.path} cannot be read by this Longhouse ({error}): use Longhouse "
-            f"{capsule.manifest.longhouse[:40]} or newer."
-        ) from error
+    content = content_of(capsule)
     ids = [session.id for session in content.sessions]
 
     async def write(tx: Transaction) -> None:
@@ -73,8 +68,19 @@ async def bring(db: Database, capsule: Archive[Manifest]) -> list[str]:
     return ids
 
 
+def content_of(capsule: Archive[Manifest]) -> "Content":
+    """The content of a verified capsule; SetupError if it cannot be read here."""
+    try:
+        return Content.of(capsule)
+    except (msgspec.DecodeError, UnknownShape) as error:
+        raise SetupError(
+            f"{capsule.path} cannot be read by this Longhouse ({error}): use Longhouse "
+            f"{capsule.manifest.longhouse[:40]} or newer."
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
-class _Content:
+class Content:
     """The parts of a capsule, decoded and checked."""
 
     sessions: Sequence[SessionLine]
@@ -85,7 +91,7 @@ class _Content:
     files: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, capsule: Archive[Manifest]) -> "_Content":
+    def of(cls, capsule: Archive[Manifest]) -> "Content":
         found, manifest = list(_lines(capsule, "sessions.jsonl", SessionLine)), capsule.manifest
         contents = {digest: capsule.read(f"files/{digest}") for digest in manifest.files}
         journals: dict[str, list[tuple[EventLine, events.Event]]] = {one.id: [] for one in found}
@@ -110,6 +116,20 @@ class _Content:
             list(_lines(capsule, "remembered.jsonl", TextLine)),
             contents,
         )
+
+    def records(self, session_id: str) -> list[Recorded]:
+        """The journal of one of its sessions."""
+        return [
+            Recorded(
+                seq=one.seq, at=one.at, event=event, trace=one.trace_id or "", worker=one.worker or "",
+                fence=one.fence or 0,
+            )
+            for one, event in self.journals[session_id]
+        ]  # fmt: skip
+
+    def text(self, session_id: str, seq: int) -> str:
+        """What the request before this reply showed from memory."""
+        return next((one.text for one in self.texts if (one.session_id, one.seq) == (session_id, seq)), "")
 
     async def write(self, tx: Transaction, manifest: Manifest) -> None:
         # An owner of its own: nobody's conversations, memory or searches ever meet what came from elsewhere.

@@ -37,7 +37,7 @@ class MemoryCall(ABC):
         try:
             if context.services.memory is None:
                 raise MemoryRefused("no memory is set up here")
-            return await self.use(context.services.memory, scope_of(context), context.key)
+            return await self.use(context.services.memory, scope_of(context), context.own_key)
         except MemoryRefused as error:
             return f"Error: {error}"
 

@@ -44,7 +44,7 @@ class CreateReportTool(BaseTool):
         listed = [every[number] for number in cited if number in every] or _all(context)
         text = _report(title, content, listed)
         # The same name for every attempt: a retry writes the same report.
-        name = f"{_slug(title)}-{hashlib.sha256(context.key.encode()).hexdigest()[:8]}.md"
+        name = f"{_slug(title)}-{hashlib.sha256(context.own_key.encode()).hexdigest()[:8]}.md"
         made = MadeFile(path=f"reports/{name}", content=text.encode(), media_type="text/markdown")
         context.made.append(made)
         if isinstance(config, ToolConfig) and config.execution.reports_dir:

@@ -21,8 +21,9 @@ const TONES = {
 
 /** `events` grows while the list is shown; `refresh` shows what came. */
 export class EventList {
-  constructor(events, { kind = "", onKind = () => {}, onOpen }) {
-    Object.assign(this, { events, kind, onKind, onOpen, shown: [], at: -1, opened: null, seen: 0, counts: new Map() });
+  constructor(events, { kind = "", onKind = () => {}, onOpen, onFork }) {
+    Object.assign(this, { events, kind, onKind, onOpen, onFork });
+    Object.assign(this, { shown: [], at: -1, opened: null, seen: 0, counts: new Map() });
     this.kinds = h("div", { class: "facet-line", role: "group", "aria-label": "Kinds of events" });
     this.list = new Windowed({
       height: ROW,
@@ -130,7 +131,10 @@ export class EventList {
     this.at = nth;
     this.opened = event === this.opened ? null : event;
     this.list.schedule();
-    this.onOpen(this.opened ? eventPanel(this.opened, { onClose: () => this.open(-1) }) : null);
+    // Events of sub-agents have no number here: their own session tells it.
+    const seq = this.opened?.data.seq;
+    const onFork = seq ? () => this.onFork(seq) : null;
+    this.onOpen(this.opened ? eventPanel(this.opened, { onClose: () => this.open(-1), onFork }) : null);
   }
 
   move(by) {

@@ -3,7 +3,7 @@
 import { h, icon, ICONS } from "../dom.js";
 import { clock, count, duration, hasNames, jsonOf, plainLine, pretty, span, visible, words } from "../format.js";
 import { markdown } from "../markdown.js";
-import { button, copy, valueTable } from "../ui.js";
+import { actButton, button, copy, valueTable } from "../ui.js";
 import { jsonFold, longCode } from "./message_view.js";
 import { takeoverWords } from "./timeline_rows.js";
 import { timesOf } from "./waterfall.js";
@@ -156,8 +156,8 @@ function takeoverDetails({ takeover, isLoss, session }) {
   ];
 }
 
-/** The panel of one event of a journal. */
-export function eventPanel(event, { onClose }) {
+/** The panel of one event of a journal; `onFork` opens a branch of the session that ends with it. */
+export function eventPanel(event, { onClose, onFork = null }) {
   const text = JSON.stringify(event.data, null, 2);
   return panel(
     words(event.event).replace(/^./, (char) => char.toUpperCase()),
@@ -166,6 +166,7 @@ export function eventPanel(event, { onClose }) {
         "p",
         { class: "row" },
         button("Copy JSON", () => copy(text), { shape: "copy" }),
+        onFork ? actButton("Fork after this event", onFork, { title: "Open a branch that goes on from here" }) : null,
       ),
       longCode(text),
     ],

@@ -179,6 +179,7 @@ class OneSession {
         stateBadge(detail.state, detail.questions),
         h("span", { class: "mono" }, `${plainLine(detail.template, 60)}${detail.version ? `@${detail.version}` : ""}`),
         this.owner ? h("span", { class: "soft" }, this.owner) : null,
+        detail.forked_from ? branchOf(detail.forked_from) : null,
         h("span", { class: "soft" }, "begun ", since(detail.created_at)),
         h("span", { class: "soft", title: dateAndTime(detail.updated_at) }, "last event ", since(detail.updated_at)),
         this.lineState,
@@ -318,6 +319,7 @@ class OneSession {
         kind: this.query.kind,
         onKind: (kind) => this.note({ kind }),
         onOpen: (panel) => this.inspect(panel),
+        onFork: (after) => this.fork(after),
       }),
     );
   }
@@ -448,6 +450,12 @@ class OneSession {
     say("It is being cancelled.");
   }
 
+  async fork(after) {
+    const branch = await post(sessionPath(this.id, "/fork"), { after });
+    say("This is the branch. It goes on from here by itself.");
+    go(`/sessions/${encodeURIComponent(branch.session_id)}`);
+  }
+
   async erase() {
     const text = "Its messages, files and memory are gone for good, with those of the sub-agents that it called.";
     if (!(await confirmed("Erase this session?", text, "Erase"))) return;
@@ -455,6 +463,12 @@ class OneSession {
     say("Erased.");
     go("/sessions");
   }
+}
+
+/** Where a branch comes from. */
+function branchOf({ session_id: id, after }) {
+  const link = h("a", { href: `/sessions/${encodeURIComponent(id)}?tab=events` }, "another session");
+  return h("span", { class: "soft" }, "branch of ", link, `, after event ${after}`);
 }
 
 function tokensOf(usage) {

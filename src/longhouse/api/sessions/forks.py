@@ -1,0 +1,81 @@
+"""Forks a session: a branch that begins with its events up to one of them, and goes on by itself."""
+
+from typing import TypedDict
+
+from pydantic import Field, StrictInt
+
+from longhouse.api import auth, wire
+from longhouse.api.json_route import refuses, strict_router
+from longhouse.api.sessions.routes import SESSION_PATH, ForkedFrom, Held, forked_from, no_such_session
+from longhouse.errors import CallerError
+from longhouse.journal.session import State
+from longhouse.store.forks import Branch, NoSuchEvent
+
+router = strict_router("Sessions", auth.user)
+
+
+class ForkRequest(wire.StrictModel):
+    after: StrictInt = Field(ge=1, description="The last event that the branch has of the session")
+
+
+class BranchedSession(TypedDict):
+    session_id: str
+    template: str
+    label: str
+    forked_from: ForkedFrom
+    state: State
+    head: int
+
+
+class ForkedSession(BranchedSession):
+    conversation_id: str
+    agents: list[BranchedSession]
+    """The agents that it had called by then."""
+    files_left_out: list[str]
+    """Memory files of the conversation that were changed since: what they said then is not kept."""
+
+
+@router.post(f"{SESSION_PATH}/fork", status_code=201, openapi_extra=wire.example(after=12), responses=refuses(409, 429))
+async def fork(caller: auth.User, sessions: Held, session_id: str, asked: ForkRequest) -> wire.Json[ForkedSession]:
+    """Opens a branch of the session in a conversation of its own: with the events up to and including `after`, and with
+    the agents that it had called by then, as they were. Both go on, and neither sees the other."""
+    row = await sessions.find(caller, session_id)
+    caller.uses(row.agent)
+    if asked.after > row.head:
+        raise _no_such_event(row.head)
+    caller.spends()
+
+    def allowed(branch: Branch) -> None:
+        if branch.due:
+            caller.uses(branch.session.agent)
+
+    await caller.opens_session()
+    try:
+        forked = await sessions.inbox.fork(row.id, caller.owner, asked.after, key=caller.key or None, allowed=allowed)
+    except NoSuchEvent as error:
+        raise _no_such_event(error.head) from None
+    if forked is None:
+        raise no_such_session()
+    shown: ForkedSession = {
+        **_branched(forked.top),
+        "conversation_id": forked.top.session.conversation,
+        "agents": [_branched(one) for one in forked.below],
+        "files_left_out": list(forked.left_out),
+    }
+    return wire.Json(shown, status_code=201)
+
+
+def _branched(branch: Branch) -> BranchedSession:
+    session = branch.session
+    return {
+        "session_id": session.id,
+        "template": session.agent,
+        "label": session.label,
+        "forked_from": forked_from(branch.origin),
+        "state": session.state,
+        "head": session.head,
+    }
+
+
+def _no_such_event(head: int) -> CallerError:
+    return CallerError(f"after should be an event of the session: 1 to {head}.", param="after")

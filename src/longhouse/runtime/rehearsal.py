@@ -1,0 +1,357 @@
+"""Plays recorded turns again with another version of their template, before it is activated.
+
+The model is asked for real. Tools are not run: a call that the record has, by name and arguments, gets the outcome that
+it had; where the record has none, the agent went another way, and nobody knows how it would have gone on. Nothing is
+written to a journal.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from longhouse import clock
+from longhouse.agents import rules, window
+from longhouse.agents.delegation import capped_by_caller, narrowed
+from longhouse.agents.strategies.base import BaseAgent
+from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.errors import ProviderError
+from longhouse.journal import events
+from longhouse.journal.comparing import CallChange, MadeCall, call_changes, text_changes
+from longhouse.journal.events import Called, Event, Recorded, Replied, Returned, Started, Usage
+from longhouse.journal.fold import blank, extended, fold
+from longhouse.journal.session import Open, Session, Turn
+from longhouse.memory.session_memory import SessionMemory
+from longhouse.models.protocol import Model
+from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.condense import condensed
+from longhouse.runtime.engine import cleaned_parts
+from longhouse.runtime.instances import ModelFor, strategy_of
+from longhouse.runtime.model_stream import listen
+from longhouse.runtime.recorder import settled_with
+from longhouse.runtime.reply_handler import ReplyHandler, in_order
+from longhouse.store.database import Database
+from longhouse.tools.bindings.base import Binding, Work, class_binding
+from longhouse.tools.offering import Offering
+from longhouse.tools.toolbox import Toolbox
+
+Outcome = events.Stored | Returned | events.Noted
+Status = Literal["same", "changed", "another_way", "failed", "skipped"]
+TRIES: Final = 3
+"""Attempts at a reply of a model that fails for a while."""
+ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
+TextAt = Callable[[int], Awaitable[str]]
+"""What a request before the reply of this seq showed from memory, where that is known apart from the session."""
+
+
+def as_of_then(session: Session, now: datetime | None = None) -> Session:
+    """A session of the past as it was then: what was left of its time is left."""
+    turn = session.turn
+    if turn is None or session.updated_at is None:
+        return session
+    since = ((now or clock.now()) - session.updated_at).total_seconds()
+    return replace(session, turn=replace(turn, waited=turn.waited + max(0.0, since)))
+
+
+class DescribedTools(Toolbox):
+    """Tools that are described and not run; only classes of this process that are pure and instant are called."""
+
+    async def _binding_of(self, descriptor: ToolDescriptor) -> Binding | None:
+        way = descriptor.runtime_binding
+        cls = self._classes.get(way.python_entrypoint or "") or self._named.get(descriptor.name)
+        if way.python_entrypoint and cls:
+            return class_binding(cls, descriptor)
+        tool = descriptor.bound_to(descriptor) if way.python_entrypoint else descriptor.tool
+        return Binding(tool, _never)
+
+
+def _never(arguments: str) -> Work:
+    async def refuse(*_: object) -> str:
+        raise AssertionError("a replay runs no tools")
+
+    return refuse
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """A turn of a journal, and the session before it."""
+
+    number: int
+    before: Session
+    records: Sequence[Recorded]
+    """From its `Started` on."""
+
+    @property
+    def started(self) -> Started:
+        first = self.records[0].event
+        assert isinstance(first, Started)
+        return first
+
+    @property
+    def end(self) -> Event | None:
+        trace = self.started.trace
+        ends = (one.event for one in self.records if isinstance(one.event, ENDS))
+        return next((one for one in ends if not isinstance(one, events.Cancelled) or one.trace == trace), None)
+
+
+def turns_of(session_id: str, records: Sequence[Recorded]) -> Iterator[RecordedTurn]:
+    """The turns of a journal, in order."""
+    starts = [nth for nth, one in enumerate(records) if isinstance(one.event, Started)]
+    session, done = blank(session_id), 0
+    for number, (start, after) in enumerate(zip(starts, [*starts[1:], len(records)], strict=True), start=1):
+        session, done = fold(records[done:start], session), start
+        yield RecordedTurn(number, session, records[start:after])
+
+
+class Went(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn went."""
+
+    steps: int
+    calls: tuple[MadeCall, ...]
+    answer: str | None
+    ended: str
+    """Empty: it did not come to its end."""
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+class TurnReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is different in a turn."""
+
+    turn: int
+    status: Status
+    reason: str = ""
+    """Why it has another way, failed, or was not replayed."""
+    step: int | None = None
+    """The step at which it went another way."""
+    recorded: Went | None = None
+    replayed: Went | None = None
+    answer: tuple[str, ...] = ()
+    """The lines of the answer that differ."""
+    calls: tuple[CallChange, ...] = ()
+    """The calls that differ."""
+
+    @property
+    def is_another_way(self) -> bool:
+        """Whether more than the words of the answer is different."""
+        then, now = self.recorded, self.replayed
+        if self.status != "changed" or then is None or now is None:
+            return self.status in ("another_way", "failed")
+        return bool(self.calls) or then.steps != now.steps or then.ended != now.ended
+
+
+def went(records: Sequence[Event], ended: str, answer: str | None) -> Went:
+    """How a turn with these events went; its final answer is no call here, and thoughts are not compared."""
+    replies = [one for one in records if isinstance(one, Replied)]
+    usages = [one.usage for one in replies if one.usage]
+    return Went(
+        steps=len(replies),
+        calls=tuple(
+            MadeCall(one.tool, one.arguments)
+            for one in records
+            if isinstance(one, Called) and one.role not in ("finishes", "reasons")
+        ),
+        answer=answer,
+        ended=ended,
+        prompt_tokens=sum(one.prompt_tokens for one in usages),
+        completion_tokens=sum(one.completion_tokens for one in usages),
+    )
+
+
+class _Record:
+    """The outcomes of recorded calls, by tool and arguments."""
+
+    def __init__(self, records: Sequence[Recorded]) -> None:
+        keys = {one.event.call: MadeCall(one.event.tool, one.event.arguments).key for one in records
+                if isinstance(one.event, Called)}  # fmt: skip
+        self._outcomes: dict[object, list[list[Outcome]]] = {}
+        found: dict[str, list[Outcome]] = {call: [] for call in keys}
+        for event in (one.event for one in records):
+            if isinstance(event, events.Stored | Returned) or (isinstance(event, events.Noted) and event.call):
+                found.get(event.call, []).append(event)
+        for call, key in keys.items():
+            if any(isinstance(event, Returned) for event in found[call]):
+                self._outcomes.setdefault(key, []).append(found[call])
+
+    def outcome(self, call: Open) -> Sequence[Event] | None:
+        """What the same call came to, under the id of this one; of several, the next, and the last again and again."""
+        known = self._outcomes.get(MadeCall(call.tool, call.arguments).key)
+        if not known:
+            return None
+        found = known.pop(0) if len(known) > 1 else known[0]
+        return [replace(one, call=call.call) for one in found]
+
+
+@dataclass
+class Rehearsal:
+    """Plays turns with one version of a template."""
+
+    db: Database
+    template: Template
+    model_for: ModelFor
+    toolbox: Toolbox
+    offering: Offering
+    memory: SessionMemory
+    packages: Sequence[str] = ()
+    used: dict[str, tuple[int, Usage]] = field(default_factory=dict)
+    """Model -> its replies, and what was used of it."""
+
+    async def play(self, turn: RecordedTurn, remembered: TextAt | None = None) -> TurnReport:
+        """`remembered`: tells what requests showed from memory, where that memory is elsewhere."""
+        end = turn.end
+        if end is None or isinstance(end, events.Cancelled):
+            why = "it has not ended" if end is None else "it was cancelled"
+            return TurnReport(turn=turn.number, status="skipped", reason=why)
+        after = fold(turn.records, turn.before).turn
+        recorded = went(
+            [one.event for one in turn.records], after.ended if after else "", after.answer if after else None
+        )
+        playing = _Playing(self, turn, remembered)
+        try:
+            await playing.play()
+        except ProviderError as error:
+            if error.usage:
+                self.count("", error.usage)
+            reason = f"the model did not answer: {error.public_message}"
+            return TurnReport(turn=turn.number, status="failed", reason=reason, recorded=recorded)
+        replayed = playing.went
+        calls = [one for one in call_changes(recorded.calls, replayed.calls) if one.change != "same"]
+        if playing.reason:
+            return TurnReport(
+                turn=turn.number, status="another_way", reason=playing.reason, step=playing.steps, recorded=recorded,
+                replayed=replayed, calls=tuple(calls),
+            )  # fmt: skip
+        answer = tuple(text_changes(recorded.answer or "", replayed.answer or ""))
+        same = not calls and not answer and (recorded.steps, recorded.ended) == (replayed.steps, replayed.ended)
+        status: Status = "same" if same else "changed"
+        return TurnReport(
+            turn=turn.number, status=status, recorded=recorded, replayed=replayed, answer=answer, calls=tuple(calls)
+        )
+
+    def count(self, model: str, used: Usage | None, *, replies: int = 0) -> None:
+        name, used = model or self.template.llm_policy.model or "", used or Usage()
+        count, before = self.used.get(name, (0, Usage()))
+        total = {one: getattr(before, one) + getattr(used, one) for one in Usage.__struct_fields__}
+        self.used[name] = count + replies, Usage(**total)
+
+
+class _Playing:
+    """One turn as it is played."""
+
+    def __init__(self, rehearsal: Rehearsal, turn: RecordedTurn, remembered: TextAt | None) -> None:
+        self._rehearsal = rehearsal
+        self._template = rehearsal.template
+        self._turn = turn
+        self._remembered = remembered
+        self._record = _Record(turn.records)
+        self._replies = [one for one in turn.records if isinstance(one.event, Replied)]
+        self._at = turn.records[0].at
+        self._new: list[Event] = []
+        self._session = turn.before
+        self.steps = 0
+        self.reason = ""
+        """Why it cannot go on; empty if it has come to its end."""
+
+    @property
+    def went(self) -> Went:
+        turn = self._session.turn
+        ended = turn.ended if turn and not self.reason else ""
+        return went(self._new, ended, turn.answer if turn and ended else None)
+
+    async def play(self) -> None:
+        self._begin()
+        strategy = strategy_of(self._template.base_agent_class, self._rehearsal.packages)
+        model = await self._rehearsal.model_for(self._template)
+        while (turn := self._session.running_turn) and not self.reason:
+            if end := rules.overdue(turn, self._at):
+                code, reason = end
+                self._add([events.Failed(reason=reason, code=code)])
+                return
+            chosen = await self._rehearsal.offering.choose(*self._now(), self._template)
+            offered = in_order(self._session, chosen.tools)
+            shown = replace(self._session, recall=await self._text(turn))
+            request = strategy.propose(shown, self._template, offered)
+            if summary := await condensed(self._session, self._template, model, request.body):
+                self._rehearsal.count("", summary.usage)
+                self._add([summary])
+                continue
+            handler = ReplyHandler(
+                self._rehearsal.toolbox, self._session, turn, request, offered,
+                must_delegate=self._template.execution_policy.must_delegate, selection=chosen.selection,
+            )  # fmt: skip
+            self._add(await self._read(handler, strategy, model))
+            self.steps += 1
+            self._answer()
+
+    async def _read(self, handler: ReplyHandler, strategy: BaseAgent, model: Model) -> list[Event]:
+        """The events of the model's reply; a model that fails for a while is asked again."""
+        for left in reversed(range(TRIES)):
+            try:
+                reply = await listen(self._rehearsal.db, Bus(), model, handler.request, session=self._session, fence=0)
+                self._rehearsal.count(reply.model, reply.usage, replies=1)
+                return await handler.read(strategy, reply)
+            except ProviderError as error:
+                if not error.retryable or not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _begin(self) -> None:
+        """Starts the turn as this version would have; what was noted with its start is noted."""
+        template, then = self._template, self._turn.started
+        prompt = next(one.prompt for one in self._session.queue if one.seq == then.prompt)
+        started = replace(
+            then,
+            version=template.version,
+            limits=capped_by_caller(template.execution_policy.limits, prompt.budget),
+            rights=narrowed(prompt.rights, template),
+            cleaned=cleaned_parts(self._session, template),
+            form=window.FORM,
+            wants_title=False,
+        )
+        first = self._turn.records[0].at
+        noted = [one.event for one in self._turn.records[1:] if one.at == first and isinstance(one.event, events.Noted)]
+        self._session = extended(self._session, [started, *noted], self._at)
+
+    def _now(self) -> tuple[Session, Turn]:
+        session = as_of_then(replace(self._session, updated_at=self._at))
+        assert session.turn is not None
+        return session, session.turn
+
+    async def _text(self, turn: Turn) -> str:
+        """What was remembered then: the same items, as they are now."""
+        known = self._replies[min(self.steps, len(self._replies) - 1)] if self._replies else None
+        if self._remembered:
+            return await self._remembered(known.seq) if known else ""
+        first = self._replies[0].event if self._replies else None
+        recalled = first.recalled if isinstance(first, Replied) else ()
+        # A turn that has begun searches nothing.
+        begun = replace(turn, recalled=recalled, iteration=turn.iteration + 1)
+        text, _ = await self._rehearsal.memory.text_for(self._session, begun, self._template)
+        return text
+
+    def _answer(self) -> None:
+        """Answers the open calls from the record; without one, the agent went another way."""
+        for call in list(self._session.open.values()):
+            outcome = self._record.outcome(call)
+            if outcome is None:
+                self.reason = f"went another way at step {self.steps}: {call.tool} was not called so then"
+                return
+            self._add(outcome)
+
+    def _add(self, new: Sequence[Event]) -> None:
+        self._session, settled = settled_with(self._session, new, self._at)
+        self._new += settled
+
+
+def status_of(reports: Sequence[TurnReport]) -> Status:
+    """The status of a session: that of its turn that is the most different."""
+    order: Mapping[Status, int] = {"skipped": 0, "same": 1, "changed": 2, "another_way": 3, "failed": 4}
+    return max((one.status for one in reports), key=order.__getitem__, default="skipped")
