@@ -45,6 +45,7 @@ from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.interactions import Interactions
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
+from longhouse.api.openai.background_jobs import BackgroundJobs
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
 from longhouse.api.sessions import artifacts, capsules, effects, forks, replay, sse, step_replay, timeline
@@ -149,8 +150,10 @@ def build(
     remembering = _memory_parts(inbox, catalog, memory, model_for)
     replays = StepReplays(remembering["sessions"], toolbox, model_for, offering)
     app.state = State({**parts, **remembering, "replays": replays, "authenticator": authenticator})
+    resolver = SessionResolver(db, catalog, inbox, router, prior)
+    jobs = BackgroundJobs(db, resolver, model_for) if model_for else None
     routers = (
-        openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
+        openai_routes.routes(db, bus, catalog, resolver, jobs),
         *SESSION_ROUTERS,
         interactions.router,
         erasing.router,
