@@ -42,6 +42,7 @@ from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.interactions import Interactions
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
+from longhouse.api.openai.background_jobs import BackgroundJobs
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
 from longhouse.api.sessions import artifacts, capsules, effects, forks, replay, sse, step_replay, timeline
@@ -163,7 +164,8 @@ def build(parts: Parts) -> ASGIApp:
 def _chat_routes(parts: Parts, inbox: Inbox) -> APIRouter:
     router = Router(AgentDirectory(parts.finder), parts.default_template)
     resolver = SessionResolver(parts.db, parts.catalog, inbox, router, parts.prior)
-    return openai_routes.routes(parts.db, parts.bus, parts.catalog, resolver)
+    jobs = BackgroundJobs(parts.db, resolver, parts.model_for) if parts.model_for else None
+    return openai_routes.routes(parts.db, parts.bus, parts.catalog, resolver, jobs)
 
 
 def _state(parts: Parts, inbox: Inbox) -> dict[str, Any]:

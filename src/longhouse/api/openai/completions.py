@@ -48,7 +48,8 @@ class ChatChoice(TypedDict):
 
 
 class ChatCompletion(TypedDict):
-    """The answer to one message; `model` is the session."""
+    """The answer to one message; `model` is the session. A background job has no session: `model` is as it was asked
+    for, and there is no `x_agent`."""
 
     id: str
     object: Literal["chat.completion"]
@@ -56,7 +57,7 @@ class ChatCompletion(TypedDict):
     model: str
     choices: list[ChatChoice]
     usage: ChatUsage
-    x_agent: Activity
+    x_agent: NotRequired[Activity]
 
 
 class Handling(TypedDict, total=False):

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from longhouse.agents.template import Template
 from longhouse.api import auth, wire
 from longhouse.api.json_route import JsonRoute, refuses
+from longhouse.api.openai.background_jobs import BackgroundJobs, is_job
 from longhouse.api.openai.completions import ChatCompletion, ChatEvents, completion_of
 from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
 from longhouse.api.openai.turn_stream import STATUSES, follow_turn
@@ -39,7 +40,9 @@ class ModelList(TypedDict):
     data: list[ListedModel]
 
 
-def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) -> APIRouter:
+def routes(
+    db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver, jobs: BackgroundJobs | None = None
+) -> APIRouter:
     router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute)
 
     @router.post("/v1/chat/completions", openapi_extra=EXAMPLE, responses=refuses(*STATUSES.values()))
@@ -47,7 +50,10 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
         caller: auth.User, chat: wire.ChatRequest, request: Request
     ) -> wire.Json[ChatCompletion] | ChatStream[ChatEvents] | wire.Json[wire.Envelope]:
         """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
-        of the response is the session."""
+        of the response is the session. Titles, tags and suggestions that chat clients ask for are answered by the
+        agent's model alone."""
+        if jobs and is_job(chat, request.headers):
+            return await jobs.answer(caller, chat)
         handle = await resolver.attach(caller, chat, await request.body(), request.headers)
         turn_stream = follow_turn(request.scope, db, bus, handle)
         completion = await completion_of(catalog, turn_stream, chat.include_usage, chat.ignored)
