@@ -204,7 +204,7 @@ def _no_gap(evidence: Evidence) -> Found:
             yield session, f"its head is {evidence.rows[session].head}, and it has {len(seqs)} events"
     for session, stream in evidence.history.streams.items():
         got = [(fact.id, fact.seq, fact.event) for fact in stream]
-        told = evidence.journals.get(session, ())
+        told = sorted(evidence.journals.get(session, ()), key=lambda record: record.seq)  # moments may cross
         journal = [(one.seq, one.seq, msgspec.json.decode(msgspec.json.encode(one.event))) for one in told]
         if got != journal:
             where = next((n for n, (one, other) in enumerate(zip(got, journal, strict=False)) if one != other), None)

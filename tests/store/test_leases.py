@@ -153,6 +153,30 @@ async def test_a_worker_takes_its_lock_from_a_connection_of_its_own_that_nobody_
         again.terminate()
 
 
+async def test_a_worker_that_came_while_another_waited_for_the_row_is_not_taken_for_dead(
+    dsn: str, db: Database
+) -> None:
+    await opened(db)
+    await db.run("UPDATE sessions SET holder = 'dead', fence = 1")
+    claiming = await connect(dsn)
+    begun = claiming.transaction()
+    await begun.start()
+    await claiming.execute("UPDATE sessions SET holder = 'new', fence = 2")
+    late = asyncio.create_task(leases.claim(db, "s", "w"))
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(10):
+        while not await db.value(waits):
+            await asyncio.sleep(0.01)
+    life = await on_the_roster(dsn, "new")
+    await begun.commit()
+    assert (await late).lease is None
+    # A holder that was dead before is taken over, whoever writes to the row meanwhile.
+    await leases.delete_dead_worker(db, await suspect(db, "new"))
+    assert (await claimed(db, "w")).previous == "new"
+    life.terminate()
+    claiming.terminate()
+
+
 async def test_a_worker_that_beats_again_is_not_buried(dsn: str, db: Database) -> None:
     life = await on_the_roster(dsn, "w")
     seen = await suspect(db, "w")

@@ -44,12 +44,17 @@ class Claim:
     """Other sessions that got the place which they had waited for."""
 
 
+# Whoever waits for the row sees its new holder, but the workers as they were when the statement began, and a worker
+# that came since would pass for dead: a holder may be missed only if it held the session then.
+_FREE: Final = """
+    (old.holder IS NULL OR old.holder = :worker OR old.holder = (SELECT holder FROM sessions WHERE id = :session)
+     AND NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
+"""
 CLAIM_ANYWAY: Final = f"""
     UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL, waits_for = NULL,
                           queued_at = CASE WHEN s.due THEN s.queued_at ELSE now() END
     FROM (SELECT id, holder FROM sessions WHERE id = :session FOR UPDATE) old
-    WHERE s.id = old.id AND (s.due OR s.wake_at <= now())
-      AND (old.holder IS NULL OR old.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
+    WHERE s.id = old.id AND (s.due OR s.wake_at <= now()) AND {_FREE}
     RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
               {budgets.spent_of("s.key_id")} AS spent, s.paused_at
 """
@@ -63,8 +68,7 @@ WITH old AS (
     UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL, waits_for = NULL,
                           queued_at = CASE WHEN s.due THEN s.queued_at ELSE now() END
     FROM old
-    WHERE s.id = old.id AND NOT old.is_limited AND (s.due OR s.wake_at <= now())
-      AND (old.holder IS NULL OR old.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
+    WHERE s.id = old.id AND NOT old.is_limited AND (s.due OR s.wake_at <= now()) AND {_FREE}
     RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
               {budgets.spent_of("s.key_id")} AS spent, s.paused_at
 )
