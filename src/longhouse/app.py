@@ -75,7 +75,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Published
 from longhouse.store.database import Database, open_database
 from longhouse.store.memory_files import Memories
-from longhouse.store.postgres import Postgres, open_postgres
+from longhouse.store.postgres import Postgres, holds_data, open_postgres
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings import isolated, python
 from longhouse.tools.bindings.agent import CollectTool
@@ -256,7 +256,7 @@ async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterato
             await migrate.check(db)
             yield db, None
         return
-    if not create and not settings.data_dir.is_dir():
+    if not create and not holds_data(settings.data_dir):
         raise SetupError(
             f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
             " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
