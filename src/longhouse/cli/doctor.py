@@ -22,14 +22,16 @@ from longhouse.cli.serving import is_local, missing_key, refuse_easy_key
 from longhouse.cli.setting_up import probed
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import LonghouseError
+from longhouse.integrations.otlp import open_collector, problem_of
 from longhouse.journal.visible_text import readable_lines
 from longhouse.models import probe
 from longhouse.redaction import redaction_of
 from longhouse.settings import Settings
 from longhouse.store import checkup, leases, migrate
-from longhouse.store.database import PASSING, POOL_SIZE
+from longhouse.store.checkup import RIGHTS
+from longhouse.store.database import PASSING, POOL_SIZE, quoted
 from longhouse.store.keys import is_any_valid
-from longhouse.store.postgres import Postgres
+from longhouse.store.postgres import Postgres, holds_data
 
 LEAST_FREE: Final = 2**30
 """Bytes; Postgres stops when its disk is full."""
@@ -37,6 +39,9 @@ CLOCK_DIFFERENCE: Final = 2.0
 """Seconds; deadlines, budgets of a day and expiry of keys are told by the clocks of processes."""
 CONNECTIONS: Final = POOL_SIZE + 2
 """Connections of one process: its pool, a heartbeat, one that listens."""
+
+NAMED: Final = 3
+"""Tables that are named where rights are missing; more are counted."""
 
 Level = Literal["ok", "note", "BROKEN"]
 
@@ -59,7 +64,7 @@ async def doctor(
         bool, typer.Option("--model/--no-model", help="Ask the model's endpoint too: three small requests.")
     ] = True,
 ) -> None:
-    """Look at Postgres, disk, clock, model, Redis and NATS, and say what is broken and how to mend it."""
+    """Look at Postgres, disk, clock, model, Redis, NATS and collector, and say what is broken and how to mend it."""
     typer.echo(f"longhouse {longhouse.__version__}")
     hide, broken = redaction_of(_secrets(settings)).hide, 0
     async for finding in _findings(settings, asks_model=model):
@@ -86,6 +91,7 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Fi
         "embeddings": _embeddings,
         "redis": _redis,
         "nats": _nats,
+        "collector": _collector,
     }
     for about, check in checks.items():
         try:
@@ -100,7 +106,7 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Fi
 
 async def _postgres(setup: Configured) -> AsyncIterator[Finding]:
     settings = setup.settings
-    if not settings.database_url and not (settings.data_dir / "postgres").is_dir():
+    if not settings.database_url and not holds_data(settings.data_dir):
         where = settings.data_dir.absolute()
         yield Finding("note", "postgres", f"there is no house in {where} yet: `longhouse serve` makes one.")
         yield _keys(settings, in_database=False)
@@ -111,6 +117,8 @@ async def _postgres(setup: Configured) -> AsyncIterator[Finding]:
         yield Finding("ok", "postgres", f"version {found.version} answers, {whose}; {found.size / 2**20:,.0f} MB.")
         for one in (_rights(found), _vector(found), _clock(found), _connections(found)):
             yield one
+        if not found.may_enter or any("SELECT" in rights for rights in found.lacking.values()):
+            return  # the rest cannot be read
         pending = [one.name for one in await migrate.plan(db)]
         yield _schema(pending, is_own=postgres is not None)
         if not pending:
@@ -151,9 +159,18 @@ def _rights(found: checkup.Checkup) -> Finding:
     if found.is_read_only:
         told = "Postgres may only be read: name the primary, or switch default_transaction_read_only off."
         return Finding("BROKEN", "rights", told)
-    if found.closed_tables:
-        told = f"the role {found.role} may not read and write {', '.join(found.closed_tables)}"
-        return Finding("BROKEN", "rights", f"{told}: grant it, or connect as their owner.")
+    role, schema = quoted(found.role), quoted(found.schema)
+    if not found.may_enter:
+        told = f"the role {found.role} may not use the schema {found.schema}"
+        return Finding("BROKEN", "rights", f"{told}: as its owner, GRANT USAGE ON SCHEMA {schema} TO {role}.")
+    if found.lacking:
+        rights = ", ".join(one for one in RIGHTS if any(one in lacking for lacking in found.lacking.values()))
+        names = sorted(found.lacking)
+        few = len(names) <= NAMED
+        told = ", ".join(names) if few else f"{len(names)} tables, as {', '.join(names[:NAMED])}"
+        where = ", ".join(f"{schema}.{quoted(name)}" for name in names) if few else f"ALL TABLES IN SCHEMA {schema}"
+        mend = f"as their owner, GRANT {rights} ON {where} TO {role}"
+        return Finding("BROKEN", "rights", f"the role {found.role} lacks {rights} on {told}: {mend}.")
     return Finding("ok", "rights", f"the role {found.role} may read and write.")
 
 
@@ -257,6 +274,19 @@ async def _nats(setup: Configured) -> AsyncIterator[Finding]:
         yield Finding("BROKEN", "nats", f"{problem}; start or mend it, or correct LONGHOUSE_NATS_URL.")
         return
     yield Finding("ok", "nats", "it takes hints.")
+
+
+async def _collector(setup: Configured) -> AsyncIterator[Finding]:
+    settings = setup.settings
+    if not settings.otlp_endpoint:
+        return
+    async with open_collector(settings.otlp_endpoint, settings.otlp_headers.get_secret_value()) as collector:
+        problem = await problem_of(collector)
+    if problem:
+        told = f"{problem}: start or mend it, or correct LONGHOUSE_OTLP_ENDPOINT and LONGHOUSE_OTLP_HEADERS."
+        yield Finding("BROKEN", "collector", told)
+        return
+    yield Finding("ok", "collector", f"{collector.name} takes traces.")
 
 
 def _secrets(settings: Settings) -> Iterator[str]:

@@ -167,6 +167,16 @@ async def open_collector(url: str, headers: str = "") -> AsyncIterator[Endpoint]
         yield replace(endpoint.at(*path, headers=given), redaction=hidden)
 
 
+async def problem_of(collector: Endpoint) -> str:
+    """Why the collector would not take traces now, by sending it none; empty if it would."""
+    try:
+        async with collector.post(msgspec.json.encode({"resourceSpans": []}), most_bytes=MOST_ANSWER) as answer:
+            await answer.body()
+    except HttpFailure as failure:
+        return failure.sentence(collector.name)
+    return ""
+
+
 def _parsed(headers: str) -> Iterator[tuple[str, str]]:
     for one in filter(None, map(str.strip, headers.split(","))):
         name, is_there, value = one.partition("=")
