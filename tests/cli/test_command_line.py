@@ -78,6 +78,7 @@ def test_a_place_that_cannot_be_used_ends_in_one_sentence(tmp_path: Path) -> Non
             told = done.stdout if command == ("doctor",) else done.stderr
             assert "cannot be used (" in told or "cannot be written (" in told, told
             assert "Traceback" not in done.stderr + done.stdout
+            assert "[Errno" not in done.stdout
     # A folder of something else is not made a house by a command that only looks.
     done = completed("sessions", "list", folder=tmp_path, LONGHOUSE_DATA_DIR=str(tmp_path))
     assert (done.returncode, "there is no Longhouse in" in done.stderr) == (1, True)

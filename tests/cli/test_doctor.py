@@ -1,5 +1,9 @@
 """`longhouse doctor`: what works, what does not and how to mend it; beside a house that serves, and where none is."""
 
+import asyncio
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -56,6 +60,22 @@ async def test_a_house_is_looked_at_while_it_serves_and_after_it_was_killed() ->
         assert code == 0, told
         assert "started for this look alone" in about(told, "postgres")
         assert "LONGHOUSE_DATA_DIR has" in about(told, "disk")
+
+
+async def test_a_reader_who_has_enough_of_it_leaves_no_postgres_and_no_traceback_behind() -> None:
+    with data_folder() as folder:
+        assert (await launched_words("migrate", data_dir=str(folder)))[0] == 0
+        looking = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "longhouse", "doctor", "--no-model"),
+            env={**os.environ, "LONGHOUSE_DATA_DIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert looking.stdout
+        assert looking.stderr
+        assert (await looking.stdout.readline()).startswith(b"longhouse ")
+        looking.stdout._transport.close()  # type: ignore[attr-defined]  # as `| head -1` does
+        said = await looking.stderr.read()
+        assert await looking.wait() == 1
+        assert (said, (folder / "postgres/postmaster.pid").exists()) == (b"", False)
 
 
 async def test_what_is_reached_answers(dsn: str, server: RedisServer) -> None:

@@ -4,7 +4,8 @@ import asyncio
 import importlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -53,7 +54,7 @@ class Finding:
     sentence: str
 
 
-Check = Callable[[Configured], AsyncIterator[Finding]]
+Check = Callable[[Configured], AsyncGenerator[Finding, None]]
 
 cli = typer.Typer()
 
@@ -67,16 +68,18 @@ async def doctor(
     """Look at Postgres, disk, clock, model, Redis, NATS and collector, and say what is broken and how to mend it."""
     typer.echo(f"longhouse {longhouse.__version__}")
     hide, broken = redaction_of(_secrets(settings)).hide, 0
-    async for finding in _findings(settings, asks_model=model):
-        broken += finding.level == "BROKEN"
-        typer.echo(f"{finding.level:<6}  {finding.about}: {readable_lines(hide(finding.sentence))}")
+    # Whoever reads may have enough of it (`| head`): what was opened for the look is closed all the same.
+    async with aclosing(_findings(settings, asks_model=model)) as findings:
+        async for finding in findings:
+            broken += finding.level == "BROKEN"
+            typer.echo(f"{finding.level:<6}  {finding.about}: {readable_lines(hide(finding.sentence))}")
     if broken:
         typer.echo(f"{broken} broken: mend what is marked, and look again", err=True)
         raise typer.Exit(1)
     typer.echo("nothing is broken")
 
 
-async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Finding]:
+async def _findings(settings: Settings, *, asks_model: bool) -> AsyncGenerator[Finding, None]:
     for _, sentence in environment.problems(os.environ):
         yield Finding("note", "settings", sentence)
     try:
@@ -95,8 +98,9 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Fi
     }
     for about, check in checks.items():
         try:
-            async for finding in check(setup):
-                yield finding
+            async with aclosing(check(setup)) as findings:
+                async for finding in findings:
+                    yield finding
         except (LonghouseError, asyncpg.PostgresError, *PASSING) as error:
             yield Finding("BROKEN", about, str(error) or type(error).__name__)
 
@@ -104,7 +108,7 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Fi
 # Postgres
 
 
-async def _postgres(setup: Configured) -> AsyncIterator[Finding]:
+async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
     settings = setup.settings
     if not settings.database_url and not holds_data(settings.data_dir):
         where = settings.data_dir.absolute()
@@ -204,7 +208,7 @@ def _connections(found: checkup.Checkup) -> Finding:
 # What lies beside it
 
 
-async def _folders(setup: Configured) -> AsyncIterator[Finding]:
+async def _folders(setup: Configured) -> AsyncGenerator[Finding, None]:
     settings = setup.settings
     data = None if settings.database_url else (settings.data_dir / "postgres").resolve()
     named = {
@@ -219,8 +223,13 @@ async def _folders(setup: Configured) -> AsyncIterator[Finding]:
 
 
 def _folder(name: str, folder: Path) -> Iterator[Finding]:
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    free = shutil.disk_usage(there).free
+    try:
+        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        told = f"{folder} of {name} cannot be used ({error.strerror}): give it to the account of Longhouse."
+        yield Finding("BROKEN", "disk", told)
+        return
     # The data of an embedded Postgres belongs to the account that runs it: whether it may be used is seen above.
     if name != "LONGHOUSE_DATA_DIR" and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         yield Finding("BROKEN", "disk", f"{there} of {name} cannot be written: give it to the account of Longhouse.")
@@ -233,7 +242,7 @@ def _folder(name: str, folder: Path) -> Iterator[Finding]:
 # What is reached over the network
 
 
-async def _model(setup: Configured) -> AsyncIterator[Finding]:
+async def _model(setup: Configured) -> AsyncGenerator[Finding, None]:
     if not setup.settings.llm_base_url:
         yield Finding("note", "model", "none is set, the demo model answers: set LONGHOUSE_LLM_BASE_URL.")
         return
@@ -241,7 +250,7 @@ async def _model(setup: Configured) -> AsyncIterator[Finding]:
     yield Finding("ok", "model", f"{name} answers as {setup.settings.llm_model}. {' '.join(probe.advice(findings))}")
 
 
-async def _embeddings(setup: Configured) -> AsyncIterator[Finding]:
+async def _embeddings(setup: Configured) -> AsyncGenerator[Finding, None]:
     async with open_embedder(setup.settings) as embedder:
         if embedder:
             await embedder.embed(["hello"])
@@ -249,7 +258,7 @@ async def _embeddings(setup: Configured) -> AsyncIterator[Finding]:
     yield Finding("ok", "embeddings", f"{used} answers." if used else "those of the built-in table.")
 
 
-async def _redis(setup: Configured) -> AsyncIterator[Finding]:
+async def _redis(setup: Configured) -> AsyncGenerator[Finding, None]:
     if not setup.settings.redis_url:
         return
     # Only those who use it pay for the import.
@@ -264,7 +273,7 @@ async def _redis(setup: Configured) -> AsyncIterator[Finding]:
     yield Finding("ok", "redis", "it answers.")
 
 
-async def _nats(setup: Configured) -> AsyncIterator[Finding]:
+async def _nats(setup: Configured) -> AsyncGenerator[Finding, None]:
     if not setup.settings.nats_url:
         return
     module = await asyncio.to_thread(importlib.import_module, "longhouse.runtime.bus.nats")
@@ -276,7 +285,7 @@ async def _nats(setup: Configured) -> AsyncIterator[Finding]:
     yield Finding("ok", "nats", "it takes hints.")
 
 
-async def _collector(setup: Configured) -> AsyncIterator[Finding]:
+async def _collector(setup: Configured) -> AsyncGenerator[Finding, None]:
     settings = setup.settings
     if not settings.otlp_endpoint:
         return
