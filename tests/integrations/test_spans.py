@@ -51,9 +51,10 @@ def test_a_title_is_a_model_call_after_its_turn_and_is_there_only_if_the_model_w
         (events.Spent(usage=spent, reason="title", title=""), 1),
         (events.Spent(usage=Usage(), reason="title", title=""), 0),
     ):
+        happened: list[events.Event] = [started(2), events.Finished(answer="canary"), one]
         told = [
             Recorded(seq=3 + nth, at=BEGAN + timedelta(seconds=nth), event=event, worker="w")
-            for nth, event in enumerate([started(2), events.Finished(answer="canary"), one])
+            for nth, event in enumerate(happened)
         ]
         spans = title_spans_of(ROW, 2, told)
         assert len(spans) == count

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 from forked_server import Forked
 from longhouse.store.database import Database
@@ -32,7 +33,7 @@ async def test_files_are_published_as_a_whole_even_if_the_process_is_killed(
     db: Database, dsn: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "agents.yaml"
-    given = {"database_url": dsn, "agents_file": str(file), "config_file": ""}
+    given: dict[str, Any] = {"database_url": dsn, "agents_file": str(file), "config_file": ""}
     file.write_text(FILE.format(day="today"))
     code, told = await launched_words("seed", **given)
     assert code == 0, told
