@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ import yaml
 from longhouse.api import monitoring
 from longhouse.cli.main import COMMANDS
 from longhouse.settings import RENAMED, Settings, variable_of
+from longhouse.store import backup
+from longhouse.store.database import Database
 from pages import ROOT
 from server_helpers import Serving
 
@@ -28,6 +31,8 @@ DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 FILES = [ROOT / "Dockerfile", ROOT / "compose.yaml", ROOT / "docs" / "deployment.md", *DEPLOY.rglob("*.*")]
 PROGRAM = "/opt/longhouse/bin/longhouse"
+BACKUP = DEPLOY / "systemd" / "longhouse-backup.service"
+BACKUPS = "/var/backups/longhouse"
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -98,13 +103,47 @@ def test_the_services_run_commands_that_are_there_and_wait_for_each_other() -> N
     assert needed <= set(given)
 
 
+def started_by(unit: Path) -> list[list[str]]:
+    """The commands of a unit, as systemd runs them."""
+    lines = re.findall(r"^Exec\w+=(.*)$", unit.read_text("utf-8"), re.MULTILINE)
+    return [shlex.split(line.replace("%%", "%").replace("$$", "$")) for line in lines]
+
+
 def test_what_the_units_start_is_there() -> None:
     for unit in UNITS:
-        started = re.findall(r"^Exec\w+=(.*)$", unit.read_text("utf-8"), re.MULTILINE)
-        for line in started:
-            program, command, *_ = shlex.split(line)
-            assert (program, command in COMMANDS) == (PROGRAM, True), line
-    assert {unit.name for unit in UNITS} == {"longhouse.service", "longhouse-worker@.service"}
+        for program, command, *_ in started_by(unit) if unit != BACKUP else ():
+            assert (program, command in COMMANDS) == (PROGRAM, True), unit.name
+    assert {unit.name for unit in UNITS} == {"longhouse.service", "longhouse-worker@.service", BACKUP.name}
+    assert (BACKUP.with_suffix(".timer")).is_file()
+    assert "\nTimeoutStartSec=infinity\n" in (DEPLOY / "systemd" / "longhouse.service").read_text("utf-8")
+
+
+async def test_the_unit_for_backups_writes_one_and_removes_old_ones(dsn: str, db: Database, tmp_path: Path) -> None:
+    # The program is the one that is tested, the folder one of ours.
+    program = tmp_path / "longhouse"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m longhouse "$@"\n')
+    program.chmod(0o755)
+    folder = tmp_path / "backups"
+    commands = [[part.replace(PROGRAM, str(program)).replace(BACKUPS, str(folder)) for part in command]
+                for command in started_by(BACKUP)]  # fmt: skip
+    environment = {**os.environ, "LONGHOUSE_DATABASE_URL": dsn}
+    old, recent = folder / "old.backup", folder / "recent.backup"
+
+    async def run(*command: str) -> int:
+        process = await asyncio.create_subprocess_exec(*command, env=environment, cwd=tmp_path)
+        return await process.wait()
+
+    make, back_up, remove = commands
+    assert await run(*make) == 0
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for file, days in ((old, 16), (recent, 13)):
+        file.write_text("")
+        os.utime(file, (time.time() - days * 86_400,) * 2)
+    assert await run(*back_up) == 0
+    assert await run(*remove) == 0
+    [written] = {*folder.iterdir()} - {recent}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}\.backup", written.name)
+    assert backup.verify(written).rows_of("sessions") == 0
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

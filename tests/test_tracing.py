@@ -44,6 +44,7 @@ def test_ids_are_derived_and_differ() -> None:
         tracing.call_span("s", "1-action-0"),
         tracing.call_span("Город-雨-\ud800", "1-action-0"),
         tracing.summary_span("s", 2),
+        tracing.title_span("s", 2),
     ]
     assert len(set(spans)) == len(spans)
     assert all(len(span) == 16 and int(span, 16) for span in spans)

@@ -45,6 +45,11 @@ def summary_span(session: str, seq: int) -> str:
     return _span("summary", session, seq)
 
 
+def title_span(session: str, prompt: int) -> str:
+    """The span of the model call for a title, after the turn."""
+    return _span("title", session, prompt)
+
+
 def call_span(session: str, call: str) -> str:
     return _span("call", session, call)
 

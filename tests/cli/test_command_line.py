@@ -1,17 +1,21 @@
 """The command line as a newcomer meets it: mistakes end in one sentence."""
 
 import asyncio
+import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from forked_server import completed
+from longhouse import clock
 from longhouse.cli.catalog import read_file
 from longhouse.cli.chat.command import talk
 from longhouse.errors import SetupError
 from longhouse.integrations.redis.client import open_redis
 from longhouse.settings import Settings
-from server_helpers import Serving
+from longhouse.store.backup import Manifest
+from server_helpers import Serving, data_folder
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,34 @@ def test_what_is_refused_ends_in_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("longhouse: LONGHOUSE_PORT: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_place_that_cannot_be_used_ends_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    endless = "x" * 300
+    with zipfile.ZipFile(tmp_path / "house.backup", "w") as archive:
+        made = msgspec.json.encode(Manifest(made_at=clock.now(), postgres="18", migrations=(), tables=(), sequences=()))
+        archive.writestr("manifest.json", made)
+    with data_folder() as house:
+        assert completed("migrate", folder=tmp_path, LONGHOUSE_DATA_DIR=str(house)).returncode == 0
+        for where, command in (
+            (str(house), ("backup", endless)),
+            (str(tmp_path / "file" / "x"), ("restore", "house.backup")),
+            (str(tmp_path / endless), ("restore", "house.backup")),
+            *((str(tmp_path / endless), (one,)) for one in ("doctor", "serve", "seed")),
+            (str(tmp_path / endless), ("backup", "new.backup")),
+            (str(tmp_path / endless), ("sessions", "list")),
+        ):
+            done = completed(*command, folder=tmp_path, LONGHOUSE_DATA_DIR=where)
+            assert done.returncode == 1
+            told = done.stdout if command == ("doctor",) else done.stderr
+            assert "cannot be used (" in told or "cannot be written (" in told, told
+            assert "Traceback" not in done.stderr + done.stdout
+            assert "[Errno" not in done.stdout
+    # A folder of something else is not made a house by a command that only looks.
+    done = completed("sessions", "list", folder=tmp_path, LONGHOUSE_DATA_DIR=str(tmp_path))
+    assert (done.returncode, "there is no Longhouse in" in done.stderr) == (1, True)
+    assert {one.name for one in tmp_path.iterdir()} == {"file", "house.backup"}
 
 
 async def test_an_address_of_redis_that_is_none_is_named() -> None:

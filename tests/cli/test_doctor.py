@@ -1,5 +1,9 @@
 """`longhouse doctor`: what works, what does not and how to mend it; beside a house that serves, and where none is."""
 
+import asyncio
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -7,6 +11,7 @@ from typing import Any
 import pytest
 from bench.nats_server import nats_server
 
+from collector import collecting
 from conftest import plain_role
 from forked_server import completed
 from longhouse import clock
@@ -57,20 +62,43 @@ async def test_a_house_is_looked_at_while_it_serves_and_after_it_was_killed() ->
         assert "LONGHOUSE_DATA_DIR has" in about(told, "disk")
 
 
+async def test_a_reader_who_has_enough_of_it_leaves_no_postgres_and_no_traceback_behind() -> None:
+    with data_folder() as folder:
+        assert (await launched_words("migrate", data_dir=str(folder)))[0] == 0
+        looking = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "longhouse", "doctor", "--no-model"),
+            env={**os.environ, "LONGHOUSE_DATA_DIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert looking.stdout
+        assert looking.stderr
+        assert (await looking.stdout.readline()).startswith(b"longhouse ")
+        looking.stdout._transport.close()  # type: ignore[attr-defined]  # as `| head -1` does
+        said = await looking.stderr.read()
+        assert await looking.wait() == 1
+        assert (said, (folder / "postgres/postmaster.pid").exists()) == (b"", False)
+
+
 async def test_what_is_reached_answers(dsn: str, server: RedisServer) -> None:
-    async with nats_server() as nats, serve_model(lambda body: say("Hello.")) as model:
+    async with nats_server() as nats, serve_model(lambda body: say("Hello.")) as model, collecting() as collector:
         places: dict[str, Any] = {
             "redis_url": server.url,
             "nats_url": nats.url,
             "llm_base_url": model.url,
             "llm_api_key": SECRET,
+            "otlp_endpoint": collector.url,
+            "otlp_headers": f"x-key={SECRET}",
         }
         code, told = await launched_words("doctor", database_url=dsn, **places)
         assert code == 0, told
-        for what in ("postgres", "rights", "clock", "connections", "schema", "keys", "model", "redis", "nats"):
+        reached = ("model", "redis", "nats", "collector")
+        for what in ("postgres", "rights", "clock", "connections", "schema", "keys", *reached):
             assert about(told, what).startswith("ok "), told
+        assert (collector.headers[0]["x-key"], collector.spans) == (SECRET, {}), "it was sent nothing"
         assert "llm_policy.can" in about(told, "model"), "what the probe found"
         assert SECRET not in told
+        collector.answers = [401]
+        code, told = await launched_words("doctor", "--no-model", database_url=dsn, otlp_endpoint=collector.url)
+        assert (code, "answered 401" in about(told, "collector")) == (1, True)
         asked = len(model.requests)
         code, told = await launched_words("doctor", "--no-model", database_url=dsn, llm_base_url=model.url)
         assert (code, len(model.requests)) == (0, asked)
@@ -84,6 +112,8 @@ async def test_what_is_broken_is_said_with_what_to_do_and_without_secrets(db: Da
         "llm_api_key": SECRET,
         "embeddings_base_url": "http://127.0.0.1:1/v1",
         "reports_dir": "/proc/none",
+        "otlp_endpoint": "http://127.0.0.1:1",
+        "otlp_headers": f"authorization={SECRET}",
     }
     schema = db.schema
     async with plain_role(dsn, owner=False) as stranger:
@@ -92,16 +122,40 @@ async def test_what_is_broken_is_said_with_what_to_do_and_without_secrets(db: Da
         await db.run(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
         code, told = await launched_words("doctor", database_url=stranger, **places)
     assert code == 1
-    assert f"the role {role} may not read and write" in about(told, "rights")
+    assert f"the role {role} lacks INSERT, UPDATE, DELETE, TRUNCATE on " in about(told, "rights")
     assert "correct LONGHOUSE_REDIS_URL" in about(told, "redis")
     assert about(told, "nats").startswith("BROKEN  nats: NATS is away")
-    for what in ("rights", "redis", "nats", "model", "embeddings", "disk"):
+    assert "correct LONGHOUSE_OTLP_ENDPOINT" in about(told, "collector")
+    for what in ("rights", "redis", "nats", "model", "embeddings", "disk", "collector"):
         assert about(told, what).startswith("BROKEN"), told
     assert SECRET not in told
-    assert "6 broken" in told
+    assert "7 broken" in told
     code, told = await launched_words("doctor", database_url=f"postgresql://me:{SECRET}@127.0.0.1:1/longhouse")
     assert (code, SECRET in told) == (1, False)
     assert "check LONGHOUSE_DATABASE_URL" in about(told, "postgres")
+
+
+async def test_rights_that_are_missing_are_granted_by_what_is_said(db: Database, dsn: str) -> None:
+    await db.run("CREATE TABLE longhouse.of_another_program (x int)")
+    granted = []
+    async with plain_role(dsn, owner=False) as stranger:
+        while True:
+            code, told = await launched_words("doctor", "--no-model", database_url=stranger)
+            if code == 0:
+                break
+            assert "1 broken" in told, told
+            granted.append(about(told, "rights").partition(": as ")[2].partition(", ")[2].removesuffix("."))
+            await db.run(granted[-1])
+        assert about(told, "rights").startswith("ok ")
+        role = stranger.partition("://")[2].partition("@")[0]
+        assert granted == [
+            f'GRANT USAGE ON SCHEMA "longhouse" TO "{role}"',
+            f'GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA "longhouse" TO "{role}"',
+        ]
+        await db.run(f"REVOKE DELETE ON sessions FROM {role}")
+        _, told = await launched_words("doctor", "--no-model", database_url=stranger)
+        mended = f'as their owner, GRANT DELETE ON "longhouse"."sessions" TO "{role}".'
+        assert about(told, "rights") == f"BROKEN  rights: the role {role} lacks DELETE on sessions: {mended}"
 
 
 async def test_pending_migrations_are_named(db: Database, dsn: str) -> None:

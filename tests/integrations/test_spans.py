@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from longhouse import tracing
-from longhouse.integrations.spans import Span, spans_of
+from longhouse.integrations.spans import Span, spans_of, title_spans_of
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded, ReplyTo, Usage
 from longhouse.store.projections import ProjectionRow
@@ -42,6 +42,27 @@ def test_a_summary_is_a_model_call_of_its_turn_and_no_step() -> None:
     assert (chat.name, chat.attributes["longhouse.failed_attempts"], seconds(chat)) == ("chat m", 2, (1, 2))
     assert whole.attributes["gen_ai.usage.input_tokens"] == 10
     assert (whole.error, seconds(whole)) == ("", (0, 3))
+
+
+def test_a_title_is_a_model_call_after_its_turn_and_is_there_only_if_the_model_was_asked() -> None:
+    spent = Usage(prompt_tokens=5, completion_tokens=2, total_tokens=7)
+    for one, count in (
+        (events.Spent(usage=spent, reason="title", title="canary"), 1),
+        (events.Spent(usage=spent, reason="title", title=""), 1),
+        (events.Spent(usage=Usage(), reason="title", title=""), 0),
+    ):
+        happened: list[events.Event] = [started(2), events.Finished(answer="canary"), one]
+        told = [
+            Recorded(seq=3 + nth, at=BEGAN + timedelta(seconds=nth), event=event, worker="w")
+            for nth, event in enumerate(happened)
+        ]
+        spans = title_spans_of(ROW, 2, told)
+        assert len(spans) == count
+        for span in spans:
+            assert (span.id, span.parent) == (tracing.title_span("s", 2), tracing.turn_span("s", 2))
+            assert (span.attributes["longhouse.purpose"], seconds(span)) == ("title", (1, 2))
+            assert span.attributes["gen_ai.usage.input_tokens"] == 5
+        assert "canary" not in repr(spans)
 
 
 def test_a_turn_that_is_cancelled_ends_what_it_waited_for() -> None:

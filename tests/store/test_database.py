@@ -158,6 +158,40 @@ async def test_permits_that_are_given_back_are_given_back_once(dsn: str, db: Dat
     assert await db.value("SELECT left_over FROM key_permits") == 100.0
 
 
+async def test_who_answers_as_no_postgres_would_is_told_of_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longhouse.store.database.CONNECT_WITHIN", 0.2)
+    words = b"SFATAL\0C08P01\0Munsupported startup parameter: tcp_keepalives_idle\0\0"
+    refusal = b"E" + (len(words) + 4).to_bytes(4) + words
+
+    over = asyncio.Queue[None]()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1024)
+        writer.write(refusal)
+        await hang(reader, writer)
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1024):
+            pass
+        writer.close()
+        await writer.wait_closed()
+        over.put_nowait(None)
+
+    for answer, told in (
+        (
+            refuse,
+            r"set ignore_startup_parameters = tcp_keepalives_idle, .*, idle_in_transaction_session_timeout in its",
+        ),
+        (hang, r"Postgres cannot be reached: it did not answer within 0\.2 seconds; check LONGHOUSE_DATABASE_URL"),
+    ):
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            with pytest.raises(SetupError, match=told):
+                async with open_database(f"postgresql://me@{host}:{port}/longhouse?sslmode=disable"):
+                    pass
+            await over.get()
+
+
 @pytest.mark.skipif(shutil.which("pgbouncer", path=PATHS) is None, reason="PgBouncer is not installed")
 @pytest.mark.parametrize("mode", ["session", "transaction"])
 async def test_a_pooler_that_gives_out_transactions_is_refused(dsn: str, mode: str) -> None:

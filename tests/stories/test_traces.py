@@ -1,16 +1,21 @@
 """Traces of turns at a real collector: one tree, over agents, processes and deaths, and no word of anybody in it."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 from test_remote_tools import CALLER, described
+from yarl import URL
 
 from collector import attributes, collecting, tree
 from delegating_server import answer, appears, ask, cast, cast_house, results
 from longhouse.agents.strategies.protocol import Body
+from longhouse.agents.template import Template, ToolPolicy
+from longhouse.integrations.otlp import TraceProjector
 from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store.database import Database
@@ -131,6 +136,58 @@ async def test_a_collector_that_is_away_or_refuses_holds_up_nobody(
                 while 'longhouse_trace_spans_total{outcome="refused"} 0.0' in await metrics(house):
                     await asyncio.sleep(0.02)
             assert "traceparent" in house.model.headers[-1] if house.model else False
+
+
+async def test_turns_that_ended_too_long_before_the_collector_is_back_are_told_and_not_sent(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TraceProjector, "recent", timedelta(seconds=2))
+    monkeypatch.setattr(TraceProjector, "linger", 0.0)
+    async with collecting() as collector:
+        port = URL(collector.url).port or 0
+    finish = call("finalanswertool", answer="x")
+    with capture_logs() as logs:
+        async with serving([finish] * 3, otlp_endpoint=collector.url) as house:
+            missed = [(await house.say(text))["model"] for text in ("One", "Two")]
+            while not [one for one in logs if one["event"] == "service_unreachable"]:
+                await asyncio.sleep(0.02)
+            ended = "SELECT count(*) FROM sessions WHERE updated_at < now() - interval '2 seconds'"
+            while await house.db.value(ended) < 2:
+                await asyncio.sleep(0.1)
+            async with collecting(port) as collector:
+                await house.say("Three")
+                await collector.until("invoke_agent tool_calling_agent")
+                async with asyncio.timeout(20):
+                    while "longhouse_trace_turns_missed_total 2.0" not in await metrics(house):
+                        await asyncio.sleep(0.02)
+                sent = {attributes(span)["longhouse.session"] for span in roots_of(collector.spans)}
+    assert not sent & set(missed)
+    [told] = [one for one in logs if one["event"] == "traces_missed"]
+    assert (told["turns"], told["log_level"]) == (2, "warning")
+
+
+async def test_the_call_for_a_title_is_a_span_below_the_turn_that_it_followed(serving: Serving) -> None:
+    titled = Template(name="titled", title="model", tool_policy=ToolPolicy(allowlist=("finalanswertool",)))
+
+    def script(body: Body) -> Say:
+        return call("finalanswertool", answer="x") if body.tools else say("Canary weather")
+
+    async with collecting() as collector:
+        async with serving(script, templates=[titled], otlp_endpoint=collector.url) as house:
+            await chat(house, [user("Hello")], model="titled", headers=COMES_IN)
+            spans = await collector.until("invoke_agent titled", "chat")
+            assert house.model
+            asked = house.model.headers[-1]["traceparent"]
+        assert "Canary" not in b"".join(collector.raw).decode()
+    [title] = [span for span in spans.values() if span["name"] == "chat"]
+    assert (attributes(title)["longhouse.purpose"], title["traceId"]) == ("title", TRACE)
+    assert asked == f"00-{TRACE}-{title['spanId']}-01"
+    [whole] = tree(spans, SPAN)
+    assert whole == [
+        "invoke_agent titled",
+        ["step 1", ["chat gpt-4o-mini"], ["execute_tool finalanswertool"]],
+        ["chat"],
+    ]
 
 
 def roots_of(spans: dict[str, Any]) -> list[Any]:

@@ -98,6 +98,8 @@ class Metrics:
         spans.add_metric(["sent"], self._spans.sent)
         spans.add_metric(["refused"], self._spans.refused)
         yield spans
+        about = "Turns that ended too long before the collector was back to be sent"
+        yield CounterMetricFamily("longhouse_trace_turns_missed", about, value=self._spans.missed_turns)
         yield from metrics_of(self._activity)
         yield from self._of_bus()
         if self._of_all:

@@ -7,7 +7,7 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store import leases, migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.postgres import Postgres, open_postgres
+from longhouse.store.postgres import Postgres, holds_data, open_postgres
 
 
 @asynccontextmanager
@@ -22,7 +22,7 @@ async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterato
             await migrate.check(db)
             yield db, None
         return
-    if not create and not settings.data_dir.is_dir():
+    if not create and not holds_data(settings.data_dir):
         raise SetupError(
             f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
             " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."

@@ -4,7 +4,8 @@ import asyncio
 import importlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -22,14 +23,16 @@ from longhouse.cli.serving import is_local, missing_key, refuse_easy_key
 from longhouse.cli.setting_up import probed
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import LonghouseError
+from longhouse.integrations.otlp import open_collector, problem_of
 from longhouse.journal.visible_text import readable_lines
 from longhouse.models import probe
 from longhouse.redaction import redaction_of
 from longhouse.settings import Settings
 from longhouse.store import checkup, leases, migrate
-from longhouse.store.database import PASSING, POOL_SIZE
+from longhouse.store.checkup import RIGHTS
+from longhouse.store.database import PASSING, POOL_SIZE, quoted
 from longhouse.store.keys import is_any_valid
-from longhouse.store.postgres import Postgres
+from longhouse.store.postgres import Postgres, holds_data
 
 LEAST_FREE: Final = 2**30
 """Bytes; Postgres stops when its disk is full."""
@@ -37,6 +40,9 @@ CLOCK_DIFFERENCE: Final = 2.0
 """Seconds; deadlines, budgets of a day and expiry of keys are told by the clocks of processes."""
 CONNECTIONS: Final = POOL_SIZE + 2
 """Connections of one process: its pool, a heartbeat, one that listens."""
+
+NAMED: Final = 3
+"""Tables that are named where rights are missing; more are counted."""
 
 Level = Literal["ok", "note", "BROKEN"]
 
@@ -48,7 +54,7 @@ class Finding:
     sentence: str
 
 
-Check = Callable[[Configured], AsyncIterator[Finding]]
+Check = Callable[[Configured], AsyncGenerator[Finding, None]]
 
 cli = typer.Typer()
 
@@ -59,19 +65,21 @@ async def doctor(
         bool, typer.Option("--model/--no-model", help="Ask the model's endpoint too: three small requests.")
     ] = True,
 ) -> None:
-    """Look at Postgres, disk, clock, model, Redis and NATS, and say what is broken and how to mend it."""
+    """Look at Postgres, disk, clock, model, Redis, NATS and collector, and say what is broken and how to mend it."""
     typer.echo(f"longhouse {longhouse.__version__}")
     hide, broken = redaction_of(_secrets(settings)).hide, 0
-    async for finding in _findings(settings, asks_model=model):
-        broken += finding.level == "BROKEN"
-        typer.echo(f"{finding.level:<6}  {finding.about}: {readable_lines(hide(finding.sentence))}")
+    # Whoever reads may have enough of it (`| head`): what was opened for the look is closed all the same.
+    async with aclosing(_findings(settings, asks_model=model)) as findings:
+        async for finding in findings:
+            broken += finding.level == "BROKEN"
+            typer.echo(f"{finding.level:<6}  {finding.about}: {readable_lines(hide(finding.sentence))}")
     if broken:
         typer.echo(f"{broken} broken: mend what is marked, and look again", err=True)
         raise typer.Exit(1)
     typer.echo("nothing is broken")
 
 
-async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Finding]:
+async def _findings(settings: Settings, *, asks_model: bool) -> AsyncGenerator[Finding, None]:
     for _, sentence in environment.problems(os.environ):
         yield Finding("note", "settings", sentence)
     try:
@@ -86,11 +94,13 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Fi
         "embeddings": _embeddings,
         "redis": _redis,
         "nats": _nats,
+        "collector": _collector,
     }
     for about, check in checks.items():
         try:
-            async for finding in check(setup):
-                yield finding
+            async with aclosing(check(setup)) as findings:
+                async for finding in findings:
+                    yield finding
         except (LonghouseError, asyncpg.PostgresError, *PASSING) as error:
             yield Finding("BROKEN", about, str(error) or type(error).__name__)
 
@@ -98,9 +108,9 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncIterator[Fi
 # Postgres
 
 
-async def _postgres(setup: Configured) -> AsyncIterator[Finding]:
+async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
     settings = setup.settings
-    if not settings.database_url and not (settings.data_dir / "postgres").is_dir():
+    if not settings.database_url and not holds_data(settings.data_dir):
         where = settings.data_dir.absolute()
         yield Finding("note", "postgres", f"there is no house in {where} yet: `longhouse serve` makes one.")
         yield _keys(settings, in_database=False)
@@ -111,6 +121,8 @@ async def _postgres(setup: Configured) -> AsyncIterator[Finding]:
         yield Finding("ok", "postgres", f"version {found.version} answers, {whose}; {found.size / 2**20:,.0f} MB.")
         for one in (_rights(found), _vector(found), _clock(found), _connections(found)):
             yield one
+        if not found.may_enter or any("SELECT" in rights for rights in found.lacking.values()):
+            return  # the rest cannot be read
         pending = [one.name for one in await migrate.plan(db)]
         yield _schema(pending, is_own=postgres is not None)
         if not pending:
@@ -151,9 +163,18 @@ def _rights(found: checkup.Checkup) -> Finding:
     if found.is_read_only:
         message = "Postgres may only be read: name the primary, or switch default_transaction_read_only off."
         return Finding("BROKEN", "rights", message)
-    if found.closed_tables:
-        message = f"the role {found.role} may not read and write {', '.join(found.closed_tables)}"
-        return Finding("BROKEN", "rights", f"{message}: grant it, or connect as their owner.")
+    role, schema = quoted(found.role), quoted(found.schema)
+    if not found.may_enter:
+        message = f"the role {found.role} may not use the schema {found.schema}"
+        return Finding("BROKEN", "rights", f"{message}: as its owner, GRANT USAGE ON SCHEMA {schema} TO {role}.")
+    if found.lacking:
+        rights = ", ".join(one for one in RIGHTS if any(one in lacking for lacking in found.lacking.values()))
+        names = sorted(found.lacking)
+        few = len(names) <= NAMED
+        message = ", ".join(names) if few else f"{len(names)} tables, as {', '.join(names[:NAMED])}"
+        where = ", ".join(f"{schema}.{quoted(name)}" for name in names) if few else f"ALL TABLES IN SCHEMA {schema}"
+        mend = f"as their owner, GRANT {rights} ON {where} TO {role}"
+        return Finding("BROKEN", "rights", f"the role {found.role} lacks {rights} on {message}: {mend}.")
     return Finding("ok", "rights", f"the role {found.role} may read and write.")
 
 
@@ -187,7 +208,7 @@ def _connections(found: checkup.Checkup) -> Finding:
 # What lies beside it
 
 
-async def _folders(setup: Configured) -> AsyncIterator[Finding]:
+async def _folders(setup: Configured) -> AsyncGenerator[Finding, None]:
     settings = setup.settings
     data = None if settings.database_url else (settings.data_dir / "postgres").resolve()
     named = {
@@ -202,8 +223,13 @@ async def _folders(setup: Configured) -> AsyncIterator[Finding]:
 
 
 def _folder(name: str, folder: Path) -> Iterator[Finding]:
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    free = shutil.disk_usage(there).free
+    try:
+        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        told = f"{folder} of {name} cannot be used ({error.strerror}): give it to the account of Longhouse."
+        yield Finding("BROKEN", "disk", told)
+        return
     # The data of an embedded Postgres belongs to the account that runs it: whether it may be used is seen above.
     if name != "LONGHOUSE_DATA_DIR" and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         yield Finding("BROKEN", "disk", f"{there} of {name} cannot be written: give it to the account of Longhouse.")
@@ -216,7 +242,7 @@ def _folder(name: str, folder: Path) -> Iterator[Finding]:
 # What is reached over the network
 
 
-async def _model(setup: Configured) -> AsyncIterator[Finding]:
+async def _model(setup: Configured) -> AsyncGenerator[Finding, None]:
     if not setup.settings.llm_base_url:
         yield Finding("note", "model", "none is set, the demo model answers: set LONGHOUSE_LLM_BASE_URL.")
         return
@@ -224,7 +250,7 @@ async def _model(setup: Configured) -> AsyncIterator[Finding]:
     yield Finding("ok", "model", f"{name} answers as {setup.settings.llm_model}. {' '.join(probe.advice(findings))}")
 
 
-async def _embeddings(setup: Configured) -> AsyncIterator[Finding]:
+async def _embeddings(setup: Configured) -> AsyncGenerator[Finding, None]:
     async with open_embedder(setup.settings) as embedder:
         if embedder:
             await embedder.embed(["hello"])
@@ -232,7 +258,7 @@ async def _embeddings(setup: Configured) -> AsyncIterator[Finding]:
     yield Finding("ok", "embeddings", f"{used} answers." if used else "those of the built-in table.")
 
 
-async def _redis(setup: Configured) -> AsyncIterator[Finding]:
+async def _redis(setup: Configured) -> AsyncGenerator[Finding, None]:
     if not setup.settings.redis_url:
         return
     # Only those who use it pay for the import.
@@ -247,7 +273,7 @@ async def _redis(setup: Configured) -> AsyncIterator[Finding]:
     yield Finding("ok", "redis", "it answers.")
 
 
-async def _nats(setup: Configured) -> AsyncIterator[Finding]:
+async def _nats(setup: Configured) -> AsyncGenerator[Finding, None]:
     if not setup.settings.nats_url:
         return
     module = await asyncio.to_thread(importlib.import_module, "longhouse.runtime.bus.nats")
@@ -257,6 +283,19 @@ async def _nats(setup: Configured) -> AsyncIterator[Finding]:
         yield Finding("BROKEN", "nats", f"{problem}; start or mend it, or correct LONGHOUSE_NATS_URL.")
         return
     yield Finding("ok", "nats", "it takes hints.")
+
+
+async def _collector(setup: Configured) -> AsyncGenerator[Finding, None]:
+    settings = setup.settings
+    if not settings.otlp_endpoint:
+        return
+    async with open_collector(settings.otlp_endpoint, settings.otlp_headers.get_secret_value()) as collector:
+        problem = await problem_of(collector)
+    if problem:
+        told = f"{problem}: start or mend it, or correct LONGHOUSE_OTLP_ENDPOINT and LONGHOUSE_OTLP_HEADERS."
+        yield Finding("BROKEN", "collector", told)
+        return
+    yield Finding("ok", "collector", f"{collector.name} takes traces.")
 
 
 def _secrets(settings: Settings) -> Iterator[str]:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
-from longhouse.store.postgres import Postgres, open_postgres
+from longhouse.store.postgres import Postgres, holds_data, open_postgres
 
 
 @asynccontextmanager
@@ -19,7 +19,7 @@ async def open_as_it_is(
         async with open_database(settings.database_url.get_secret_value(), schema=schema) as db:
             yield db, None
         return
-    if not create and not (settings.data_dir / "postgres").is_dir():
+    if not create and not holds_data(settings.data_dir):
         raise SetupError(
             f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
             " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."

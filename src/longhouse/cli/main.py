@@ -47,7 +47,8 @@ COMMANDS: Final = {
         "backups", "Make the house of a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."
     ),
     "doctor": Listed(
-        "doctor", "Look at Postgres, disk, clock, model, Redis and NATS, and say what is broken and how to mend it."
+        "doctor",
+        "Look at Postgres, disk, clock, model, Redis, NATS and collector, and say what is broken and how to mend it.",
     ),
     "probe": Listed(
         "setting_up", "Find out what the model's endpoint supports, and what a template should say about it."

@@ -27,6 +27,7 @@ from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, add_comman
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.keys import is_any_valid
+from longhouse.store.postgres import holds_data
 
 DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
 OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
@@ -178,7 +179,7 @@ async def _refuse_missing_key(settings: Settings) -> None:
     if is_local(settings.host) or settings.admin_key.get_secret_value().strip():
         return
     # An embedded Postgres that does not exist yet holds no key, and is not created to find that out.
-    has_store = settings.database_url or (settings.data_dir / "postgres").exists()
+    has_store = settings.database_url or holds_data(settings.data_dir)
     if has_store:
         async with open_store(settings, create=False) as (db, _):
             if await is_any_valid(db):

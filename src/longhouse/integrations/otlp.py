@@ -20,8 +20,8 @@ import longhouse
 from longhouse import clock
 from longhouse.errors import SetupError
 from longhouse.integrations.projector import Projector
-from longhouse.integrations.spans import Span, Value, spans_of
-from longhouse.journal.events import Prompted, Recorded, Started
+from longhouse.integrations.spans import Span, Value, spans_of, title_spans_of
+from longhouse.journal.events import Prompted, Recorded, Spent, Started
 from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, can_be_sent, open_endpoint
 from longhouse.redaction import redaction_of
 from longhouse.store import journals, projections
@@ -57,6 +57,8 @@ class SentSpans:
 
     sent: int = 0
     refused: int = 0
+    missed_turns: int = 0
+    """Turns that ended too long before the collector was back."""
 
 
 class TraceProjector(Projector):
@@ -84,6 +86,9 @@ class TraceProjector(Projector):
         self.spans = SentSpans()
         self._is_refused = False
         """Whether the last request was: the log says so once."""
+        self._is_away = False
+        self._answered_at = clock.now()
+        """When the collector last answered; before that, when this process started."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
@@ -132,7 +137,12 @@ class TraceProjector(Projector):
         if not isinstance(prompted := asked.event, Prompted):
             return []
         context = self.tracing.context(prompted.traceparent, prompted.trace)
-        spans = spans_of(row, prompted, records, context.parent) if context.sampled else []
+        if not context.sampled:
+            return []
+        if isinstance(records[-1].event, Spent):
+            spans = title_spans_of(row, started.prompt, records)
+        else:
+            spans = spans_of(row, prompted, records, context.parent)
         return [_encoded(context.trace_id, span) for span in spans]
 
     async def _send(self, spans: Sequence[Mapping[str, Any]]) -> None:
@@ -143,6 +153,7 @@ class TraceProjector(Projector):
                 refused = _refused(await answer.body())
         except StatusFailure as failure:
             if failure.status in AGAIN:
+                self._is_away = True
                 raise CollectorAway(failure.sentence(self._collector.name)) from None
             message = "the collector refuses traces: is it OTLP over HTTP, and are LONGHOUSE_OTLP_HEADERS right?"
             reason = failure.sentence(self._collector.name)
@@ -150,10 +161,25 @@ class TraceProjector(Projector):
                 log.warning("traces_refused", message=message, spans=len(spans), reason=reason)
             refused = len(spans)
         except HttpFailure as failure:
+            self._is_away = True
             raise CollectorAway(failure.sentence(self._collector.name)) from None
+        await self._answered()
         self._is_refused = refused == len(spans)
         self.spans.refused += refused
         self.spans.sent += len(spans) - refused
+
+    async def _answered(self) -> None:
+        """Tells what is not sent any more, if the collector was away for too long."""
+        now = clock.now()
+        until = now - self.recent
+        if self._is_away and until > self._answered_at:
+            missed = await projections.missed(self._db, self.name, self._answered_at - self.recent, until)
+            if missed:
+                message = f"the collector was away for more than {self.recent}: turns that ended before are not sent"
+                away = round((now - self._answered_at).total_seconds())
+                log.warning("traces_missed", message=message, turns=missed, seconds=away)
+                self.spans.missed_turns += missed
+        self._is_away, self._answered_at = False, now
 
 
 @asynccontextmanager
@@ -165,6 +191,16 @@ async def open_collector(url: str, headers: str = "") -> AsyncIterator[Endpoint]
         # A collector that repeats a key in its refusal does not bring it into the log.
         hidden = redaction_of([*endpoint.redaction.values, *given.values()], "[secret]")
         yield replace(endpoint.at(*path, headers=given), redaction=hidden)
+
+
+async def problem_of(collector: Endpoint) -> str:
+    """Why the collector would not take traces now, by sending it none; empty if it would."""
+    try:
+        async with collector.post(msgspec.json.encode({"resourceSpans": []}), most_bytes=MOST_ANSWER) as answer:
+            await answer.body()
+    except HttpFailure as failure:
+        return failure.sentence(collector.name)
+    return ""
 
 
 def _parsed(headers: str) -> Iterator[tuple[str, str]]:

@@ -63,6 +63,18 @@ def spans_of(row: ProjectionRow, prompted: events.Prompted, records: Sequence[Re
     return [maker.turn_span(prompted, records, parent), *maker.steps(), *maker.others(records)]
 
 
+def title_spans_of(row: ProjectionRow, prompt: int, records: Sequence[Recorded]) -> list[Span]:
+    """The model call for the title, which is the last of these events; none if the model was not asked."""
+    *_, before, record = records
+    spent = record.event
+    if not isinstance(spent, events.Spent) or not (spent.title or spent.usage.total_tokens):
+        return []
+    about = {**_chat(""), **_tokens([spent.usage])}
+    about |= {"longhouse.worker": record.worker, "longhouse.purpose": "title"}
+    span_id, parent = tracing.title_span(row.id, prompt), tracing.turn_span(row.id, prompt)
+    return [Span(span_id, parent, _chat_name(""), before.at, record.at, about, kind=CLIENT)]
+
+
 @dataclass(frozen=True, slots=True)
 class _TurnSpans:
     row: ProjectionRow

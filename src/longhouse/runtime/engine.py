@@ -242,7 +242,8 @@ class Engine:
                 async with self.pool.acquired(template, session.id) as instance:
                     began = time.monotonic()
                     title = titles.titled(turn, template, instance.model)
-                    spent = await titles.unless_prompted(self.db, self.bus, run, title)
+                    with self._sending(turn, tracing.title_span(session.id, turn.prompt)):
+                        spent = await titles.unless_prompted(self.db, self.bus, run, title)
                     self._count(session, time.monotonic() - began, spent.usage)
         if spent is not titles.NONE or not run.session.can_move:
             await self.recorder.record(run, [spent])
@@ -311,9 +312,9 @@ class Engine:
         text, recalled = await self.memory.text_for(session, turn, template)
         shown = replace(session, recall=text) if text else session
         request = instance.strategy.propose(shown, template, offered)
-        began = time.monotonic()
+        span, began = tracing.chat_span(session.id, turn.prompt, len(session.steps)), time.monotonic()
         try:
-            with self._sending(session, turn):
+            with self._sending(turn, span):
                 summary = await condensed(session, template, instance.model, request.body)
             if summary:
                 self._count(session, time.monotonic() - began, summary.usage)
@@ -330,7 +331,7 @@ class Engine:
                 recalled=recalled,
             )
             # An answer that may be sent back is not streamed: it could not be withdrawn from the client.
-            with self._sending(session, turn):
+            with self._sending(turn, span):
                 reply = await listen(
                     self.db,
                     self.bus,
@@ -350,11 +351,10 @@ class Engine:
         await self.recorder.record(run, [_after_retries(run, event) for event in new])
         _log_left_out(session, offered, chosen.selection)
 
-    def _sending(self, session: Session, turn: Turn) -> AbstractContextManager[None]:
-        """Requests to the model carry the span of this step's call."""
+    def _sending(self, turn: Turn, span: str) -> AbstractContextManager[None]:
+        """Requests to the model carry this span of the turn."""
         if self.tracing is None:
             return nullcontext()
-        span = tracing.chat_span(session.id, turn.prompt, len(session.steps))
         return self.tracing.sending(turn.prompted.traceparent, turn.trace, span)
 
     def _count(self, session: Session, seconds: float, usage: events.Usage | None, *, failed: bool = False) -> None:

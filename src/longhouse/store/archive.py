@@ -94,10 +94,10 @@ def _info(name: str) -> zipfile.ZipInfo:
 @contextmanager
 def writing(target: Path, verify: Callable[[Path], object]) -> Iterator[Writer]:
     """A new archive that nobody else may read. It gets its name when all of it is on disk and `verify` has read it."""
-    if target.exists():
-        raise SetupError(f"{target} exists already: choose another name, or move it away.")
-    draft = target.with_name(f"{target.name}.partial")
     try:
+        if target.exists():
+            raise SetupError(f"{target} exists already: choose another name, or move it away.")
+        draft = target.with_name(f"{target.name}.partial")
         with _claimed(draft) as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 yield Writer(archive)

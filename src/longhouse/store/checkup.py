@@ -1,10 +1,11 @@
 """What `longhouse doctor` asks Postgres: its clock, rights of the role, the extension, room for connections."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from longhouse import clock
+from longhouse.store import migrate
 from longhouse.store.database import Database, quoted
 from longhouse.store.search import columns
 
@@ -16,12 +17,18 @@ FACTS: Final = """
            (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int AS used
 """
 CLOCK: Final = "SELECT clock_timestamp()"
-CLOSED_TABLES: Final = """
-    SELECT relname FROM pg_class
-    WHERE relnamespace = to_regnamespace(:schema) AND relkind = 'r'
-      AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
-               AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))
-    ORDER BY relname
+MAY_ENTER: Final = "SELECT COALESCE(has_schema_privilege(to_regnamespace(:schema), 'USAGE'), true)"
+# Views are only read; the index of the catalog is emptied when it is made anew. Tables of other programs are not asked.
+RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+LACKING: Final = """
+    SELECT c.relname AS table, array_agg(wanted.right ORDER BY wanted.nth) AS rights
+    FROM pg_class c
+    CROSS JOIN unnest(:rights::text[]) WITH ORDINALITY AS wanted ("right", nth)
+    WHERE c.relnamespace = to_regnamespace(:schema) AND c.relname = ANY(:names::text[])
+      AND (c.relkind IN ('r', 'p') OR wanted.right = 'SELECT')
+      AND (c.relname LIKE 'search\\_%' OR wanted.right <> 'TRUNCATE')
+      AND NOT has_table_privilege(c.oid, wanted.right)
+    GROUP BY c.relname ORDER BY c.relname
 """
 
 
@@ -37,8 +44,11 @@ class Checkup:
     """Connections that Postgres allows, and those that are in use."""
     seconds_ahead: float
     """How far its clock is ahead of this machine's; what the way there may have taken counts for neither."""
-    closed_tables: Sequence[str]
-    """Tables that the role may not read and write."""
+    schema: str
+    may_enter: bool
+    """Whether the role may use the schema at all."""
+    lacking: Mapping[str, Sequence[str]]
+    """Tables and views with the rights that the role needs and does not have."""
     vector: str | None
     """The version of pgvector that is installed; empty: it is only available; None: it is not there."""
 
@@ -46,10 +56,18 @@ class Checkup:
 async def examine(db: Database) -> Checkup:
     facts = await db.row(FACTS)
     assert facts is not None
-    closed = [row["relname"] for row in await db.rows(CLOSED_TABLES, schema=quoted(db.schema))]
+    schema, names = quoted(db.schema), migrate.MADE.findall("\n".join(one.sql for one in migrate.known()))
+    lacking = {row["table"]: row["rights"] for row in await db.rows(LACKING, schema=schema, names=names, rights=RIGHTS)}
     extension = await db.row(columns.EXTENSION)
     vector = (extension["installed_version"] or "") if extension else None
-    return Checkup(**dict(facts), seconds_ahead=await _seconds_ahead(db), closed_tables=closed, vector=vector)
+    return Checkup(
+        **dict(facts),
+        seconds_ahead=await _seconds_ahead(db),
+        schema=db.schema,
+        may_enter=await db.value(MAY_ENTER, schema=schema),
+        lacking=lacking,
+        vector=vector,
+    )
 
 
 async def _seconds_ahead(db: Database) -> float:

@@ -70,6 +70,10 @@ NO_ADDRESS: Final = (
 SHARED_SESSIONS: Final = (
     "The pooler at LONGHOUSE_DATABASE_URL gives out transactions; Longhouse needs sessions: set pool_mode = session."
 )
+NO_PARAMETERS: Final = (
+    "The pooler at LONGHOUSE_DATABASE_URL refuses parameters of Postgres: set ignore_startup_parameters = "
+    f"{', '.join((*SERVER_LINE, 'idle_in_transaction_session_timeout'))} in its configuration."
+)
 
 FIXED_TYPES: Final = 10_000
 """Types with a smaller OID are built in, and have the same OID in every Postgres."""
@@ -350,7 +354,10 @@ async def open_database(
     except (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError):
         raise SetupError(SHARED_SESSIONS) from None
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
-        raise SetupError(f"Postgres cannot be reached: {error}; check LONGHOUSE_DATABASE_URL.") from error
+        if "unsupported startup parameter" in str(error):
+            raise SetupError(NO_PARAMETERS) from error
+        why = str(error) or f"it did not answer within {CONNECT_WITHIN:g} seconds"
+        raise SetupError(f"Postgres cannot be reached: {why}; check LONGHOUSE_DATABASE_URL.") from error
     db = Database(pool, dsn, schema, pool_size)
     try:
         yield db

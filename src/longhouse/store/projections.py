@@ -76,7 +76,7 @@ CLAIM: Final = """
 TIMES: Final = """
     SELECT session_id, seq, at FROM journal WHERE session_id = ANY(:ids) AND kind IN ('Started', 'Replied')
 """
-# A turn that is cancelled while it waits in the queue has not started.
+# A turn that is cancelled while it waits in the queue has not started. A title is given after the end of its turn.
 ENDED: Final = """
     SELECT e.session_id, began.seq AS began, e.seq AS ended
     FROM unnest(:ids::text[], :heads::bigint[]) AS asked (id, head)
@@ -87,8 +87,16 @@ ENDED: Final = """
         WHERE session_id = e.session_id AND seq < e.seq AND kind = 'Started' AND trace_id = e.trace_id
         ORDER BY seq DESC LIMIT 1
     ) began
-    WHERE e.kind IN ('Finished', 'Failed', 'Cancelled') AND e.at > :since
+    WHERE (e.kind IN ('Finished', 'Failed', 'Cancelled') OR e.kind = 'Spent' AND e.body ->> 'title' IS NOT NULL)
+      AND e.at > :since
     ORDER BY e.session_id, e.seq
+"""
+MISSED: Final = """
+    SELECT count(*) FROM sessions s
+    LEFT JOIN projection_cursors c ON c.projection = :projection AND c.session_id = s.id
+    JOIN journal e ON e.session_id = s.id AND e.seq > COALESCE(c.head, 0)
+    WHERE s.updated_at > :since AND s.capsule IS NULL AND (c.head IS NULL OR s.head > c.head)
+      AND e.kind IN ('Finished', 'Failed', 'Cancelled') AND e.at > :since AND e.at <= :until
 """
 IDENTITY: Final = "SELECT id::text FROM identity"
 MET: Final = """
@@ -124,10 +132,16 @@ async def behind(
 async def ended_turns(
     db: Database, projection: str, rows: Sequence[ProjectionRow], since: datetime
 ) -> list[tuple[str, int, int]]:
-    """The turns of these sessions that have ended and are not projected: session, and the seq of start and end."""
+    """The turns of these sessions that have ended and are not projected: session, and the seq of start and end; or of
+    the title that followed."""
     ids, heads = [row.id for row in rows], [row.head for row in rows]
     found = await db.rows(ENDED, projection=projection, ids=ids, heads=heads, since=since)
     return [(row["session_id"], row["began"], row["ended"]) for row in found]
+
+
+async def missed(db: Database, projection: str, since: datetime, until: datetime) -> int:
+    """How many turns ended in this time and were not projected."""
+    return int(await db.value(MISSED, projection=projection, since=since, until=until))
 
 
 async def rows(db: Database, ids: Sequence[str], *, sides: Sequence[Side] = get_args(Side)) -> Sequence[ProjectionRow]:

@@ -3,8 +3,8 @@
 import os
 import pwd
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +50,18 @@ def owner_of(folder: Path) -> Account:
     except KeyError:
         name = f"number {facts.st_uid}"
     return Account(uid=facts.st_uid, gid=facts.st_gid, name=name)
+
+
+@contextmanager
+def explained(data_dir: Path) -> Iterator[None]:
+    """Turns an OSError about files of a data folder into one sentence that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(
+            f"The data folder {data_dir} cannot be used ({error.strerror}: {error.filename}): "
+            "start as the account it belongs to, or choose another with LONGHOUSE_DATA_DIR."
+        ) from error
 
 
 def is_root() -> bool:

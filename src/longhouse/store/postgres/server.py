@@ -58,6 +58,12 @@ def to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
+def holds_data(data_dir: Path) -> bool:
+    """Whether a Postgres was made in this data folder."""
+    with accounts.explained(data_dir):
+        return (data_dir / "postgres").is_dir()
+
+
 @asynccontextmanager
 async def open_postgres(
     data_dir: Path,
@@ -86,7 +92,7 @@ async def open_postgres(
 @contextmanager
 def _lock(data_dir: Path) -> Iterator[int]:
     """The open lock file, which the owner and its Postgres both hold locked: if it is free, both have ended."""
-    with _explained(data_dir):
+    with accounts.explained(data_dir):
         data_dir.mkdir(mode=accounts.PASSAGE if accounts.is_root() else 0o700, parents=True, exist_ok=True)
         lock = os.open(data_dir / "postgres.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -102,7 +108,7 @@ async def _other(data_dir: Path, lock: int) -> Postmaster | None:
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return None
-        with _explained(data_dir):
+        with accounts.explained(data_dir):
             server = _postmaster(data_dir / "postgres")
         if server and server.status == "ready" and await _answers(server):
             return server
@@ -118,18 +124,6 @@ async def _answers(server: Postmaster) -> bool:
         return False
     await connection.close()
     return True
-
-
-@contextmanager
-def _explained(data_dir: Path) -> Iterator[None]:
-    """Turns an OSError about files into one sentence that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise SetupError(
-            f"The data folder {data_dir} cannot be used ({error.strerror}: {error.filename}): "
-            "start as the account it belongs to, or choose another with LONGHOUSE_DATA_DIR."
-        ) from error
 
 
 # Attaching to the server of another process
@@ -245,7 +239,7 @@ class Log:
 @contextmanager
 def _log(data_dir: Path) -> Iterator[Log]:
     path = data_dir / "postgres.log"
-    with _explained(data_dir):
+    with accounts.explained(data_dir):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         if os.fstat(handle).st_size > LOG_LIMIT:
             os.ftruncate(handle, 0)
@@ -265,7 +259,7 @@ async def _prepared(
             if not await _until(lambda: process.poll() is not None, within=START_WITHIN) or process.returncode:
                 raise SetupError(f"Postgres could not create its data: {log.reason()} (more in {log.path}).")
 
-    with _explained(data_dir):
+    with accounts.explained(data_dir):
         home = clusters.locate_data(data_dir, report)
         account = clusters.holder(home)
         source = programs.BinarySource(account, accounts.state_folder(data_dir, account), report)

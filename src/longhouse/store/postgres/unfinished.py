@@ -14,10 +14,11 @@ NOTE: Final = "RESTORE-UNFINISHED.txt"
 
 def refuse(data_dir: Path) -> None:
     """Refuses a folder in which a restore was cut off, with what to do about it."""
-    try:
-        said = (data_dir / NOTE).read_text("utf-8", errors="replace").strip()
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    with accounts.explained(data_dir):
+        try:
+            said = (data_dir / NOTE).read_text("utf-8", errors="replace").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return
     raise SetupError(said)
 
 
@@ -28,16 +29,17 @@ def noted(data_dir: Path, source: Path) -> Iterator[None]:
     An error that was told removes it, unless an earlier restore had left one.
     """
     note = data_dir / NOTE
-    data_dir.mkdir(mode=accounts.PASSAGE if accounts.is_root() else 0o700, parents=True, exist_ok=True)
-    was_there = note.exists()
     sentence = (
         f"A restore of {source.absolute()} into {data_dir.absolute()} was cut off, and nothing of it was kept: "
         f"run `longhouse restore` with that file again, or delete {note.absolute()} to go on with what was here before."
     )
-    with note.open("w", encoding="utf-8") as file:
-        file.write(f"{sentence}\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with accounts.explained(data_dir):
+        data_dir.mkdir(mode=accounts.PASSAGE if accounts.is_root() else 0o700, parents=True, exist_ok=True)
+        was_there = note.exists()
+        with note.open("w", encoding="utf-8") as file:
+            file.write(f"{sentence}\n")
+            file.flush()
+            os.fsync(file.fileno())
     try:
         yield
     except LonghouseError:
