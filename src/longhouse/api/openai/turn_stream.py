@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 
 from starlette.types import Scope
 
+from longhouse.agents import answer_format
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.api import streaming
 from longhouse.api.addresses import session_address
@@ -26,7 +27,7 @@ from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.session import BLANK_LINE, Session, Turn, joined_text
+from longhouse.journal.session import AGENT_FAILED, BLANK_LINE, Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
@@ -40,6 +41,8 @@ BEHIND_CLIENT: Final = "Your message is next, once a client has sent the result 
 PASSED_ON: Final = "{agent} has your answer, and goes on with it."
 IN_BACKGROUND: Final = "An agent that works in the background asks:"
 STATUSES: Final = {
+    "agent_failed": 422,
+    "answer_format": 502,
     "cancelled": 409,
     "limit_reached": 422,
     "not_set_up": 503,
@@ -350,7 +353,9 @@ class TurnStream:
         return None if question.session.id == self.session.id else question
 
     def _end(self, turn: Turn) -> list[Piece]:
-        if (words := self.session.closing_text) is not None:
+        # Who asked for JSON cannot read the words of an agent that says why it has failed.
+        is_unreadable = turn.code == AGENT_FAILED and answer_format.is_asked(turn.prompted)
+        if (words := self.session.closing_text) is not None and not is_unreadable:
             return self._finish(words)
         if turn.ended == "CANCELLED":
             self._fail("the turn was cancelled", "cancelled")
@@ -365,7 +370,8 @@ class TurnStream:
         return pieces
 
     def _fail(self, message: str, code: str) -> None:
-        kind = "invalid_request_error" if code in ("template_not_found", "limit_reached") else "server_error"
+        is_refused = code in ("template_not_found", "limit_reached", AGENT_FAILED)
+        kind = "invalid_request_error" if is_refused else "server_error"
         self.is_over, self.error = True, CallerError(message, status=STATUSES.get(code, 500), kind=kind, code=code)
 
     def _convert_event(self, event: events.Event) -> list[Piece]:
