@@ -17,7 +17,7 @@ BUDGETS = {
     "journal": 3_040,  # functions of clients; probes; steps that lost workers; working memory; counters, timelines
     "memory": 5_520,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_980,  # SOCKS proxies
-    "runtime": 4_480,  # answers in a format; ends of turns; budgets; NATS, long drafts; who is next; titles; the bus; probes
+    "runtime": 4_480,  # answers in a format; ends of turns; budgets; NATS; who is next; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 11_670,  # places and permits in a fleet, its counts; counters, statistics; passages, documents, the ledger
     "tools": 5_660,  # functions of clients; results that are remembered; documents; processes of their own
