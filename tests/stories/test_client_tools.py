@@ -227,7 +227,7 @@ async def test_a_named_conversation_and_a_session_take_results_alone(serving: Se
 
 
 async def test_auto_finds_the_agent_that_waits(serving: Serving) -> None:
-    async with serving([ASK, TELL]) as house:
+    async with serving([ASK, TELL], templates=[CLERK], default_template="clerk") as house:
         program = Program(house, model="auto")
         asked = await program.say("Rain?")
         told = await program.send(*program.results("12°"))
