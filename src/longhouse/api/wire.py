@@ -145,8 +145,9 @@ def _is_format(value: dict[str, Any]) -> dict[str, Any]:
     plain = {key: one for key, one in schema.items() if key != "$schema"} if isinstance(schema, dict) else schema
     if schema is not None and (problem := schema_problem(plain, runs_patterns=False)):
         raise PydanticCustomError("format", "{problem}", {"problem": f"json_schema.schema: {problem}"})
-    known = ("name", "description", "schema", "strict")
-    return {"type": kind, "json_schema": {name: described[name] for name in known if name in described}}
+    known = {"name": str, "description": str, "schema": dict, "strict": bool}
+    given = {name: described[name] for name, of in known.items() if isinstance(described.get(name), of)}
+    return {"type": kind, "json_schema": given}
 
 
 ResponseFormat = Annotated[dict[str, Any], pydantic.AfterValidator(_is_format)]
