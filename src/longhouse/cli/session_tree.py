@@ -38,7 +38,8 @@ class TreeDrawing:
         for waiting in session.queue:
             root.add(_line("waits in the queue", _quoted(task_of(waiting.prompt))))
         for question in status.questions:
-            root.add(_line(f"{question.session.agent} asks", question.text, question.call.call))
+            does = "waits" if question.call.is_client else "asks"
+            root.add(_line(f"{question.session.agent} {does}", question.text, question.call.call))
         return root
 
     def _add_turn(
@@ -120,4 +121,5 @@ def _waiting(call: Open | None) -> str:
         return "took three workers down: is it tried again?"
     if call.uncertain:
         return f"{plain(call.doubt) or 'its worker was lost'}: did it happen?"
-    return {"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.call_kind, "running")
+    waits = {"ask": "waits for an answer", "agent": "waits for the agent", "client": "waits for its client"}
+    return waits.get(call.call_kind, "running")

@@ -10,7 +10,8 @@ from longhouse.api import auth, wire
 from longhouse.api.json_route import JsonRoute, refuses
 from longhouse.api.openai.background_jobs import BackgroundJobs, is_job
 from longhouse.api.openai.completions import ChatCompletion, ChatEvents, completion_of
-from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
+from longhouse.api.openai.request import SESSION_ID
+from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
 from longhouse.api.openai.turn_stream import STATUSES, follow_turn
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import CallerError
@@ -56,7 +57,7 @@ def routes(
             return await jobs.answer(caller, chat)
         handle = await resolver.attach(caller, chat, await request.body(), request.headers)
         turn_stream = follow_turn(request.scope, db, bus, handle)
-        completion = await completion_of(catalog, turn_stream, chat.include_usage, chat.ignored)
+        completion = await completion_of(catalog, turn_stream, chat)
         return completion.streamed() if chat.stream else await completion.whole()
 
     @router.get("/v1/models")

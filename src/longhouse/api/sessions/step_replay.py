@@ -165,7 +165,7 @@ class StepReplays:
         """The tools that this version would be offered in the step."""
         session = as_of_then(then.session)
         if self.offering is None or session.turn is None:
-            return await offered_then(self.toolbox.resolve, then)
+            return await offered_then(then, self.toolbox.resolve)
         chosen = await self.offering.choose(session, session.turn, template)
         return in_order(session, chosen.tools)
 
