@@ -268,6 +268,8 @@ class Template(Versioned):
     """The version that a new turn uses: the active one, or the one that the session was opened with."""
     allow_client_system: bool = True
     """Whether a client may add its own system message to a turn."""
+    allow_client_tools: bool = True
+    """Whether the agent is offered the functions that a client sends in `tools`, which the client runs itself."""
     title: Literal["first_words", "model"] = "first_words"
     """The title of a session: the first words of its first prompt, or what the model is asked for after its first
     answer, by a call of its own without tools."""

@@ -120,4 +120,5 @@ def _waiting(call: Open | None) -> str:
         return "took three workers down: is it tried again?"
     if call.uncertain:
         return f"{plain(call.doubt) or 'its worker was lost'}: did it happen?"
-    return {"ask": "waits for an answer", "agent": "waits for the agent"}.get(call.call_kind, "running")
+    waits = {"ask": "waits for an answer", "agent": "waits for the agent", "client": "waits for its client"}
+    return waits.get(call.call_kind, "running")

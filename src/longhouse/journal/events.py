@@ -13,8 +13,9 @@ from longhouse.journal.roles import FORM, role_of
 Side = Literal["root", "sub", "external"]
 """`external`: interactions that were added from outside; such a session is never run."""
 Effect = Literal["read", "idempotent", "once"]
-CallKind = Literal["tool", "agent", "ask", "step"]
-"""`step`: no call, but a step that lost its workers; it is open while a person is asked, and is never `Called`."""
+CallKind = Literal["tool", "agent", "ask", "step", "client"]
+"""`client`: a function that the client runs itself; the call is open until the client sends the result.
+`step`: no call, but a step that lost its workers; it is open while a person is asked, and is never `Called`."""
 Cleanable = Literal["conversation", "context", "artifacts", "query_context", "working_memory"]
 """`query_context`: the chunks of working memory; `working_memory`: its outlines too."""
 Collected = Literal["user", "agent", "tool", "llm", "knowledge"]
@@ -42,6 +43,26 @@ class Sampling(_Value, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     response_format: str | None = None
     """As JSON text, in the client's own key order."""
+
+
+class ClientTool(_Value, frozen=True, kw_only=True):
+    """A function that the client runs itself."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    """Its JSON Schema as JSON text, in the client's own key order; empty: it takes no arguments."""
+    strict: bool = False
+
+
+class ClientTools(_Value, frozen=True, kw_only=True):
+    """What the client offers to run; it holds for the turn, until the client says something else."""
+
+    tools: tuple[ClientTool, ...] = ()
+    must_call: tuple[str, ...] = ()
+    """The model must call one of these first; empty: it may answer at once."""
+    parallel: bool = True
+    """Whether one reply may call several of them."""
 
 
 class ReplyTo(_Value, frozen=True, kw_only=True):
@@ -198,7 +219,10 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     traceparent: str = ""
     """The trace context of the client's request (W3C), if it had one; prompts of agents repeat it."""
     aside: bool = False
-    """Sent while calls of the running turn waited for a decision: the agent reads it together with their outcomes."""
+    """Sent while calls of the running turn waited for a decision, or for the client: the agent reads it together with
+    their outcomes."""
+    client_tools: ClientTools | None = None
+    """The functions that the client runs itself; None: it has named none, and an aside changes nothing."""
 
 
 class Started(_Fact, frozen=True, kw_only=True, tag="Started"):
@@ -301,6 +325,8 @@ class Returned(_Fact, frozen=True, kw_only=True, tag="Returned"):
     """Tokens that a sub-agent used for this outcome; `calls` and `seconds` are its tool calls and working time."""
     calls: int = 0
     seconds: float = 0.0
+    client_tools: ClientTools | None = None
+    """What the client offers from here on, where it sent the result and that has changed."""
 
 
 class Decided(_Fact, frozen=True, kw_only=True, tag="Decided"):
@@ -456,9 +482,15 @@ UPGRADES: Final[dict[tuple[str, int], Upgrade]] = {}
 
 MEANS_MORE: Final = 2
 """The version of a body that an older process would misunderstand, so it must not read it as version 1."""
+OFFERS_TOOLS: Final = 3
+"""The version of a prompt with the client's tools: an older process would begin its turn without them."""
 
 _decoder: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
-_known: Final = (*VERSIONS.items(), (Prompted.__name__, MEANS_MORE), (Resumed.__name__, MEANS_MORE))
+_known: Final = (
+    *VERSIONS.items(),
+    *((kind.__name__, MEANS_MORE) for kind in (Prompted, Called, Resumed)),
+    (Prompted.__name__, OFFERS_TOOLS),
+)
 _current: Final = {f'{{"v":{version},"kind":"{kind}"'.encode() for kind, version in _known}
 
 
@@ -469,6 +501,10 @@ def encode(event: Event) -> str:
 
 def _version_of(event: Event) -> int:
     match event:
+        case Prompted(client_tools=tools) if tools is not None:
+            return OFFERS_TOOLS
+        case Called(call_kind="client"):
+            return MEANS_MORE  # an older process would run it, or wait for a person
         case Prompted(aside=True):
             return MEANS_MORE  # an older process would start a turn with it
         case Resumed(unbegun=unbegun) if unbegun:

@@ -20,5 +20,11 @@ def grown(chain: str, messages: Iterable[tuple[str, str]]) -> str:
     return chain
 
 
+def of_calls(ids: Iterable[str]) -> str:
+    """The fingerprint of calls that the client runs: their ids alone say which session made them, whatever a client
+    has changed in the texts before them."""
+    return _link("calls", "\x00".join(sorted(ids)))
+
+
 def _link(chain: str, text: str) -> str:
     return hashlib.sha256(f"{chain}\x00{text}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -21,7 +21,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 18
+FOLD_VERSION: Final = 19
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -151,6 +151,12 @@ class _Builder:
         else:  # the turn's first step lost its workers: there is only its task yet, which this is added to
             self.transcript += [replace(last, content=content) for content in event.content]
         self.turn = replace(self._joined(self.turn, event.user), chain=event.chain, reply_texts=())
+        self._offer(event.client_tools)
+
+    def _offer(self, tools: events.ClientTools | None) -> None:
+        """What the client offers to run from here on; None: nothing has changed."""
+        if self.turn and tools is not None:
+            self.turn = replace(self.turn, client_tools=tools)
 
     def _joined(self, turn: Turn, user: str | None) -> Turn:
         """The turn after a message of this user: one of another than the session's makes it that one's."""
@@ -173,8 +179,9 @@ class _Builder:
         self.transcript += [
             PromptEntry(seq=seq, content=content, date=event.date, form=event.form) for content in prompt.content
         ]
-        prompted = replace(prompt, prior=())
+        prompted = replace(prompt, prior=(), client_tools=None)
         self.turn = turn = Turn(**asdict(event), prompted=prompted, started_at=at, chain=prompt.chain, user=prompt.user)
+        self._offer(prompt.client_tools)
         self.memory = replace(self.memory, query=turn.task[: remembered.MAX_QUERY])
 
     def _clean(self, parts: tuple[events.Cleanable, ...]) -> None:
@@ -211,6 +218,8 @@ class _Builder:
     def _call(self, event: events.Called, seq: int, at: datetime) -> None:
         if self.turn and not self.turn.is_thinking:
             self.turn = replace(self.turn, calls=self.turn.calls + 1)
+        if event.call_kind == "client" and self.turn and self.turn.client_tools:
+            self._offer(replace(self.turn.client_tools, must_call=()))
         step = self.transcript[-1]
         assert isinstance(step, Step)
         use = Use(
@@ -240,6 +249,8 @@ class _Builder:
         turn = self._joined(turn, event.user)
         if call.call_kind == "ask" and isinstance(event.outcome, Output):
             turn = replace(turn, clarifications_used=turn.clarifications_used + 1, chain=event.chain, reply_texts=())
+        if call.is_client and event.by:
+            turn = replace(turn, chain=event.chain, reply_texts=())
         if call.awaits_decision and not event.by:
             turn = replace(turn, chain="")  # no client gets this: the old fingerprint stays valid
         if call.approve_by and not event.by and turn.resting_since:
@@ -247,6 +258,7 @@ class _Builder:
         if event.spent:
             turn = _charged_for_subagent(turn, event, event.spent)
         self.turn = self._write(turn, event.writes, event.adds) if event.writes or event.adds else turn
+        self._offer(event.client_tools)
 
     def _step_of(self, call: str) -> int | None:
         """The index of the step that made a call: the last one, or close to it, so the search begins at the end."""

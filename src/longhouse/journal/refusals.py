@@ -4,7 +4,7 @@ from typing import Final
 
 UNTIMELY: Final = frozenset({
     "answered", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches", "not_offered",
-    "reason_first", "too_many_agents", "too_many_calls",
+    "one_at_a_time", "reason_first", "too_many_agents", "too_many_calls",
 })  # fmt: skip
 """Refusal codes that are not the tool's fault: it did not run, and the same call may be allowed later."""
 UNMADE: Final = UNTIMELY | {"bad_arguments"}
@@ -13,5 +13,5 @@ REFUSED: Final = UNMADE | {
     "cycle", "not_allowed", "rate_limited", "too_deep", "unknown_agent", "unknown_handle", "unknown_tool",
 }  # fmt: skip
 """Codes of calls that a model requested and that were not made."""
-ENDED: Final = frozenset({"abandoned", "cancelled", "denied", "forgotten", "given_up"})
+ENDED: Final = frozenset({"abandoned", "cancelled", "denied", "forgotten", "given_up", "not_run"})
 """Codes of calls that a person ended, or the end of a turn."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final, Literal
 
-Role = Literal["", "finishes", "asks", "reasons", "plans", "searches", "collects", "reports", "knowledge"]
-"""Empty: an ordinary tool, which nothing else depends on."""
+Role = Literal["", "finishes", "asks", "reasons", "plans", "searches", "collects", "reports", "knowledge", "client"]
+"""Empty: an ordinary tool, which nothing else depends on; `client`: the client runs it."""
 
 ROLES: Final[Mapping[str, Role]] = {
     "finalanswertool": "finishes",

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from longhouse.journal import events, fingerprint
+from longhouse.journal.client_calls import client_id
 from longhouse.journal.events import Output
 from longhouse.journal.messages import text_of
 from longhouse.journal.pending_decisions import Undecided, decision_text
@@ -34,7 +35,8 @@ LOST_STEP: Final = "The worker was lost three times in this step. Try it again?"
 """What a person is asked about a step without a call to blame."""
 LOST_STEP_PREFIX: Final = "step-"
 """Begins the ids of such questions; those of calls begin with a number."""
-QuestionKind = Literal["clarification", "approval", "unknown_outcome", "worker_lost"]
+QuestionKind = Literal["clarification", "approval", "unknown_outcome", "worker_lost", "client"]
+"""`client`: no person is asked; the client has to send the result of a call that it runs itself."""
 
 
 def joined_text(replies: Sequence[str], words: str = "") -> str:
@@ -87,11 +89,17 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
 
     @property
     def awaits_person(self) -> bool:
+        """Whether somebody outside has to act: a person, or the client."""
         return self.question_kind is not None
 
     @property
     def awaits_decision(self) -> bool:
-        return self.question_kind not in (None, "clarification")
+        return self.question_kind not in (None, "clarification", "client")
+
+    @property
+    def is_client(self) -> bool:
+        """Whether the client runs it."""
+        return self.call_kind == "client"
 
     @property
     def is_step(self) -> bool:
@@ -112,6 +120,8 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
             return None if self.probed else "unknown_outcome"
         if self.approve_by is not None:
             return "approval"
+        if self.is_client:
+            return "client"
         return "clarification" if self.call_kind == "ask" else None
 
     @property
@@ -193,7 +203,9 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     """A turn: its `Started`, and what happened in it since, with its counters."""
 
     prompted: events.Prompted
-    """The prompt, without the history that came with it: that is in the transcript."""
+    """The prompt, without the history that came with it: that is in the transcript; and without the client's tools."""
+    client_tools: events.ClientTools | None = None
+    """What the client offers to run, as it last said."""
     started_at: datetime
     chain: str = ""
     """The fingerprint of the client's conversation up to the user's last message."""
@@ -314,6 +326,16 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         return [call for call in self.open.values() if call.call_kind == "ask"]
 
     @property
+    def client_calls(self) -> list[Open]:
+        """Calls whose results the client has to send."""
+        return [call for call in self.open.values() if call.is_client]
+
+    @property
+    def client_ids(self) -> dict[str, Open]:
+        """The same, by the ids under which the client knows them."""
+        return {client_id(self.id, call.call): call for call in self.client_calls}
+
+    @property
     def awaits_agents(self) -> bool:
         return any(call.call_kind == "agent" for call in self.open.values())
 
@@ -403,7 +425,8 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         if self.turn is None:
             return None
         if self.state is State.WAITING_FOR_CLARIFICATION:
-            return self.questions[0].question
+            # A client that has calls to run gets these first, and no words.
+            return "" if self.client_calls else self.questions[0].question
         if self.state is State.WAITING_FOR_APPROVAL:
             return decision_text([self.undecided(call) for call in self.undecided_calls], self.id)
         return self.turn.answer if self.turn.ended == "COMPLETED" or self.turn.code == AGENT_FAILED else None
@@ -424,6 +447,13 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     @property
     def rest_mark(self) -> str | None:
         """The fingerprint by which a client that resends the whole conversation finds the session at this point."""
+        if self.is_running and not self.can_move and (ids := self.client_ids):
+            return fingerprint.of_calls(ids)
+        return self.text_mark
+
+    @property
+    def text_mark(self) -> str | None:
+        """The fingerprint of the conversation up to here, as its texts alone give it."""
         text = self.client_text
         if text is None or self.turn is None or not self.turn.chain:
             return None
@@ -437,7 +467,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
             return State(self.turn.ended)
         if self.can_move:
             return State.RESEARCHING
-        if self.questions:
+        if self.questions or self.client_calls:
             return State.WAITING_FOR_CLARIFICATION
         if self.undecided_calls:
             return State.WAITING_FOR_APPROVAL

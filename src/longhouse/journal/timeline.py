@@ -10,9 +10,9 @@ from longhouse.journal.events import INTERRUPTED, Outcome, Recorded
 from longhouse.journal.messages import text_of
 from longhouse.journal.session import Open, QuestionKind
 
-WaitsFor = Literal["clarification", "approval", "unknown_outcome", "worker_lost", "agent", "retry"]
+WaitsFor = Literal["clarification", "approval", "unknown_outcome", "worker_lost", "client", "agent", "retry"]
 
-IN_ORDER: Final[tuple[QuestionKind, ...]] = ("clarification", "approval", "unknown_outcome", "worker_lost")
+IN_ORDER: Final[tuple[QuestionKind, ...]] = ("clarification", "approval", "unknown_outcome", "worker_lost", "client")
 
 
 @dataclass(slots=True)

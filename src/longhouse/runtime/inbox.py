@@ -4,15 +4,28 @@ Hints are sent after the commit, outside any transaction. A lost hint costs half
 every session that is due.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import structs
+
 from longhouse import clock
 from longhouse.agents.rules import WORKER_LOST
-from longhouse.journal.events import Condensed, Decided, Event, Fault, Opened, Outcome, Output, Prompted, Returned
+from longhouse.journal.events import (
+    ClientTools,
+    Condensed,
+    Decided,
+    Event,
+    Fault,
+    Opened,
+    Outcome,
+    Output,
+    Prompted,
+    Returned,
+)
 from longhouse.journal.fold import blank, extended
-from longhouse.journal.session import INTERRUPTED, MOST_LOST, Session
+from longhouse.journal.session import INTERRUPTED, MOST_LOST, Open, Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import erasure, journals
 from longhouse.store.database import Database
@@ -65,14 +78,41 @@ class Inbox:
         returned = Returned(call=call, outcome=Output(content=text), by=by, chain=chain, user=user)
         return await self._settle(session, [returned], accepted)
 
+    async def give_results(
+        self,
+        session: Session,
+        results: Mapping[str, Outcome],
+        *,
+        by: str,
+        user: str | None = None,
+        chain: str = "",
+        aside: Prompted | None = None,
+        client_tools: ClientTools | None = None,
+        accepted: Accepted | None = None,
+    ) -> Delivered:
+        """Returns calls that the client runs, by their ids in the session, in one append; AlreadyReturned if one of
+        them has its outcome by now.
+
+        `aside`: what the user said with it; the agent reads it after the results. `client_tools`: what the client
+        offers from now on; None: the same as before.
+        """
+        returned = [
+            Returned(call=call, outcome=outcome, by=by, chain=chain, user=user) for call, outcome in results.items()
+        ]
+        if client_tools is not None and returned:
+            returned[-1] = structs.replace(returned[-1], client_tools=client_tools)
+        # Before the outcomes, while the calls are open: it is read with them.
+        new: list[Event] = [structs.replace(aside, trace=session.trace, aside=True)] if aside else []
+        return await self._settle(session, [*new, *returned], accepted)
+
     async def decide(
         self, session: Session, decided: Decided, result: str | None = None, *, accepted: Accepted | None = None
     ) -> Delivered:
         """Records a decision on a call of this session at its current head; NotThere if the session has moved on."""
         in_chat, call = decided.via == "chat", session.open.get(decided.call)
-        takes_workers, is_step = call is not None and call.lost >= MOST_LOST, call is not None and call.is_step
+        is_step = call is not None and call.is_step
         # A step has no outcome: the worker tries it again, or ends its turn.
-        new: list[Event] = [decided] if is_step else with_outcome(decided, result, takes_workers=takes_workers)
+        new: list[Event] = [decided] if is_step else with_outcome(decided, result, call)
         return await self._settle(session, new, accepted, head=session.head, is_shown=in_chat)
 
     async def cancel(self, session: Session, *, by: str) -> Session:
@@ -140,13 +180,15 @@ class Inbox:
         return Delivered(await journals.load_up_to(self.db, session, placed.seq), is_behind=True)
 
 
-def with_outcome(decided: Decided, result: str | None = None, *, takes_workers: bool = False) -> list[Event]:
+def with_outcome(decided: Decided, result: str | None = None, call: Open | None = None) -> list[Event]:
     """The decision, with the outcome of the call if the decision gives one. The tool of a call that takes its workers
     down is closed for the turn when the call is given up."""
     match decided.decision:
         case "happened":
             outcome: Outcome = Output(content=result or "")
-        case "give_up" if takes_workers:
+        case "give_up" if call and call.is_client:
+            outcome = Fault(code="given_up", message="the client has not sent a result, and the call was given up")
+        case "give_up" if call and call.lost >= MOST_LOST:
             outcome = Fault(code=WORKER_LOST, message=f"this call {INTERRUPTED}; it is not tried again")
         case "give_up":
             outcome = Fault(code="given_up", message="nobody knows whether it happened, and it was given up")

@@ -19,6 +19,7 @@ from longhouse.journal.events import Called, Event, Fault, Output, Returned
 from longhouse.journal.session import Open, Session, Turn, is_thought
 from longhouse.journal.transcript import Step
 from longhouse.models.protocol import paid_for
+from longhouse.tools import client_tools
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Result, Toolbox
 
@@ -101,7 +102,7 @@ class ReplyHandler:
             handle = msgspec.json.encode({"handle": call_id, "collect_with": CollectTool.tool_name}).decode()
             return [called, Returned(call=call_id, outcome=Output(content=handle))]
         if tool is None or not tool.inline or tool.needs_approval or tool.effect == "once" or tool.remembers:
-            return [called]
+            return [called]  # a call that the client runs is among them: it returns when the client sends its result
         result = await self.toolbox.perform(Open(**msgspec.structs.asdict(called), seq=0), self.session, self.turn)
         if tool.asks and isinstance(result.outcome, Output):
             return [_called(call_id, intent, tool, question=result.outcome.content)]
@@ -113,7 +114,9 @@ class ReplyHandler:
             return Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
         if tool is None or tool.finishes:
             return None
-        limits, turn = self.turn.limits, self.turn
+        limits, turn, client = self.turn.limits, self.turn, self.turn.client_tools
+        if tool.role == "client" and client and not client.parallel and any(one.role == "client" for one in made):
+            return Fault(code="one_at_a_time", message="the client runs one call at a time: make this one in a next step")
         searches = turn.searches_used + sum(one.role == "searches" for one in made)
         questions = turn.clarifications_used + sum(one.asks for one in made)
         # Reasoning is not counted as a call, and tools that help to finish stay available when the budget is spent.
@@ -140,6 +143,10 @@ class ReplyHandler:
             return Fault(code="answered", message="a reply that gives the final answer cannot ask as well")
         if tool.needs_approval and finishes and not tool.finishes:
             return Fault(code="answered", message=f"{tool.name} needs approval: wait for it before the final answer")
+        if tool.role == "client":
+            if finishes:
+                return Fault(code="answered", message=f"wait for the result of {tool.name} before the final answer")
+            return client_tools.fault_of(tool, intent.arguments)
         return await self.toolbox.check(tool, intent.arguments)
 
     def _replied(self, reply: Reply, verdict: Verdict) -> events.Replied:
@@ -183,7 +190,8 @@ def returned(call: str, result: Result) -> Returned:
 def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "") -> Called:
     waits = bool(tool and tool.needs_approval and not question)
     is_delegated = bool(tool and tool.is_delegated)
-    is_timed = tool is not None and not (tool.inline or waits or is_delegated)
+    is_client = tool is not None and tool.role == "client"
+    is_timed = tool is not None and not (tool.inline or waits or is_delegated or is_client)
     now = clock.now()
     return Called(
         call=call_id,
@@ -194,7 +202,7 @@ def _called(call_id: str, intent: Intent, tool: Tool | None, question: str = "")
         arguments=intent.arguments,
         effect=tool.effect if tool else "read",
         deadline=now + timedelta(seconds=tool.timeout) if tool and is_timed else None,
-        call_kind="ask" if question else "agent" if is_delegated else "tool",
+        call_kind="ask" if question else "agent" if is_delegated else "client" if is_client else "tool",
         question=question,
         approve_by=now + timedelta(seconds=tool.approval_timeout) if tool and waits else None,
     )

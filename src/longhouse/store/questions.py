@@ -1,5 +1,5 @@
-"""Open questions over many sessions, read without folding a journal: clarifications, approvals, unknown outcomes, and
-steps that lost their workers."""
+"""Open questions over many sessions, read without folding a journal: clarifications, approvals, unknown outcomes,
+steps that lost their workers, and calls whose results the client has to send."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +46,7 @@ OPEN: Final = f"""
                CASE WHEN c.call_kind = 'step' THEN
                         CASE WHEN d.decision IS NULL AND s.state <> 'RESEARCHING' THEN 'worker_lost' END
                     WHEN c.call_kind = 'ask' THEN 'clarification'
+                    WHEN c.call_kind = 'client' THEN 'client'
                     WHEN d.decision = 'unknown' AND c.effect <> 'once' AND d.comment = '{TAKES_WORKERS}'
                         THEN 'worker_lost'
                     WHEN d.decision = 'unknown' AND NOT d.probed THEN 'unknown_outcome'
@@ -117,6 +118,7 @@ MARKS: Final = f"""
             ) last_reply
             JOIN journal c ON c.session_id = s.id AND c.seq > last_reply.seq AND c.kind = 'Called'
             WHERE (c.body_digest IS NOT NULL OR c.body ->> 'approve_by' IS NOT NULL OR c.body ->> 'question' IS NOT NULL
+                   OR c.body ->> 'call_kind' = 'client'
                    OR EXISTS (SELECT FROM journal d WHERE d.session_id = s.id AND d.seq > c.seq AND d.kind = 'Decided'))
               AND NOT EXISTS (
                 SELECT FROM journal r WHERE r.session_id = s.id AND r.call_id = c.call_id AND r.kind = 'Returned'

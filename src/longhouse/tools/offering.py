@@ -18,6 +18,7 @@ from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.store.catalog.catalog import Catalog
+from longhouse.tools import client_tools
 from longhouse.tools.base import ToolRegistry
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.toolbox import Toolbox
@@ -74,6 +75,21 @@ class Offering:
     _warned: set[tuple[str, str]] = field(default_factory=set)
 
     async def choose(self, session: Session, turn: Turn, template: Template) -> Offered:
+        """The agent's own tools, and those of the client, if the template takes them."""
+        own, asked = await self._own(session, turn, template), turn.client_tools
+        if asked is None or not asked.tools or not template.allow_client_tools:
+            return own
+        tools = own.tools or await self._final_answer(session)
+        open_tools = rules.open_tools(session, turn, template, clock.now())
+        return replace(own, tools=client_tools.beside(tools, asked, template, open_tools))
+
+    async def _final_answer(self, session: Session) -> list[Tool]:
+        """An agent without tools answers in plain text; beside the client's tools it needs one to answer with."""
+        active = await self.catalog.active_tools([FINAL_ANSWER], session.owner)
+        found = [await self.toolbox.resolve(name, version) for name, version in active.items()]
+        return [tool for tool in found if tool]
+
+    async def _own(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""
         known = await self._known_for(template, session.owner)
         policy, found = known.template.tool_policy, session.context.get("found_tools", ())

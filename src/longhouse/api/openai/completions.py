@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from longhouse.agents.template import Streaming
 from longhouse.api import streaming as stream
 from longhouse.api import wire
-from longhouse.api.openai.turn_stream import Piece, TurnStream, about
+from longhouse.api.openai.turn_stream import ClientCall, Piece, TurnStream, about
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, fingerprint
@@ -35,9 +35,11 @@ class ChatUsage(TypedDict):
 
 class ChatAnswer(TypedDict):
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
     reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ShownCall]]
+    """Calls of functions that came with the request: the client runs them and sends their results."""
 
 
 class ChatChoice(TypedDict):
@@ -64,11 +66,25 @@ class Handling(TypedDict, total=False):
     routed: dict[str, Any]
 
 
+class FunctionDelta(TypedDict):
+    name: NotRequired[str]
+    arguments: str
+
+
+class CallDelta(TypedDict):
+    """The beginning of a call, with its id and its name, or a part of its arguments."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
 class ChunkDelta(TypedDict, total=False):
     role: Literal["assistant"]
     content: str
     reasoning_content: str
-    tool_calls: list[ShownCall]
+    tool_calls: list[CallDelta]
 
 
 class ChunkChoice(TypedDict):
@@ -139,7 +155,7 @@ class Completion:
             yield stream.data(wire.envelope_of(turn.error))
             return
         await self._record_fingerprint()
-        yield self._chunk({}, finish="stop", activity=last_activity(turn))
+        yield self._chunk({}, finish=self._finish, activity=last_activity(turn))
         if self.include_usage:
             yield stream.data(self._object("chat.completion.chunk", choices=[], usage=usage_of(turn)))
         yield stream.DONE
@@ -157,7 +173,10 @@ class Completion:
             refused.headers["x-should-retry"] = "false"  # the prompt is in the journal: a retry would only duplicate it
             return refused
         await self._record_fingerprint()
+        calls = [_tool_call(call) for call in turn.client_calls]
         message: ChatAnswer = {"role": "assistant", "content": self._content, "refusal": None}
+        if calls:
+            message |= {"content": self._content or None, "tool_calls": calls}
         if reasoning:
             message["reasoning_content"] = reasoning
         whole: ChatCompletion = {
@@ -165,13 +184,18 @@ class Completion:
             "object": "chat.completion",
             "created": self.created,
             "model": turn.handle.session.id,
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}],
             "usage": usage_of(turn),
             "x_agent": {**last_activity(turn), **self._extra},
         }
         answer = wire.Json(whole)
         answer.headers.update(self.headers)
         return answer
+
+    @property
+    def _finish(self) -> str:
+        """Why the response ended; only calls that the client is to run count as `tool_calls`."""
+        return "tool_calls" if self.turn_stream.client_calls else "stop"
 
     @property
     def _extra(self) -> "Handling":
@@ -189,8 +213,8 @@ class Completion:
         Only the response knows this content: it may hold questions of sub-agents, tool results and notes.
         """
         handle, session = self.turn_stream.handle, self.turn_stream.session
-        if not handle.chain:
-            return
+        if not handle.chain or self.turn_stream.client_calls:
+            return  # the ids of the calls say which session it is
         mark = fingerprint.grown(handle.chain, [("assistant", self._content)])
         if mark != session.rest_mark:
             await sessions.mark_rest(self.turn_stream.db, mark, session.id, session.head)
@@ -198,7 +222,8 @@ class Completion:
     def _add_content(self, piece: Piece) -> str:
         """The content of a piece: its own text, or a tool's result if the template shows results as content."""
         text, activity = piece.content, piece.activity
-        is_result = activity is not None and activity["event"] == "tool_result" and piece.role != "finishes"
+        is_result = activity is not None and activity["event"] == "tool_result"
+        is_result = is_result and piece.role not in ("finishes", "client")
         if activity and is_result and self.streaming.tool_activity == "content":
             gap = BLANK_LINE if self._content and not self._content.endswith("\n") else ""
             text = f"{gap}{activity['content']}\n"
@@ -212,9 +237,13 @@ class Completion:
         if piece.reasoning:
             reasoning = self._delta + b'{"reasoning_content":' + _encode(piece.reasoning) + b"}" + _REST_OF_CHUNK
             return reasoning if self.streaming.reasoning else b""
+        if piece.call:
+            return self._encoded_call(piece.call)
         activity = piece.activity
         if activity is None:
             return b""
+        if piece.role == "client" and activity["event"] == "tool_call":
+            return b""  # what the client is to run comes at the end
         if self.streaming.tool_activity == "tool_calls" and activity["event"] == "tool_call":
             function = {"name": activity["tool"], "arguments": activity["arguments"]}
             call = {"index": self._calls, "id": activity["call_id"], "type": "function", "function": function}
@@ -223,6 +252,13 @@ class Completion:
         if piece.role == "asks" and activity.get("event") == "tool_call":
             return b""  # the question itself is the content
         return self._chunk({}, activity=activity)
+
+    def _encoded_call(self, call: ClientCall) -> bytes:
+        """A call as OpenAI streams it: its name first, then its arguments."""
+        begun = {"index": call.index, **_tool_call(call), "function": {"name": call.name, "arguments": ""}}
+        rest = {"index": call.index, "function": {"arguments": call.arguments}}
+        deltas = (_encode({"tool_calls": [one]}) for one in (begun, rest))
+        return b"".join(self._delta + delta + _REST_OF_CHUNK for delta in deltas)
 
     def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, activity: Activity) -> bytes:
         return b'%b%b,"logprobs":null,"finish_reason":%b}],"x_agent":%b}\n\n' % (
@@ -240,7 +276,14 @@ async def completion_of(
     handle = turn_stream.handle
     template = await catalog.templates.find(handle.session.agent, handle.version)
     streaming = template.llm_policy.streaming if template else Streaming()
+    if handle.offers_tools and streaming.tool_activity == "tool_calls":
+        # The client runs the calls that it gets: those of the agent's own tools are not among them.
+        streaming = replace(streaming, tool_activity="x_agent")
     return Completion(turn_stream, include_usage, ignored, streaming)
+
+
+def _tool_call(call: ClientCall) -> ShownCall:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def last_activity(turn_stream: TurnStream) -> Activity:
@@ -249,12 +292,12 @@ def last_activity(turn_stream: TurnStream) -> Activity:
     if turn and turn.ended:
         event = "failed" if turn.code == AGENT_FAILED else "completed"
         return about(session, turn.trace, event, state=turn.ended)
-    open_calls = (*session.questions, *session.undecided_calls)
+    open_calls = (*session.client_calls, *session.questions, *session.undecided_calls)
     asked = turn_stream.question or Question(session, open_calls[0])
     detail = {"call_id": asked.call.call, "name": asked.label(session)}
     if turn_stream.question:
         detail |= {"asked_by": asked.session.agent, "asked_in": asked.session.id}
-    kind = "clarification" if asked.call.call_kind == "ask" else "approval"
+    kind = {"ask": "clarification", "client": "client"}.get(asked.call.call_kind, "approval")
     return about(session, session.trace, "waiting", status="waiting", waiting_for=kind, **detail)
 
 

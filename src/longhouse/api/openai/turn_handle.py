@@ -53,6 +53,11 @@ class TurnHandle:
         return self._source.chain if self._source else ""
 
     @property
+    def offers_tools(self) -> bool:
+        """Does the client offer to run functions itself?"""
+        return bool(self._source and self._source.client_tools and self._source.client_tools.tools)
+
+    @property
     def _source(self) -> Turn | Prompted | None:
         """The turn of the request, or its prompt while that is queued."""
         turn = self.session.turn

@@ -36,6 +36,7 @@ from longhouse.store.database import Database
 WITH_IT: Final = "Still waiting for a decision. Your message is kept, and reaches the agent once this is decided:"
 BEHIND_IT: Final = "Still waiting for a decision. Your message is next, once this is decided:"
 BEHIND_QUESTION: Final = "Your message is next, once this is answered:"
+BEHIND_CLIENT: Final = "Your message is next, once a client has sent the result of"
 PASSED_ON: Final = "{agent} has your answer, and goes on with it."
 IN_BACKGROUND: Final = "An agent that works in the background asks:"
 STATUSES: Final = {
@@ -53,14 +54,27 @@ SHOWN: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
+class ClientCall:
+    """A call that the client is to run."""
+
+    index: int
+    """Its place among those of the response."""
+    id: str
+    name: str
+    arguments: str
+    """A JSON object that fits the schema of the function."""
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the response: text, or an activity in `x_agent`."""
+    """A part of the response: text, an activity in `x_agent`, or a call that the client is to run."""
 
     content: str = ""
     reasoning: str = ""
     activity: Activity | None = None
     role: str = ""
     """The role of the tool that the activity is about."""
+    call: ClientCall | None = None
 
 
 @dataclass
@@ -83,6 +97,8 @@ class TurnStream:
     """Why the response ended without an answer or a question."""
     question: Question | None = None
     """The question of a sub-agent, which is asked in this response."""
+    client_calls: Sequence[ClientCall] = ()
+    """The calls that the client is to run, where the response ends with them."""
     session: Session = field(init=False)
     """The session after the last event that was converted."""
     _sent: str = ""
@@ -274,8 +290,11 @@ class TurnStream:
         return late if self._is_held else [*late, *self._ask(status)]
 
     def _ask(self, status: WaitingStatus) -> list[Piece]:
-        """What the turn waits for: questions before decisions, the session's own before those of sub-agents."""
+        """What the turn waits for: the client's calls, which programs run at once, before what people are asked;
+        questions before decisions, the session's own before those of sub-agents."""
         session = self.session
+        if session.client_calls:
+            return self._call_client()
         questions = [one for one in status.subagents if one.call.call_kind == "ask"]
         if not session.questions and questions:
             return self._finish(questions[0].text_with_agent, questions[0])
@@ -283,6 +302,14 @@ class TurnStream:
         if session.questions or all(one.session.id == session.id for one in waiting):
             return self._finish(session.closing_text or "")
         return self._finish(words_on(waiting, session), self._of_subagent(waiting[0]))
+
+    def _call_client(self) -> list[Piece]:
+        """Ends the response with the calls that the client is to run."""
+        named = enumerate(self.session.client_ids.items())
+        self.client_calls = [
+            ClientCall(index, name, call.tool, call.arguments.strip() or "{}") for index, (name, call) in named
+        ]
+        return [*self._finish(""), *(Piece(call=call) for call in self.client_calls)]
 
     async def _list_waiting(self) -> list[Piece]:
         """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
@@ -294,6 +321,8 @@ class TurnStream:
                 text = first.text_with_agent if question else first.text
                 return self._finish(f"{BEHIND_QUESTION}\n\n{text}", question)
         waiting = await undecided(self.db, self.session)
+        if not waiting and (calls := self.session.client_calls):
+            return self._finish(f"{BEHIND_CLIENT} {', '.join(call.tool for call in calls)}.")
         if not waiting:
             return []
         note = WITH_IT if self.handle.is_aside else BEHIND_IT
@@ -349,7 +378,8 @@ class TurnStream:
                 return [Piece(reasoning=event.arguments)]
             case events.Called():
                 detail = {"call_id": event.call, "tool": event.tool, "arguments": event.arguments}
-                return [self._activity("tool_call", "asks" if event.call_kind == "ask" else "", **detail)]
+                role = {"ask": "asks", "client": "client"}.get(event.call_kind, "")
+                return [self._activity("tool_call", role, **detail)]
             case events.Returned():
                 return [self._result(event)]
         return []

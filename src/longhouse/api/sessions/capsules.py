@@ -16,7 +16,7 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.json_route import refuses, strict_router
-from longhouse.api.sessions.replay import StepRecord, composed, request_at, steps_from
+from longhouse.api.sessions.replay import StepRecord, composed, request_at, steps_from, tools_of
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.api.sessions.timeline import LineStream
 from longhouse.errors import CallerError
@@ -102,21 +102,23 @@ class _Ingredients:
         return await _replayed(self._sessions.db, row.id, row.head, requests, same)
 
     async def _is_same(self, row: SessionLine, step: StepRecord) -> bool:
-        asked, catalog = step.asked, self._sessions.catalog
+        asked = step.asked
         ref = (row.agent, asked.turn.version)
         if ref not in self._templates:
-            self._templates[ref] = await catalog.templates.find(*ref)
-        for name, _, version in (offered.rpartition("@") for offered in asked.offered):
-            if (name, int(version)) not in self._tools:
-                self._tools[name, int(version)] = await described(catalog, name, int(version))
+            self._templates[ref] = await self._sessions.catalog.templates.find(*ref)
+        offered = await tools_of(asked, self._described)
         template = self._templates[ref]
         if template is None or AgentRegistry.get(template.base_agent_class) is None:
             return False
-        known = [self._tools[name, int(version)] for name, _, version in (one.rpartition("@") for one in asked.offered)]
-        request, text = await composed(self._sessions.memory, asked, template, [tool for tool in known if tool])
+        request, text = await composed(self._sessions.memory, asked, template, offered)
         if text:
             self._texts.append(TextLine(session_id=row.id, seq=asked.seq, text=text))
         return request.digest == asked.replied.digest
+
+    async def _described(self, name: str, version: int) -> Tool | None:
+        if (name, version) not in self._tools:
+            self._tools[name, version] = await described(self._sessions.catalog, name, version)
+        return self._tools[name, version]
 
     async def write(self, writer: Writer) -> None:
         catalog = self._sessions.catalog

@@ -96,6 +96,8 @@ def is_possible(decision: Decision, question: Question) -> bool:
     session, call = question.session, question.call
     if call.question_kind == "worker_lost":
         return decision in ("did_not_happen", "give_up")
+    if call.question_kind == "client":
+        return decision == "give_up"
     if decision not in ("approve", "deny"):
         return call in session.uncertain
     # Past its deadline a call counts as denied, even if no worker has recorded that yet.
@@ -110,6 +112,8 @@ async def why_not(db: Database, session: Session, name: str, decision: Decision)
         return f"No call {shortened(name)} waits here{'; open: ' if labels else ''}{', '.join(labels)}."
     call = found[0].call
     match call.question_kind:
+        case "client":
+            return f"The client runs {call.tool}, and sends its result through the chat; you can say give_up."
         case "worker_lost":
             return "The worker was lost three times in this step: say did_not_happen (try it again) or give_up."
         case "unknown_outcome":

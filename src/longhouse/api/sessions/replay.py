@@ -27,6 +27,7 @@ from longhouse.runtime.instances import strategy_of
 from longhouse.store import journals
 from longhouse.store.capsules import imported as capsules
 from longhouse.store.database import Database
+from longhouse.tools import client_tools
 from longhouse.tools.toolbox import Toolbox
 
 router = strict_router("Sessions", auth.user)
@@ -134,12 +135,16 @@ async def request_at(sessions: Sessions, resolve: Resolve, agent: str, asked: As
     template = await sessions.catalog.templates.find(agent, asked.turn.version)
     if template is None or AgentRegistry.get(template.base_agent_class) is None:
         return None
-    return (await composed(sessions.memory, asked, template, await _offered(resolve, asked)))[0]
+    return (await composed(sessions.memory, asked, template, await tools_of(asked, resolve)))[0]
 
 
-async def _offered(resolve: Resolve, asked: Asked) -> list[Tool]:
-    versions = [ref.rpartition("@") for ref in asked.offered]
-    tools = [await resolve(name, int(version)) for name, _, version in versions]
+async def tools_of(asked: Asked, resolve: Resolve) -> list[Tool]:
+    """The offered tools; those of the client came with its request."""
+    tools: list[Tool | None] = []
+    for name, _, version in (ref.rpartition("@") for ref in asked.offered):
+        is_client = int(version) == client_tools.VERSION
+        found = client_tools.named(asked.turn.client_tools, name) if is_client else await resolve(name, int(version))
+        tools.append(found)
     return [tool for tool in tools if tool]
 
 
@@ -157,7 +162,7 @@ async def _imported(sessions: Sessions, capsule: str, agent: str, asked: Asked) 
 
     text = await capsules.remembered(db, asked.session.id, asked.seq)
     shown = replace(asked.session, recall=text)
-    return strategy_of(template.base_agent_class).propose(shown, template, await _offered(resolve, asked))
+    return strategy_of(template.base_agent_class).propose(shown, template, await tools_of(asked, resolve))
 
 
 async def composed(

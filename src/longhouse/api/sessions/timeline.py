@@ -278,9 +278,11 @@ def _status(use: TimelineUse) -> Literal["open", "memory", "error", "ok"]:
     return "error" if isinstance(use.outcome, Fault) else "ok"
 
 
-def _waiting(call: Open | None) -> Literal["person", "agent"] | None:
+def _waiting(call: Open | None) -> Literal["person", "agent", "client"] | None:
     if call is None or call.is_due:
         return None
+    if call.is_client:
+        return "client"
     return "person" if call.awaits_person else "agent"
 
 

@@ -55,7 +55,7 @@ class Activity(TypedDict):
     content: NotRequired[str]
     by: NotRequired[str]
     reason: NotRequired[str]
-    waiting_for: NotRequired[Literal["clarification", "approval"]]
+    waiting_for: NotRequired[Literal["clarification", "approval", "client"]]
     name: NotRequired[str]
     asked_by: NotRequired[str]
     asked_in: NotRequired[str]

@@ -83,6 +83,8 @@ def text_of(kind: QuestionKind | None, tool: str, question: str, *, doubt: str) 
     """What a person is asked about a call."""
     if question:
         return question
+    if kind == "client":
+        return f"The client runs {tool}, and has not sent its result yet."
     if kind == "worker_lost":
         return took_workers(tool)
     return f"May {tool} run?" if kind == "approval" else happened(tool, readable(doubt))

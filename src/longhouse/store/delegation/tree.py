@@ -90,7 +90,7 @@ OVER: Final = f"""
         JOIN journal_events e ON e.session_id = s.id AND (e.trace_id = tree.trace OR s.id = :session)
         WHERE e.call_id = :call AND (
             e.kind = 'Decided'
-            OR (e.kind = 'Called' AND (e.body->>'approve_by' IS NOT NULL OR e.body->>'call_kind' = 'ask'))
+            OR (e.kind = 'Called' AND (e.body->>'approve_by' IS NOT NULL OR e.body->>'call_kind' IN ('ask', 'client')))
             OR (e.kind = 'Called' AND e.body->>'effect' = 'once' AND EXISTS (
                 SELECT FROM journal lost WHERE lost.session_id = s.id AND lost.kind = 'Resumed' AND lost.seq > e.seq
             ))
