@@ -36,6 +36,8 @@ FORM: Final = 1
 """The current version of request composition; a turn keeps the form it started with, so its requests can be reproduced.
 In form 0, prompts without a placeholder lost the task or the answer, an answer had no date, an agent whose prompts
 contain no date got none, and strict schemas did not describe their bounds."""
+SHAPED: Final = 2
+"""The form of turns whose client asked for a response format: their requests say it in words too."""
 ROOM: Final = 0.7
 """A window over its budget is cut to this fraction of it. The next cut is then many steps away, and until then each
 request starts with the same prefix as the one before, so the provider's prompt cache keeps working."""

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from longhouse.errors import CallerError
 from longhouse.journal.events import Sampling
+from longhouse.tools.arguments import schema_problem
 from longhouse.validation_messages import Errors, Where, explain, path_text
 
 MAX_BODY: Final = 8 * 1024 * 1024
@@ -131,6 +132,25 @@ Metadata = Annotated[
 ]
 
 
+def _is_format(value: dict[str, Any]) -> dict[str, Any]:
+    kind, described = value.get("type"), value.get("json_schema")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise PydanticCustomError("format", "Its type should be text, json_object or json_schema")
+    if kind != "json_schema":
+        return value
+    if not isinstance(described, dict) or not isinstance(described.get("name"), str):
+        raise PydanticCustomError("format", "It should have a json_schema with a name and a schema")
+    schema = described.get("schema")
+    # Libraries name their draft under $schema; what such schemas say is the same in all of them.
+    plain = {key: one for key, one in schema.items() if key != "$schema"} if isinstance(schema, dict) else schema
+    if schema is not None and (problem := schema_problem(plain, runs_patterns=False)):
+        raise PydanticCustomError("format", "{problem}", {"problem": f"json_schema.schema: {problem}"})
+    return value
+
+
+ResponseFormat = Annotated[dict[str, Any], pydantic.AfterValidator(_is_format)]
+
+
 class ChatRequest(_Lenient):
     """POST /v1/chat/completions"""
 
@@ -145,7 +165,7 @@ class ChatRequest(_Lenient):
     n: int | None = Field(default=None, ge=1, le=1, strict=True)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63, strict=True)
     stop: StrictStr | Many[StrictStr] | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     user: UserName = None
     metadata: Metadata | None = None
     chat_id: StrictStr | Annotated[int, Field(strict=True)] | None = None
@@ -155,7 +175,9 @@ class ChatRequest(_Lenient):
     """The histories of sub-agents, by name, if the caller keeps them itself."""
     custom_system_prompt: StrictStr | None = None
     tools: list[Any] | None = None
+    """Functions that the client runs itself."""
     tool_choice: Any = None
+    parallel_tool_calls: StrictBool | None = None
     functions: list[Any] | None = None
 
     @pydantic.model_validator(mode="before")
@@ -177,10 +199,11 @@ class ChatRequest(_Lenient):
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.get("include_usage"))
 
-    @property
-    def ignored(self) -> list[str]:
-        """Fields of the request that have no effect: the client's own tools are not run."""
-        return [name for name in ("tools", "functions", "tool_choice") if getattr(self, name)]
+    def ignored(self, *, takes_tools: bool) -> list[str]:
+        """Fields of the request that have no effect. `takes_tools`: the agent is offered the client's functions."""
+        taken = ("tools", "tool_choice") if takes_tools and self.tools and not self.brings_memory else ()
+        given = (name for name in ("tools", "functions", "tool_choice") if getattr(self, name))
+        return [name for name in given if name not in taken]
 
     @property
     def sampling(self) -> Sampling | None:

@@ -3,8 +3,8 @@
 from typing import Final
 
 UNTIMELY: Final = frozenset({
-    "answered", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches", "not_offered",
-    "one_at_a_time", "reason_first", "too_many_agents", "too_many_calls",
+    "answer_format", "answered", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches",
+    "not_offered", "one_at_a_time", "reason_first", "too_many_agents", "too_many_calls",
 })  # fmt: skip
 """Refusal codes that are not the tool's fault: it did not run, and the same call may be allowed later."""
 UNMADE: Final = UNTIMELY | {"bad_arguments"}

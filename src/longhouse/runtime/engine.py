@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from longhouse import clock, tracing
 from longhouse.activity import Activity
-from longhouse.agents import rules, window
+from longhouse.agents import answer_format, rules, window
 from longhouse.agents.delegation import capped_by_caller, narrowed
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
@@ -390,6 +390,7 @@ class Engine:
                     session=session,
                     fence=run.lease.fence,
                     shows_answer=not handler.must_delegate_first,
+                    keeps_answer=handler.is_shaped,
                 )
             took = time.monotonic() - began
             new = await handler.read(instance.strategy, reply)
@@ -527,7 +528,8 @@ def _log_left_out(session: Session, offered: Sequence[Tool], selection: events.S
 def _started(session: Session, **fields: Any) -> events.Started:
     """The start of the next turn, for the first prompt in the queue; `fields` are those of the template."""
     waiting, date = session.queue[0], clock.now().date().isoformat()
-    return events.Started(trace=waiting.prompt.trace, prompt=waiting.seq, date=date, form=window.FORM, **fields)
+    form = window.SHAPED if answer_format.is_asked(waiting.prompt) else window.FORM
+    return events.Started(trace=waiting.prompt.trace, prompt=waiting.seq, date=date, form=form, **fields)
 
 
 def _cleaned(session: Session, template: Template) -> tuple[events.Cleanable, ...]:

@@ -35,10 +35,15 @@ async def listen(
     session: Session,
     fence: int,
     shows_answer: bool = True,
+    keeps_answer: bool = False,
 ) -> Reply:
-    """Streams one reply to its end; without `shows_answer`, followers see the answer only after it is recorded."""
+    """Streams one reply to its end; without `shows_answer`, followers see the answer only after it is recorded.
+
+    `keeps_answer`: nor do they see text that may be the answer, not even as reasoning.
+    """
     draft = Draft(after=session.head, fence=fence)
-    accumulated = _ReplyAccumulator(request, bus, session.id, draft, shows_answer)
+    accumulated = _ReplyAccumulator(request, bus, session.id, draft, shows_answer and not keeps_answer)
+    accumulated.keeps_back |= keeps_answer
     body = request.body
     if digests := files_in(body.messages):
         urls = await files.data_urls(db, digests)
@@ -88,7 +93,8 @@ class _ReplyAccumulator:
         self._session_id = session_id
         self._draft = draft
         self._answering = _answering(request)
-        self._keeps_back = _is_formatted(request)
+        self.keeps_back = _is_formatted(request)
+        """Is text held until it is known that it is not the answer?"""
         self._text: list[str] = []
         self._streamed_chars = 0
         """Number of characters of the text that are content."""
@@ -129,7 +135,7 @@ class _ReplyAccumulator:
             self._publish("reasoning", text)
         else:
             self._held_back += text
-            if self._keeps_back:
+            if self.keeps_back:
                 return
             self._streamed_chars += len(text)
             if self._draft.content or self._held_back.strip():
@@ -139,9 +145,9 @@ class _ReplyAccumulator:
     @property
     def _is_aside(self) -> bool:
         """Is text not content here? Text after an answer is none: the recorded reply has its text before the answer."""
-        if self._request.text_is == "thought" or not self._shows_answer or self._answer:
+        if self._request.text_is == "thought" or self._answer:
             return True
-        return self._keeps_back and bool(self._calls)
+        return bool(self._calls) if self.keeps_back else not self._shows_answer
 
     def _add_answer(self, answer: str) -> None:
         """Publishes a piece of the answer; held back while it only repeats the text before it."""
@@ -154,7 +160,7 @@ class _ReplyAccumulator:
             self._publish("content", f"{BLANK_LINE if text else ''}{self._answer}")
 
     def _add_call(self, fragment: CallDelta) -> None:
-        if self._keeps_back and self._held_back:
+        if self.keeps_back and self._held_back:
             self._publish("reasoning", self._held_back)
             self._held_back = ""
         call = self._calls.setdefault(fragment.index, _PartialCall())

@@ -8,12 +8,13 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from longhouse import clock
-from longhouse.agents import rules
+from longhouse.agents import answer_format, rules
 from longhouse.agents.template import Template
 from longhouse.journal import events
 from longhouse.journal.events import Event
 from longhouse.journal.fold import extended
 from longhouse.journal.session import AGENT_FAILED, Session, ended_turn
+from longhouse.runtime import answer_check
 from longhouse.runtime.bus.items import Facts, SubagentsChanged
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import DelegationPlanner
@@ -151,6 +152,11 @@ def _settled(
         end: Event = events.Finished(answer=answer)
         if turn.verdict == "FAILED":
             end = events.Failed(reason=answer, code=AGENT_FAILED)
+        elif answer_format.is_asked(turn.prompted):
+            # A tool that finishes may make the answer itself: only now is it known.
+            found = answer_check.shaped(turn, answer)
+            is_misfit = isinstance(found, events.Fault)
+            end = events.Failed(reason=found.message, code=found.code) if is_misfit else events.Finished(answer=found)
         settled.append(end)
         after = extended(session, settled, at)
     return after, settled

@@ -1,14 +1,14 @@
 """Turns a finished model reply into events: the reply, the tool calls, and the outcomes known at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 import msgspec
 
 from longhouse import clock
-from longhouse.agents import delegation, rules
+from longhouse.agents import answer_format, delegation, rules
 from longhouse.agents.delegation import AgentTask
 from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.strategies.protocol import Intent, Reply, Request, Verdict
@@ -19,6 +19,7 @@ from longhouse.journal.events import Called, Event, Fault, Output, Returned
 from longhouse.journal.session import Open, Session, Turn, is_thought
 from longhouse.journal.transcript import Step
 from longhouse.models.protocol import paid_for
+from longhouse.runtime import answer_check
 from longhouse.tools import client_tools
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Result, Toolbox
@@ -47,7 +48,9 @@ class ReplyHandler:
     """Ids of the remembered items that the request shows."""
 
     async def read(self, strategy: BaseAgent, reply: Reply) -> list[Event]:
-        verdict = strategy.interpret(self.request, reply)
+        verdict, misfit = self._shaped(strategy.interpret(self.request, reply), reply)
+        if misfit and answer_check.is_given_up(self.session.steps):
+            return self._given_up(reply, verdict, misfit)
         if verdict.answer is not None and self.must_delegate_first:
             verdict = Verdict(problem=DELEGATE_FIRST)
         replied = self._replied(reply, verdict)
@@ -65,6 +68,38 @@ class ReplyHandler:
             made += [tool] if tool and not fault else []
             new += await self._call(self._call_id(index), intent, tool, fault)
         return new
+
+    @property
+    def is_shaped(self) -> bool:
+        """Must the answer be JSON that the client has described?"""
+        return answer_format.is_asked(self.turn.prompted)
+
+    def _shaped(self, verdict: Verdict, reply: Reply) -> tuple[Verdict, Fault | None]:
+        """The verdict with its answer as the JSON that the client asked for, and what is wrong with an answer that is
+        not."""
+        if not self.is_shaped:
+            return verdict, None
+        if verdict.answer is not None:
+            answer = answer_check.shaped(self.turn, verdict.answer, is_cut=reply.finish == "length")
+            if isinstance(answer, Fault):
+                return Verdict(problem=answer.message), answer
+            return Verdict(answer=answer, thought=verdict.thought), None
+        misfits, intents = [], []
+        for intent in verdict.intents:
+            tool = self._tool(intent)
+            written = answer_check.in_arguments(self.turn, intent.arguments) if tool and tool.finishes else ""
+            misfits += [written] if isinstance(written, Fault) else []
+            shaped = written if isinstance(written, str) and written else intent.arguments
+            intents.append(msgspec.structs.replace(intent, arguments=shaped))
+        return replace(verdict, intents=tuple(intents)), misfits[0] if misfits else None
+
+    def _given_up(self, reply: Reply, verdict: Verdict, misfit: Fault) -> list[Event]:
+        """The turn fails: the model was asked often enough. None of the reply's calls is made."""
+        new: list[Event] = [self._replied(reply, verdict)]
+        for index, intent in enumerate(verdict.intents[:MAX_RECORDED]):
+            called = _called(self._call_id(index), intent, None)
+            new += [called, Returned(call=called.call, outcome=misfit)]
+        return [*new, events.Failed(reason=misfit.message, code=answer_format.CODE)]
 
     def _call_id(self, index: int) -> str:
         """Reasoning and action of one iteration share its number."""
@@ -87,7 +122,7 @@ class ReplyHandler:
 
     async def _finishes(self, intent: Intent) -> bool:
         tool = self._tool(intent)
-        if tool is None or not tool.finishes or self.must_delegate_first:
+        if tool is None or not tool.finishes or self._sent_back(intent):
             return False
         return await self.toolbox.check(tool, intent.arguments) is None
 
@@ -116,7 +151,7 @@ class ReplyHandler:
             return None
         limits, turn, client = self.turn.limits, self.turn, self.turn.client_tools
         if tool.role == "client" and client and not client.parallel and any(one.role == "client" for one in made):
-            return Fault(code="one_at_a_time", message="the client runs one call at a time: make this one in a next step")
+            return Fault(code="one_at_a_time", message="the client runs one call at a time: make it in the next step")
         searches = turn.searches_used + sum(one.role == "searches" for one in made)
         questions = turn.clarifications_used + sum(one.asks for one in made)
         # Reasoning is not counted as a call, and tools that help to finish stay available when the budget is spent.
@@ -136,18 +171,21 @@ class ReplyHandler:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
         if tool is None:
             return Fault(code="not_offered", message=f"{intent.tool!r} is not among the tools that are open now")
-        if tool.finishes and self.must_delegate_first:
-            return Fault(code="delegate_first", message=DELEGATE_FIRST)
-        if tool.asks and finishes:
-            # The answer may already be streaming to the client; nobody would wait for the question.
-            return Fault(code="answered", message="a reply that gives the final answer cannot ask as well")
-        if tool.needs_approval and finishes and not tool.finishes:
-            return Fault(code="answered", message=f"{tool.name} needs approval: wait for it before the final answer")
+        if tool.finishes and (fault := self._sent_back(intent)):
+            return fault
+        if finishes and (why := _waits(tool)):
+            # The answer may already be streaming to the client; nobody would wait for the other call.
+            return Fault(code="answered", message=why)
         if tool.role == "client":
-            if finishes:
-                return Fault(code="answered", message=f"wait for the result of {tool.name} before the final answer")
             return client_tools.fault_of(tool, intent.arguments)
         return await self.toolbox.check(tool, intent.arguments)
+
+    def _sent_back(self, intent: Intent) -> Fault | None:
+        """Why an answer is not taken."""
+        if self.must_delegate_first:
+            return Fault(code="delegate_first", message=DELEGATE_FIRST)
+        found = answer_check.in_arguments(self.turn, intent.arguments) if self.is_shaped else None
+        return found if isinstance(found, Fault) else None
 
     def _replied(self, reply: Reply, verdict: Verdict) -> events.Replied:
         refs = [tool.ref for tool in self.offered]
@@ -169,6 +207,15 @@ class ReplyHandler:
             recalled=self.recalled,
             digest=self.request.digest,
         )
+
+
+def _waits(tool: Tool) -> str | None:
+    """Why a reply that gives the final answer cannot call this tool as well; None: it can."""
+    if tool.asks:
+        return "a reply that gives the final answer cannot ask as well"
+    if tool.needs_approval and not tool.finishes:
+        return f"{tool.name} needs approval: wait for it before the final answer"
+    return f"wait for the result of {tool.name} before the final answer" if tool.role == "client" else None
 
 
 def _was_sent_back(step: Step) -> bool:

@@ -5,14 +5,14 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from longhouse.agents import entrypoints, window
+from longhouse.agents import answer_format, entrypoints, window
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.registry import Registry
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool, wire_names
 from longhouse.journal.events import Sampling
-from longhouse.journal.session import Session
+from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Step
 
 
@@ -88,13 +88,20 @@ class BaseAgent:
         policy, asked = template.llm_policy, turn.prompted.sampling or Sampling()
         # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
-            response_format = msgspec.Raw(asked.response_format.encode())
+            can_follow = policy.can.json_schema or turn.form < window.SHAPED
+            response_format = msgspec.Raw(asked.response_format.encode()) if can_follow else ANY_FORMAT
+        if turn.form >= window.SHAPED:
+            extra_system = "\n\n".join(filter(None, (extra_system, answer_format.words(turn))))
+        client = turn.client_tools
         body = Body(
             model=policy.model or "",
             messages=window.compose(session, turn, template, offered, names, extra_system=extra_system),
             tools=tuple(tool.spec(names[tool.name]) for tool in tools),
-            tool_choice=_tool_choice(template, tools, names.get(force or "")),
-            parallel_tool_calls=bool(tools) and policy.can.parallel_tool_calls and force is None,
+            tool_choice=_tool_choice(template, turn, tools, names.get(force or "")),
+            parallel_tool_calls=bool(tools)
+            and policy.can.parallel_tool_calls
+            and force is None
+            and (client is None or client.parallel),
             response_format=response_format,
             temperature=policy.temperature if asked.temperature is None else asked.temperature,
             top_p=asked.top_p,
@@ -106,9 +113,16 @@ class BaseAgent:
         return Request(body, names=back, text_is=text_is, phase=phase, offered=tuple(offered), only=force)
 
 
-def _tool_choice(template: Template, tools: Sequence[Tool], force: str | None) -> str | dict[str, Any]:
+def _is_optional(tool: Tool, turn: Turn) -> bool:
+    """Is it a function of the client that the model need not call?"""
+    return tool.role == "client" and turn.client_tools is not None and tool.name not in turn.client_tools.must_call
+
+
+def _tool_choice(template: Template, turn: Turn, tools: Sequence[Tool], force: str | None) -> str | dict[str, Any]:
     if not tools:
         return ""
     if not template.llm_policy.can.forced_tool_choice:
         return "auto"
+    if not force and not any(tool.finishes for tool in tools) and all(_is_optional(tool, turn) for tool in tools):
+        return "auto"  # the answer can only be given in words
     return {"type": "function", "function": {"name": force}} if force else "required"

@@ -89,7 +89,10 @@ def _branch(tool: Tool, in_words: bool) -> dict[str, Any]:
 
 
 def _capped(offered: Sequence[Tool]) -> list[Tool]:
-    """At most MOST_TOOLS tools, always including those that finish the turn, in the order in which they are offered."""
+    """At most MOST_TOOLS tools, always including those that finish the turn, in the order in which they are offered.
+
+    The client's own are not counted: nobody selects among them."""
+    always = [tool for tool in offered if tool.finishes or tool.role == "client"]
     room = MOST_TOOLS - sum(tool.finishes for tool in offered)
-    others = [tool for tool in offered if not tool.finishes][: max(room, 0)]
-    return [tool for tool in offered if tool.finishes or tool in others]
+    others = [tool for tool in offered if tool not in always][: max(room, 0)]
+    return [tool for tool in offered if tool in always or tool in others]

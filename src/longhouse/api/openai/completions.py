@@ -239,17 +239,17 @@ class Completion:
             return reasoning if self.streaming.reasoning else b""
         if piece.call:
             return self._encoded_call(piece.call)
-        activity = piece.activity
-        if activity is None:
-            return b""
-        if piece.role == "client" and activity["event"] == "tool_call":
+        return self._encoded_activity(piece.activity, piece.role) if piece.activity else b""
+
+    def _encoded_activity(self, activity: Activity, role: str) -> bytes:
+        if role == "client" and activity["event"] == "tool_call":
             return b""  # what the client is to run comes at the end
         if self.streaming.tool_activity == "tool_calls" and activity["event"] == "tool_call":
             function = {"name": activity["tool"], "arguments": activity["arguments"]}
             call = {"index": self._calls, "id": activity["call_id"], "type": "function", "function": function}
             self._calls += 1
             return self._delta + _encode({"tool_calls": [call]}) + _REST_OF_CHUNK
-        if piece.role == "asks" and activity.get("event") == "tool_call":
+        if role == "asks" and activity["event"] == "tool_call":
             return b""  # the question itself is the content
         return self._chunk({}, activity=activity)
 
@@ -270,7 +270,7 @@ class Completion:
 
 
 async def completion_of(
-    catalog: Catalog, turn_stream: TurnStream, include_usage: bool = False, ignored: Sequence[str] = ()
+    catalog: Catalog, turn_stream: TurnStream, request: wire.ChatRequest | None = None
 ) -> Completion:
     """The response to a request whose turn is followed, in the form that its template streams in."""
     handle = turn_stream.handle
@@ -279,7 +279,10 @@ async def completion_of(
     if handle.offers_tools and streaming.tool_activity == "tool_calls":
         # The client runs the calls that it gets: those of the agent's own tools are not among them.
         streaming = replace(streaming, tool_activity="x_agent")
-    return Completion(turn_stream, include_usage, ignored, streaming)
+    if request is None:
+        return Completion(turn_stream, streaming=streaming)
+    ignored = request.ignored(takes_tools=template is not None and template.allow_client_tools)
+    return Completion(turn_stream, request.include_usage, ignored, streaming)
 
 
 def _tool_call(call: ClientCall) -> ShownCall:

@@ -1,36 +1,50 @@
 """Parses a chat request: its caller, its new messages, and the conversation that it names."""
 
 import hashlib
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from longhouse import tracing
 from longhouse.api import wire
 from longhouse.api.caller import Caller
+from longhouse.api.openai.client_tools import ClientResult
 from longhouse.api.wire import ChatMessage, ChatRequest
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint, messages
-from longhouse.journal.events import Prompted
+from longhouse.journal.events import ClientTools, Prompted
 from longhouse.journal.messages import Content, Message
 from longhouse.store import files
 from longhouse.store.database import Database
 from longhouse.store.requests import Accepted
 
 MAX_KEY: Final = 255
+SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHistory:
-    """The messages of a request, split into history and new messages."""
+    """The messages of a request: the history, the results of calls that the client runs, and new messages."""
 
     before: tuple[ChatMessage, ...]
     new: tuple[ChatMessage, ...]
+    """Of the user; empty if the request only brings results."""
+    answers: tuple[ChatMessage, ...] = ()
+    """The tool messages between the history and the new messages."""
+    results: tuple[ClientResult, ...] = ()
+    """What they hold."""
 
     @property
     def all(self) -> tuple[ChatMessage, ...]:
-        return (*self.before, *self.new)
+        return (*self.known, *self.new)
+
+    @property
+    def known(self) -> tuple[ChatMessage, ...]:
+        """All that the user has not just written."""
+        return (*self.before, *self.answers)
 
     @property
     def resends(self) -> bool:
@@ -51,6 +65,8 @@ class ChatInput:
     model: str
     """The model as the client wrote it: part of the fingerprint, whichever template is chosen."""
     traceparent: str = ""
+    client_tools: ClientTools | None = None
+    """The functions that the client runs itself, if the agent takes them."""
 
     @property
     def reply_to(self) -> str | None:
@@ -77,6 +93,7 @@ class ChatInput:
             version=version,
             chain=self.chain(self.history.all),
             traceparent=self.traceparent,
+            client_tools=self.client_tools,
         )
 
 
@@ -91,21 +108,48 @@ def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[st
     )
     conversation, is_named = _conversation(request, headers)
     traceparent = tracing.accepted(headers.get(tracing.HEADER))
-    return ChatInput(caller, request, _split(request), accepted, conversation, is_named, request.model, traceparent)
+    # A client that names its session, or its conversation, may send results without the calls before them.
+    history = _split(request, names_session=is_named or SESSION_ID.fullmatch(request.model) is not None)
+    return ChatInput(caller, request, history, accepted, conversation, is_named, request.model, traceparent)
 
 
-def _split(request: ChatRequest) -> ClientHistory:
+def _split(request: ChatRequest, *, names_session: bool) -> ClientHistory:
     """Splits the messages: only those after our last reply are new."""
+    dialogue = [
+        (index, message)
+        for index, message in enumerate(request.messages)
+        if message.role not in ("system", "developer")
+    ]
+    cut = len(dialogue) - _trailing(dialogue, "user")
+    first = cut - _trailing(dialogue[:cut], "tool")
+    if dialogue and dialogue[-1][1].role not in ("user", "tool"):
+        raise CallerError("The last message must come from the user, or hold the result of a call.", param="messages")
+    if not dialogue:
+        raise CallerError("The last message must come from the user.", param="messages")
+    _refuse_orphans(dialogue[:first] if names_session else dialogue)
+    answers = dialogue[first:cut]
+    return ClientHistory(
+        before=tuple(message for _, message in dialogue[:first]),
+        new=tuple(message for _, message in dialogue[cut:]),
+        answers=tuple(message for _, message in answers),
+        results=tuple(
+            ClientResult(message.tool_call_id or "", message.text, f"messages[{index}].tool_call_id")
+            for index, message in answers
+        ),
+    )
+
+
+def _trailing(dialogue: Sequence[tuple[int, ChatMessage]], role: str) -> int:
+    """How many of the last messages have this role."""
+    return sum(1 for _ in takewhile(lambda one: one[1].role == role, reversed(dialogue)))
+
+
+def _refuse_orphans(dialogue: Sequence[tuple[int, ChatMessage]]) -> None:
     known: set[str] = set()
-    for index, message in enumerate(request.messages):
+    for index, message in dialogue:
         known.update(call.id for call in message.tool_calls or ())
         if message.role == "tool" and message.tool_call_id not in known:
             raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
-    dialogue = [message for message in request.messages if message.role not in ("system", "developer")]
-    cut = max((index + 1 for index, message in enumerate(dialogue) if message.role != "user"), default=0)
-    if cut == len(dialogue):
-        raise CallerError("The last message must come from the user.", param="messages")
-    return ClientHistory(before=tuple(dialogue[:cut]), new=tuple(dialogue[cut:]))
 
 
 async def prior_of(db: Database, before: Sequence[ChatMessage]) -> tuple[Message, ...]:

@@ -50,7 +50,7 @@ def routes(db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver) 
         of the response is the session."""
         handle = await resolver.attach(caller, chat, await request.body(), request.headers)
         turn_stream = follow_turn(request.scope, db, bus, handle)
-        completion = await completion_of(catalog, turn_stream, chat.include_usage, chat.ignored)
+        completion = await completion_of(catalog, turn_stream, chat)
         return completion.streamed() if chat.stream else await completion.whole()
 
     @router.get("/v1/models")

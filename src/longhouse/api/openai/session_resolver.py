@@ -1,7 +1,6 @@
 """Finds or opens the session of a chat request, and appends the request to its journal as an event."""
 
 import hashlib
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,9 +13,9 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.api import wire
 from longhouse.api.caller import Caller
-from longhouse.api.openai import chat_decisions
+from longhouse.api.openai import chat_decisions, client_tools
 from longhouse.api.openai.idempotency import RequestsInProgress
-from longhouse.api.openai.request import ChatInput, ClientHistory, parse, prior_of, text_of
+from longhouse.api.openai.request import SESSION_ID, ChatInput, ClientHistory, parse, prior_of, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_heads
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, find_questions, settled, waiting_status
@@ -38,7 +37,6 @@ from longhouse.store.delegation import tree
 from longhouse.store.projections import HistoryOf
 from longhouse.store.requests import Repeated
 
-SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 MAX_EVENTS: Final = 1_000_000
 """Events of a journal that are read in one query."""
 ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
@@ -136,9 +134,11 @@ class SessionResolver:
                     raise ReadOnlySession
                 raise unknown_model(request.model)
             chat.caller.uses(row.agent)
+            chat = await self._with_tools(chat, await self.catalog.templates.find(row.agent, owner=owner))
             return await self._continue(chat, row.id, await chat.prompt(self.db), resent=False)
         template, version = await self.template(request.model, owner)
         chat.caller.uses(template.name)
+        chat = await self._with_tools(chat, template)
         prompt = await chat.prompt(self.db, version=version)
         if request.brings_memory:
             return await self._open_once(chat, template, prompt)
@@ -147,20 +147,39 @@ class SessionResolver:
             if found:
                 return await self._continue(chat, found, prompt, resent=False)
             return await self._open(chat, template, prompt, conversation=conversation, label="")
-        rested = await sessions.rested(
-            self.db, chat.chain(history.before), owner=owner, agent=template.name, conversation_id=conversation
-        )
-        if rested and rested.is_newest:
+        rested = await self._rested(chat, template)
+        if rested and (rested.is_newest or (history.results and not history.new)):
             return await self._continue(chat, rested.session_id, prompt, resent=True)
-        prompt = structs.replace(prompt, prior=await prior_of(self.db, history.before))
+        prompt = structs.replace(prompt, prior=await prior_of(self.db, history.known))
         conversation = rested.conversation_id if rested else conversation
         label = await self._label(owner, template, conversation, prompt)
         return await self._open(chat, template, prompt, conversation=conversation, label=label)
 
+    async def _rested(self, chat: ChatInput, template: Template) -> sessions.Rested | None:
+        """The session that has stopped where the history of the request ends: by the calls that our last message made,
+        or by all its texts."""
+        history, where = chat.history, {"owner": chat.caller.owner, "agent": template.name}
+        if mark := client_tools.mark_of(history.before):
+            found = await sessions.rested(self.db, mark, **where, conversation_id=chat.conversation)
+            if found:
+                return found
+        return await sessions.rested(self.db, chat.chain(history.known), **where, conversation_id=chat.conversation)
+
+    async def _with_tools(self, chat: ChatInput, template: Template | None) -> ChatInput:
+        """The request with the functions that its client runs, if the agent takes them."""
+        request = chat.request
+        if not request.tools or request.brings_memory or template is None or not template.allow_client_tools:
+            return chat
+        tools = client_tools.read(request.tools, request.tool_choice, request.parallel_tool_calls)
+        # Results are taken in any case: a tool of the agent may have come to the same name since.
+        if tools is not None and not chat.history.results:
+            await client_tools.check_names(tools, self.catalog, template, chat.caller.owner)
+        return replace(chat, client_tools=tools)
+
     async def _routed(self, chat: ChatInput) -> Routed:
         """Chooses the template: a conversation keeps its own; a new one gets the best match for its first message."""
         owner, history = chat.caller.owner, chat.history
-        chain = chat.chain(history.before) if history.resends else None
+        chain = client_tools.mark_of(history.before) or chat.chain(history.known) if history.resends else None
         known = await sessions.agent_of(self.db, owner, conversation=chat.conversation, fingerprint=chain)
         if known:
             return Routed(known, "it has answered in this conversation before", 1.0)
@@ -172,7 +191,7 @@ class SessionResolver:
     async def _open_once(self, chat: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
         """Opens a session for one request with the history that the caller sends; later requests never find it."""
         request, contexts = chat.request, {}
-        prior = await prior_of(self.db, [*(request.context or ()), *chat.history.before])
+        prior = await prior_of(self.db, [*(request.context or ()), *chat.history.known])
         for name, messages in (request.subagent_contexts or {}).items():
             wire.checked_id(name, "subagent_contexts")
             read = imported.read([one.model_dump(exclude_none=True) for one in messages])
@@ -194,6 +213,9 @@ class SessionResolver:
     ) -> TurnHandle:
         if chat.reply_to is not None:
             raise no_such_question(chat.reply_to, "metadata.reply_to")  # a new session has no questions
+        if not chat.history.new:
+            first = chat.history.results[0]
+            raise client_tools.unknown_call(first.id, first.param)  # and no calls
         if self.prior and conversation and not label and not prompt.prior:
             [known] = await self.prior(conversation, chat.caller.owner, [HistoryOf()])
             prompt = structs.replace(prompt, prior=known)
@@ -217,6 +239,10 @@ class SessionResolver:
         session, reply_to = await journals.load(self.db, session_id), chat.reply_to
         if not resent:
             prompt = structs.replace(prompt, chain=_continued(session, chat.history))
+        if chat.history.results and (handle := await self._take_results(chat, session, prompt)):
+            return handle
+        if reply_to is None and (handle := await self._instead(chat, session, prompt)):
+            return handle
         if reply_to is not None and _has_asked(session, reply_to) and reply_to not in session.open:
             return await self._answered_again(chat, session, prompt)
         waiting = await find_questions(self.db, session, reply_to, in_background=True)
@@ -236,6 +262,64 @@ class SessionResolver:
                 f" not wait for it: see /v1/sessions/{session.id}/questions, and decide at …/approval."
             )
         return await self._queue(chat, session, prompt)
+
+    async def _take_results(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle | None:
+        """The results of calls that the client runs, and what the user said with them, go to the running turn. None if
+        these calls have returned and the user has written more: that is the next prompt."""
+        history, given = chat.history, chat.history.results
+        if history.new and not client_tools.are_known(session, given):
+            return None  # results of calls that others have made: they are part of the history
+        for _ in range(decisions.RACES):
+            results = client_tools.results_for(session, given)
+            if not results:
+                break
+            try:
+                return await self._give(chat, session, results, prompt)
+            except AlreadyReturned:
+                session = await journals.catch_up(self.db, session)
+        if history.new:
+            return None
+        if not client_tools.are_same(session, given):
+            raise client_tools.refused(session, given)
+        return await self._followed_again(chat, session)
+
+    async def _followed_again(self, chat: ChatInput, session: Session) -> TurnHandle:
+        """The same results once more: their client follows the turn again, from these results on."""
+        calls = client_tools.calls_of(session, chat.history.results)
+        records = await journals.read(self.db, session.id, limit=MAX_EVENTS)
+        last = max((one for one in records if events.call_of(one.event) in calls), key=lambda one: one.seq)
+        again = sessions.AcceptedRequest(chat.accepted.digest, session.id, last.trace, last.seq)
+        return await self._reattach(again, chat)
+
+    async def _instead(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle | None:
+        """The user writes instead of the client sending results: the calls end without, and the agent reads the message
+        with that. None if no call waits for the client."""
+        while session.client_calls and not session.can_move:
+            faults = {call.call: client_tools.NOT_RUN for call in session.client_calls}
+            try:
+                return await self._give(chat, session, faults, prompt)
+            except AlreadyReturned:
+                session = await journals.catch_up(self.db, session)
+        return None
+
+    async def _give(
+        self, chat: ChatInput, session: Session, results: Mapping[str, events.Outcome], prompt: Prompted
+    ) -> TurnHandle:
+        """Returns calls of the client, with what the user said; what it offers now is what the request offers."""
+        offered = chat.client_tools or events.ClientTools()
+        has_changed = session.turn is not None and offered != (session.turn.client_tools or events.ClientTools())
+        before = await seen_heads(self.db, session)
+        delivered = await self.inbox.give_results(
+            session,
+            results,
+            by=chat.caller.decider,
+            user=prompt.user,
+            chain=prompt.chain,
+            aside=structs.replace(prompt, client_tools=None) if prompt.content else None,
+            client_tools=offered if has_changed else None,
+            accepted=chat.accepted,
+        )
+        return TurnHandle(delivered.session, session.trace, is_behind=delivered.is_behind, seen_heads=before)
 
     async def _answered_again(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """A message that names an answered question of the session is the next prompt, if no other question is open."""
@@ -298,5 +382,6 @@ def _continued(session: Session, history: ClientHistory) -> str:
 
     Empty if it cannot be known: during a running turn, or after a failed one.
     """
-    mark = None if session.can_move else session.rest_mark
-    return fingerprint.grown(mark, ((message.role, message.text) for message in history.new)) if mark else ""
+    mark = None if session.can_move else session.text_mark
+    new = (*history.answers, *history.new)
+    return fingerprint.grown(mark, ((message.role, message.text) for message in new)) if mark else ""

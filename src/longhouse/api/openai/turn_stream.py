@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 
 from starlette.types import Scope
 
+from longhouse.agents import answer_format
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.api import streaming
 from longhouse.api.addresses import session_address
@@ -27,16 +28,19 @@ from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.session import BLANK_LINE, Session, Turn, joined_text
+from longhouse.journal.session import AGENT_FAILED, BLANK_LINE, Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.store import budgets
+from longhouse.store.budgets import SpentBudget
 from longhouse.store.database import Database
 
 PASSED_ON: Final = "{agent} has your answer, and goes on with it."
 IN_BACKGROUND: Final = "An agent that works in the background asks:"
 STATUSES: Final = {
+    "agent_failed": 422,
+    "answer_format": 502,
     "cancelled": 409,
     "limit_reached": 422,
     "not_set_up": 503,
@@ -267,11 +271,10 @@ class TurnStream:
         return []
 
     async def _check_pause(self) -> None:
-        """Ends the response if the turn waits for a budget of its key: that may take a month."""
+        """Ends the response if the turn waits for a budget of its key."""
         is_told, self._is_told_of_pause = self._is_told_of_pause, False
         if is_told and (spent := await budgets.paused(self.db, self.session.id)):
-            goes_on = f"; the turn goes on by itself then, or once the budget is raised: /v1/sessions/{self.session.id}"
-            self.is_over, self.error = True, over_budget(spent, goes_on)
+            self.is_over, self.error = True, waits_for_budget(spent, self.session.id)
 
     async def _check_rest(self) -> list[Piece]:
         """The end of the response; if the turn waits for a person, its content is what it waits for."""
@@ -327,7 +330,7 @@ class TurnStream:
         return self._send(joined_text([self._sent], note), is_whole=True)
 
     def _end(self, turn: Turn) -> list[Piece]:
-        if (words := self.session.closing_text) is not None:
+        if (words := last_words(self.session)) is not None:
             return self._finish(Asked(words))
         if turn.ended == "CANCELLED":
             self._fail("the turn was cancelled", "cancelled")
@@ -342,8 +345,7 @@ class TurnStream:
         return pieces
 
     def _fail(self, message: str, code: str) -> None:
-        kind = "invalid_request_error" if code in ("template_not_found", "limit_reached") else "server_error"
-        self.is_over, self.error = True, CallerError(message, status=STATUSES.get(code, 500), kind=kind, code=code)
+        self.is_over, self.error = True, failure(message, code)
 
     def _convert_event(self, event: events.Event) -> list[Piece]:
         match event:
@@ -385,6 +387,29 @@ class TurnStream:
 
     def _activity(self, event: str, role: str = "", **detail: Any) -> Piece:
         return Piece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
+
+
+def last_words(session: Session) -> str | None:
+    """The answer of a turn that has ended; None: it has none.
+
+    Who asked for JSON cannot read the words of an agent that says why it has failed.
+    """
+    turn = session.turn
+    is_unreadable = turn is not None and turn.code == AGENT_FAILED and answer_format.is_asked(turn.prompted)
+    return None if is_unreadable else session.closing_text
+
+
+def failure(message: str, code: str) -> CallerError:
+    """The error for a client whose turn has ended without an answer."""
+    is_refused = code in ("template_not_found", "limit_reached", AGENT_FAILED)
+    kind = "invalid_request_error" if is_refused else "server_error"
+    return CallerError(message, status=STATUSES.get(code, 500), kind=kind, code=code)
+
+
+def waits_for_budget(spent: SpentBudget, session_id: str) -> CallerError:
+    """The error for a client whose turn waits for a budget of its key: that may take a month."""
+    goes_on = f"; the turn goes on by itself then, or once the budget is raised: /v1/sessions/{session_id}"
+    return over_budget(spent, goes_on)
 
 
 def _delegates(use: Use) -> bool:

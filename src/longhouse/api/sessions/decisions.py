@@ -111,19 +111,15 @@ async def why_not(db: Database, session: Session, name: str, decision: Decision)
         labels = [one.label(session) for one in all_waiting(await waiting_status(db, session))]
         return f"No call {shortened(name)} waits here{'; open: ' if labels else ''}{', '.join(labels)}."
     call = found[0].call
-    match call.question_kind:
-        case "client":
-            return f"The client runs {call.tool}, and sends its result through the chat; you can say give_up."
-        case "worker_lost":
-            return "The worker was lost three times in this step: say did_not_happen (try it again) or give_up."
-        case "unknown_outcome":
-            return f"Nobody knows whether {call.tool} happened: say happened, did_not_happen or give_up."
-        case "approval" if is_late(call, clock.now()):
-            return f"The time to approve {call.tool} is over: it counts as denied."
-        case "approval":
-            return f"{call.tool} has not begun: say approve or deny."
-        case _:
-            return f"{shortened(name)} is a question: answer it as a clarification."
+    if call.question_kind == "approval" and is_late(call, clock.now()):
+        return f"The time to approve {call.tool} is over: it counts as denied."
+    possible = {
+        "client": f"The client runs {call.tool}, and sends its result through the chat; you can say give_up.",
+        "worker_lost": "The worker was lost three times in this step: say did_not_happen (try it again) or give_up.",
+        "unknown_outcome": f"Nobody knows whether {call.tool} happened: say happened, did_not_happen or give_up.",
+        "approval": f"{call.tool} has not begun: say approve or deny.",
+    }
+    return possible.get(call.question_kind or "", f"{shortened(name)} is a question: answer it as a clarification.")
 
 
 def too_many_races() -> CallerError:

@@ -307,12 +307,20 @@ class Conversation:
         """Asks the person what the session waits for, until it waits for nothing or the person goes on later."""
         while self.session_id:
             session = await self.client.get(f"/v1/sessions/{self.session_id}")
-            if not (questions := session["questions"]):
+            questions = [one for one in session["questions"] if one["kind"] != "client"]
+            if not questions:
+                self._tell_of_client(session["questions"])
                 return
             first, *others = sorted(questions, key=lambda one: one["kind"] != "clarification")
             settled = self._answer(first) if first["kind"] == "clarification" else self._decide(first, len(others))
             if not await settled:
                 return
+
+    def _tell_of_client(self, calls: list[dict[str, Any]]) -> None:
+        """Another program runs these calls; nobody here can answer them."""
+        if calls:
+            tools = ", ".join(one["tool"] for one in calls)
+            self._say(f"It waits for the program that runs {tools}; a message goes on without the result.", "dim")
 
     async def _answer(self, question: dict[str, Any]) -> bool:
         """Reads the answer to a question; its words may have been said already."""

@@ -10,10 +10,14 @@ const STATES = {
   WAITING_FOR_AGENT: "waits for agent",
 };
 
-const UNAPPROVED = { unknown_outcome: "unknown outcome", worker_lost: "worker lost" };
+const RATHER = {
+  WAITING_FOR_APPROVAL: { unknown_outcome: "unknown outcome", worker_lost: "worker lost" },
+  WAITING_FOR_CLARIFICATION: { client: "waits for client" },
+};
 
-/** `questions`: what is open of it, where that is known; a call of unknown outcome, or a lost step, needs no approval. */
+/** `questions`: what is open of it, where that is known; a call of unknown outcome, or a lost step, needs no approval,
+ * and a call that the client runs asks nobody. */
 export function stateWords(state, questions = []) {
-  const kinds = new Set(state === "WAITING_FOR_APPROVAL" ? questions.map((one) => one.kind) : []);
-  return (kinds.size === 1 && UNAPPROVED[[...kinds][0]]) || (STATES[state] ?? words(state));
+  const kinds = new Set(state in RATHER ? questions.map((one) => one.kind) : []);
+  return (kinds.size === 1 && RATHER[state][[...kinds][0]]) || (STATES[state] ?? words(state));
 }

@@ -42,12 +42,13 @@ from longhouse.api.openai.responses.objects import (
     TextDelta,
     TextDone,
 )
+from longhouse.api.openai.turn_stream import last_words
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session, Turn, joined_text
-from longhouse.journal.transcript import Use
+from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Draft
 from longhouse.store.responses import ResponseRow, ShownText
 
@@ -130,6 +131,9 @@ class Projector:
         self.status: Status = "queued" if self.request.background else "in_progress"
         self.shown_at = (0, 0)
         """The place of the last `ShownText`."""
+        steps = (entry.seq for entry in reversed(base.transcript) if isinstance(entry, Step))
+        self.last_reply = next(steps, 0)
+        """The event of the last reply: what was written of one before it is known."""
         self._origin = ResponseOrigin(
             session_id=row.session_id, conversation_id=base.conversation, trace_id=row.trace_id, agent=base.agent
         )
@@ -218,6 +222,8 @@ class Projector:
             return
         self.session = fold([record], self.session)
         self._ended_at = record.at
+        if isinstance(record.event, events.Replied):
+            self.last_reply = record.seq
         if self.is_ours:
             if self.status == "queued":
                 self.status = "in_progress"
@@ -285,7 +291,7 @@ class Projector:
                 self._extend(self._message, self._said)
 
     def _end_turn(self, turn: Turn) -> None:
-        words = self.session.closing_text
+        words = last_words(self.session)
         if words is not None:
             self._answer(words)
             if self._finish in ("length", "content_filter"):

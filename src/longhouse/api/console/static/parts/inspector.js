@@ -10,6 +10,7 @@ import { timesOf } from "./waterfall.js";
 
 /** Characters of a result that the timeline holds. */
 const CUT_AT = 2000;
+const WAITED_FOR = { person: "A person has to answer first.", client: "The client has to send it." };
 
 /** A panel with a heading; `json` is what it shows, for those who want it as it is. */
 export function panel(heading, content, { json, onClose }) {
@@ -135,7 +136,7 @@ function callDetails({ call, session, kind }, { returned }) {
 
 function resultOf(call, result) {
   if (result === null)
-    return h("p", { class: "soft" }, call.waiting === "person" ? "A person has to answer first." : "Not there yet.");
+    return h("p", { class: "soft" }, WAITED_FOR[call.waiting] ?? "Not there yet.");
   return result ? longCode(pretty(result)) : h("p", { class: "soft" }, "Empty.");
 }
 

@@ -1,5 +1,5 @@
 // What waits for a person: a question to answer, a call to approve, a call of which nobody knows whether it happened, or
-// a step that lost its workers.
+// a step that lost its workers; and what waits for the client, which a person can only give up.
 
 import { get, post } from "../api.js";
 import { fill, h, icon, ICONS } from "../dom.js";
@@ -8,10 +8,10 @@ import { markdown } from "../markdown.js";
 import { sessionPath } from "../me.js";
 import { actButton, countdown, say, since, valueTable } from "../ui.js";
 
-const SHAPES = { clarification: "question", approval: "shield", unknown_outcome: "warning", worker_lost: "warning" };
+const SHAPES = { clarification: "question", approval: "shield", unknown_outcome: "warning", worker_lost: "warning", client: "link" };
 /** Characters that are shown of arguments that the list has only a part of. */
 const CUT_AT = 500;
-export const KINDS = { clarification: "Question", approval: "Approval", unknown_outcome: "Unknown outcome", worker_lost: "Worker lost" };
+export const KINDS = { clarification: "Question", approval: "Approval", unknown_outcome: "Unknown outcome", worker_lost: "Worker lost", client: "Client" };
 
 /**
  * A card for `{kind, root, name, agent, tool, arguments, text, deadline, opened_at}`, a row of `/v1/questions`.
@@ -22,7 +22,7 @@ export function questionCard(row, { onDone = () => {}, context = null } = {}) {
   const card = h("article", { class: ["question-card", row.kind], tabindex: "-1", data: { question: keyOf(row), kind: row.kind }, "aria-label": headline(row) },
     h("header", {}, h("span", { class: "question-mark" }, icon(ICONS[SHAPES[row.kind]])),
       h("div", { class: "question-head" }, h("strong", { dir: "auto" }, headline(row)), h("div", { class: "soft small question-line" },
-        `${plainLine(row.agent, 60)} asks`, row.opened_at ? [" · ", since(row.opened_at)] : null,
+        `${plainLine(row.agent, 60)} ${row.kind === "client" ? "waits" : "asks"}`, row.opened_at ? [" · ", since(row.opened_at)] : null,
         row.deadline ? [" · ", countdown(row.deadline)] : null))),
     context, BODIES[row.kind](row, actions), actions);
   card.shownAt = performance.now();
@@ -41,6 +41,7 @@ function headline(row) {
   if (row.kind === "approval") return `May ${plainLine(row.tool, 60)} run?`;
   if (row.kind === "unknown_outcome") return `Did ${plainLine(row.tool, 60)} happen?`;
   if (row.kind === "worker_lost") return row.tool ? `Try ${plainLine(row.tool, 60)} again?` : "Try this step again?";
+  if (row.kind === "client") return `${plainLine(row.tool, 60)} runs at the client`;
   return "A question for you";
 }
 
@@ -54,6 +55,10 @@ const BODIES = {
   worker_lost: (row, actions) => row.tool
     ? [h("p", {}, "This call took three workers down, one after another, so it is not tried again by itself."), argumentTable(row, actions)]
     : h("p", {}, "The worker was lost three times in this step, so it is not tried again by itself. If you give up, the turn ends."),
+  client: (row, actions) => [
+    h("p", {}, "The program that talks to this session runs the call, and has not sent the result yet. A message to the session goes on without it."),
+    argumentTable(row, actions),
+  ],
 };
 
 /** The arguments, of long ones the beginning. Where the list has only a part of them, nobody can agree before all is shown. */
@@ -113,6 +118,9 @@ const ACTIONS = {
     return deciding(row, onDone, [buttons(
       ["Try again", "primary agrees", () => decide(row, "did_not_happen")],
       ["Give up", "danger", () => decide(row, "give_up")])]);
+  },
+  client(row, onDone) {
+    return deciding(row, onDone, [buttons(["Give up", "danger", () => decide(row, "give_up")])]);
   },
 };
 

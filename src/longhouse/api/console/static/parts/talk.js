@@ -232,7 +232,7 @@ function callEntry(event, { key, at, top = null }) {
     callKind: event.call_kind ?? "tool",
     effect: event.effect ?? "read",
     lost: 0,
-    isAgent: event.call_kind === "agent" || agentOf(event.tool) !== null,
+    isAgent: event.call_kind === "agent" || (event.call_kind !== "client" && agentOf(event.tool) !== null),
     arguments: event.arguments ?? "",
     text: event.question ?? "",
     approveBy: event.approve_by ?? null,
@@ -446,6 +446,7 @@ export function openQuestions(talk) {
 export function kindOfQuestion(call) {
   if (call.status !== "open") return null;
   if (call.callKind === "step") return "worker_lost";
+  if (call.callKind === "client") return "client";
   if (call.isUncertain && call.effect !== "once" && call.doubt === TAKES_WORKERS) return "worker_lost";
   if (call.isUncertain) return call.isProbed ? null : "unknown_outcome";
   if (call.kind === "question") return "clarification";

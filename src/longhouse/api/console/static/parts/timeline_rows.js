@@ -4,7 +4,7 @@
 import { clock, duration, plainLine } from "../format.js";
 import { inShort } from "./tool_card.js";
 
-const PERSON = new Set(["clarification", "approval", "unknown_outcome", "worker_lost"]);
+const PERSON = new Set(["clarification", "approval", "unknown_outcome", "worker_lost", "client"]);
 const ms = (moment) => (moment ? Date.parse(moment) : null);
 
 /**

@@ -16,7 +16,7 @@ const LEGEND = [
   ["model", "Model"],
   ["tool", "Tool"],
   ["agent", "Sub-agent"],
-  ["person", "Waits for a person"],
+  ["person", "Waits for a person, or the client"],
   ["agent-wait", "Waits for an agent"],
   ["retry", "Retry"],
   ["lost", "Worker lost, taken over"],
@@ -26,6 +26,7 @@ const IDLE = {
   approval: "for approval",
   unknown_outcome: "for a decision",
   worker_lost: "for a decision",
+  client: "for the client",
   retry: "until the retry",
   agent: "for an agent",
   idle: "idle",
@@ -36,7 +37,7 @@ const LOOKS = {
   model: "Model",
   tool: "Tool",
   agent: "Sub-agent",
-  person: "Waited for a person",
+  person: "Waited for a person, or the client",
   "agent-wait": "Waited for an agent",
   retry: "Waited to try again",
   "retry-mark": "The model call failed",
@@ -338,7 +339,7 @@ export class Waterfall {
 
   mark(row) {
     if (row.kind === "turn") return [this.zoomButton(row), stateBadge(row.state)];
-    if (row.waiting === "person") return h("span", { class: "badge wait" }, "waits");
+    if (row.waiting === "person" || row.waiting === "client") return h("span", { class: "badge wait" }, "waits");
     if (row.status === "error") return h("span", { class: "badge bad" }, "failed");
     if (row.status === "memory") return h("span", { class: "badge quiet" }, "memory");
     return row.isOpen && row.kind !== "turn" ? h("span", { class: "badge busy" }, "runs") : null;

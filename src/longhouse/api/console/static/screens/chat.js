@@ -271,7 +271,8 @@ class Chat {
   }
 
   undecided() {
-    return [...openQuestions(this.talk), ...this.ofOthers()].some((one) => one.kind !== "question" && one.kind !== "clarification");
+    const others = ["question", "clarification", "client"];  // a message answers these, or goes on without them
+    return [...openQuestions(this.talk), ...this.ofOthers()].some((one) => !others.includes(one.kind) && one.callKind !== "client");
   }
 
   /** How many messages were written beside open calls. */
