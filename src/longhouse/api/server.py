@@ -45,6 +45,8 @@ from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.interactions import Interactions
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
+from longhouse.api.openai.responses import routes as response_routes
+from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
 from longhouse.api.sessions import artifacts, capsules, effects, replay, sse, timeline
@@ -142,9 +144,12 @@ def build(
         "retain_days": RetainDays(retain_days),
     }
     remembering = _memory_parts(inbox, catalog, memory, model_for)
+    resolver = SessionResolver(db, catalog, inbox, router, prior)
+    parts["responses"] = ResponseService(db, bus, catalog, inbox, resolver, memory.documents if memory else None)
     app.state = State({**parts, **remembering, "authenticator": authenticator})
     routers = (
-        openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
+        openai_routes.routes(db, bus, catalog, resolver),
+        response_routes.router,
         *SESSION_ROUTERS,
         interactions.router,
         erasing.router,

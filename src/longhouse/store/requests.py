@@ -25,6 +25,8 @@ accepted AS (
     FROM moved WHERE :digest::text IS NOT NULL
 ), responded AS (
     {responses.RESPOND}
+), used AS (
+    {responses.USE_ITEMS}
 )
 """
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from longhouse.store.database import Database, Executor
+from longhouse.store.database import Executor
 
 Part = Literal["content", "reasoning"]
 Kind = TypeVar("Kind")
@@ -17,8 +17,13 @@ COLUMNS: Final = "id, owner, session_id, trace_id, after, request, rest, is_stor
 RESPOND: Final = """
     INSERT INTO responses (id, owner, placed_in, placed_at, session_id, trace_id, after, request, is_stored, created_at)
     SELECT :response, :owner, moved.id, moved.head, COALESCE(:followed::text, moved.id),
-           COALESCE(:follows::text, :trace), COALESCE(:after::bigint, moved.head), :request::json, :is_stored::boolean, :at
+           COALESCE(:follows::text, :trace), COALESCE(:after::bigint, moved.head), :request::json,
+           :is_stored::boolean, :at
     FROM moved WHERE :response::text IS NOT NULL
+"""
+# With it goes which items of the conversation its agent reads now.
+USE_ITEMS: Final = """
+    UPDATE conversation_items SET used_in = moved.id FROM moved WHERE conversation_items.id = ANY(:items::text[])
 """
 FIND: Final = f"SELECT {COLUMNS} FROM responses WHERE id = :id AND owner = :owner AND NOT is_deleted"
 PLACED: Final = f"SELECT {COLUMNS} FROM responses WHERE placed_in = :session AND placed_at = :seq AND NOT is_deleted"
@@ -26,7 +31,8 @@ OF_SESSIONS: Final = f"""
     SELECT {COLUMNS} FROM responses WHERE session_id = ANY(:sessions) AND NOT is_deleted ORDER BY created_at, after
 """
 OPEN: Final = f"""
-    SELECT {COLUMNS} FROM responses WHERE session_id = :session AND trace_id = :trace AND rest IS NULL AND NOT is_deleted
+    SELECT {COLUMNS} FROM responses
+    WHERE session_id = :session AND trace_id = :trace AND rest IS NULL AND NOT is_deleted
 """
 DRAFTS: Final = """
     SELECT seq, nth, step, part, text FROM response_drafts
@@ -50,13 +56,16 @@ DELETE: Final = """
     WITH gone AS (DELETE FROM response_drafts WHERE response_id = :response)
     UPDATE responses SET is_deleted = true, request = '{}', rest = NULL WHERE id = :response AND NOT is_deleted
 """
-# Whether nothing was ever said in this session but what belongs to deleted responses.
+# Whether nothing was ever said in this session but what belongs to deleted responses, and to this one.
 DESERTED: Final = """
     SELECT NOT EXISTS (
         SELECT FROM journal j WHERE j.session_id = :session AND j.kind = 'Prompted' AND NOT EXISTS (
-            SELECT FROM responses r WHERE r.placed_in = j.session_id AND r.placed_at = j.seq AND r.is_deleted
+            SELECT FROM responses r
+            WHERE r.placed_in = j.session_id AND r.placed_at = j.seq AND (r.is_deleted OR r.id = :response)
         )
-    ) AND NOT EXISTS (SELECT FROM responses r WHERE r.session_id = :session AND NOT r.is_deleted)
+    ) AND NOT EXISTS (
+        SELECT FROM responses r WHERE r.session_id = :session AND NOT r.is_deleted AND r.id <> :response
+    )
 """
 UNSTORED: Final = """
     SELECT DISTINCT r.session_id, r.owner FROM responses r JOIN sessions s ON s.id = r.session_id
@@ -76,6 +85,8 @@ class NewResponse:
     session_id: str | None = None
     """The session that the client talks to, where the request goes to a sub-agent of it; and its head."""
     after: int | None = None
+    items: tuple[str, ...] = ()
+    """Items that were added to the conversation, and come with the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,7 @@ def columns(new: NewResponse | None) -> dict[str, Any]:
         "is_stored": new.is_stored if new else None,
         "followed": new.session_id if new else None,
         "after": new.after if new else None,
+        "items": list(new.items) if new else [],
     }
 
 
@@ -163,9 +175,9 @@ async def delete(db: Executor, response: str) -> None:
     await db.run(DELETE, response=response)
 
 
-async def is_deserted(db: Executor, session: str) -> bool:
-    """Whether all that was said in a session belongs to deleted responses."""
-    return bool(await db.value(DESERTED, session=session))
+async def is_last(db: Executor, response: str, session: str) -> bool:
+    """Whether all else that was said in its session belongs to deleted responses."""
+    return bool(await db.value(DESERTED, session=session, response=response))
 
 
 async def unstored(db: Executor, before: datetime) -> list[tuple[str, str]]:

@@ -317,9 +317,7 @@ ResponseEvents = (
     | Event[Literal["response.content_part.added", "response.content_part.done"], PartEvent]
     | Event[Literal["response.output_text.delta"], TextDelta]
     | Event[Literal["response.output_text.done"], TextDone]
-    | Event[
-        Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"], SummaryPartEvent
-    ]
+    | Event[Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"], SummaryPartEvent]
     | Event[Literal["response.reasoning_summary_text.delta"], SummaryDelta]
     | Event[Literal["response.reasoning_summary_text.done"], SummaryDone]
     | Event[

@@ -413,7 +413,9 @@ class Projector:
     def _open_message(self) -> _Message:
         item = OutputMessage(id=self._id("msg"), status="in_progress")
         index = self._add_item(item)
-        self._emit(PartEvent(type="response.content_part.added", item_id=item.id, output_index=index, part=OutputText()))
+        self._emit(
+            PartEvent(type="response.content_part.added", item_id=item.id, output_index=index, part=OutputText())
+        )
         return _Message(index)
 
     def _extend(self, message: _Message, text: str, *, is_end: bool = False) -> None:
@@ -490,9 +492,7 @@ class Projector:
             self._finish_item(index, structs.replace(item, output=outcome.content[:SHOWN], status="completed"))
 
     def _call_function(self, call: WaitingCall) -> None:
-        item = FunctionCallItem(
-            id=self._id("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress"
-        )
+        item = FunctionCallItem(id=self._id("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress")
         index = self._add_item(item)
         place: dict[str, Any] = {"item_id": item.id, "output_index": index}
         self._emit(ArgumentsDelta(type="response.function_call_arguments.delta", **place, delta=call.arguments))
