@@ -45,6 +45,7 @@ from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.interactions import Interactions
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
+from longhouse.api.openai.responses import conversations as conversation_routes
 from longhouse.api.openai.responses import routes as response_routes
 from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.openai.session_resolver import SessionResolver
@@ -150,6 +151,7 @@ def build(
     routers = (
         openai_routes.routes(db, bus, catalog, resolver),
         response_routes.router,
+        conversation_routes.router,
         *SESSION_ROUTERS,
         interactions.router,
         erasing.router,

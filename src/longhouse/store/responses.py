@@ -1,4 +1,4 @@
-"""Responses of /v1/responses: where each begins in its journal, what was shown of it before it was recorded, its end."""
+"""Responses of /v1/responses: where each begins in its journal, what was shown of it before, and how it ended."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,7 +9,8 @@ from longhouse.agents.template import Template
 from longhouse.api import auth, wire
 from longhouse.api.json_route import JsonRoute, refuses
 from longhouse.api.openai.completions import ChatCompletion, ChatEvents, completion_of
-from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
+from longhouse.api.openai.request import SESSION_ID
+from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
 from longhouse.api.openai.turn_stream import STATUSES, follow_turn
 from longhouse.api.streaming import ChatStream
 from longhouse.errors import CallerError

@@ -125,6 +125,8 @@ class SessionResolver:
         chat.caller.spends()
         if chat.approvals:
             return await self._decide(chat)
+        if SESSION_ID.fullmatch(chat.request.model):
+            return await self._continue_named(chat)
         if chat.request.model != AUTO:
             return await self._find_or_open(chat)
         routed = await self._routed(chat)
@@ -133,16 +135,6 @@ class SessionResolver:
 
     async def _find_or_open(self, chat: ChatInput) -> TurnHandle:
         owner, request, history, conversation = chat.caller.owner, chat.request, chat.history, chat.conversation
-        if SESSION_ID.fullmatch(request.model):
-            row = await sessions.session(self.db, request.model, owner)
-            if row is None:
-                # Sessions from capsules belong to nobody; those who see all of them are told why they stay as they are.
-                if chat.caller.role == "admin" and await capsules.capsule_of(self.db, request.model):
-                    raise ReadOnlySession
-                raise unknown_model(request.model)
-            chat.caller.uses(row.agent)
-            chat = await self._with_tools(chat, await self.catalog.templates.find(row.agent, owner=owner))
-            return await self._continue(chat, row.id, await chat.prompt(self.db), resent=False)
         template, version = await self.template(request.model, owner)
         chat.caller.uses(template.name)
         chat = await self._with_tools(chat, template)
@@ -166,6 +158,19 @@ class SessionResolver:
         conversation = rested.conversation_id if rested else conversation
         label = await self._label(owner, template, conversation, prompt)
         return await self._open(chat, template, prompt, conversation=conversation, label=label)
+
+    async def _continue_named(self, chat: ChatInput) -> TurnHandle:
+        """The model is a session."""
+        request, owner = chat.request, chat.caller.owner
+        row = await sessions.session(self.db, request.model, owner)
+        if row is None:
+            # Sessions from capsules belong to nobody; those who see all of them are told why they stay as they are.
+            if chat.caller.role == "admin" and await capsules.capsule_of(self.db, request.model):
+                raise ReadOnlySession
+            raise unknown_model(request.model)
+        chat.caller.uses(row.agent)
+        chat = await self._with_tools(chat, await self.catalog.templates.find(row.agent, owner=owner))
+        return await self._continue(chat, row.id, await chat.prompt(self.db), resent=False)
 
     async def _rested(self, chat: ChatInput, template: Template) -> sessions.Rested | None:
         """The session that has stopped where the history of the request ends: by the calls that our last message made,

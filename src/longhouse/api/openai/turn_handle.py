@@ -80,7 +80,8 @@ async def append_reply(
     chain: str | None = None,
     accepted: Accepted | None = None,
 ) -> TurnHandle:
-    """Appends an answer to a question, or decisions on calls of its session; the client follows the turn of `session`, whoever asked.
+    """Appends an answer to a question, or decisions on calls of its session; the client follows the turn of `session`,
+    whoever asked.
 
     `by`, `user`: who has given the answer, and whom the request names; a decision has its own.
     Raises AlreadyReturned if another answer came first, and NotThere if a decision finds that the session has moved on.

@@ -197,8 +197,7 @@ class ResponseFollower:
         waiting = all_waiting(status)
         call_id = waiting[0].label(session) if waiting else ""
         approvals = tuple(self._approval(one) for one in waiting if one.call.question_kind == "approval")
-        rest = Rest(seq=session.head, at=at, text=text, waiting_for="approval", call_id=call_id, approvals=approvals)
-        return rest
+        return Rest(seq=session.head, at=at, text=text, waiting_for="approval", call_id=call_id, approvals=approvals)
 
     def _approval(self, question: Question) -> WaitingCall:
         call = question.call

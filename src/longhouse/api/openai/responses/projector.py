@@ -496,8 +496,11 @@ class Projector:
         index = self._add_item(item)
         place: dict[str, Any] = {"item_id": item.id, "output_index": index}
         self._emit(ArgumentsDelta(type="response.function_call_arguments.delta", **place, delta=call.arguments))
-        done = "response.function_call_arguments.done"
-        self._emit(ArgumentsDone(type=done, **place, arguments=call.arguments, name=call.name))
+        self._emit(
+            ArgumentsDone(
+                type="response.function_call_arguments.done", **place, arguments=call.arguments, name=call.name
+            )
+        )
         self._finish_item(index, structs.replace(item, arguments=call.arguments, status="completed"))
 
     # The stream

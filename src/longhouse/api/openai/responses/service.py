@@ -87,7 +87,7 @@ class ResponseService:
             sent = [wire.ChatMessage(role="user", content=DECIDES)]
         elif not sent:
             raise CallerError("There is no message in the input.", param="input")
-        added, used = await self._added(caller, request)
+        added, used = await self._added(caller, request, place)
         kept = request.stored(
             place.shown_model, await reader.stored(items, hex_id), shows_reasoning=await self._shows_reasoning(place)
         )
@@ -158,14 +158,18 @@ class ResponseService:
 
     async def _settle_named(self, caller: Caller, place: _Place, conversation: str | None) -> None:
         """Ends the responses of a turn that waits: what follows belongs to the next one."""
-        session_id: str | None = place.model
-        if not SESSION_ID.fullmatch(place.model):
-            where = {"owner": caller.owner, "conversation": conversation or "", "agent": place.agent}
-            session_id = await sessions.find(self.db, **where) if conversation else None
-        row = await sessions.session(self.db, session_id, caller.owner) if session_id else None
+        row = await self._session_of(caller, place, conversation)
         if row and row.trace_id:
             for one in await responses.unended(self.db, row.id, row.trace_id):
                 await following.settled(self.db, self.bus, one)
+
+    async def _session_of(self, caller: Caller, place: _Place, conversation: str | None) -> sessions.SessionRow | None:
+        """The session that a request names, by itself or by its conversation."""
+        session_id: str | None = place.model
+        if not SESSION_ID.fullmatch(place.model):
+            named = conversation or ""
+            session_id = await sessions.find(self.db, owner=caller.owner, conversation=named, agent=place.agent)
+        return await sessions.session(self.db, session_id, caller.owner) if session_id else None
 
     async def _approvals(self, caller: Caller, request: ResponseRequest) -> list[tuple[ResponseRow, ApprovalAnswer]]:
         """The decisions of a request, with the responses that asked for them."""
@@ -198,9 +202,15 @@ class ResponseService:
                 return CallInput(type="function_call", call_id=call.call_id, name=call.name, arguments=call.arguments)
         return item
 
-    async def _added(self, caller: Caller, request: ResponseRequest) -> tuple[tuple[Message, ...], tuple[str, ...]]:
-        """The messages that were added to the conversation since its last response, and their ids."""
+    async def _added(
+        self, caller: Caller, request: ResponseRequest, place: _Place
+    ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+        """The messages that were added to the conversation since its last response, and their ids; an answer to a
+        question comes without them, and the next prompt brings them."""
         if request.conversation_id is None:
+            return (), ()
+        row = await self._session_of(caller, place, request.conversation_id)
+        if row and row.state.startswith("WAITING"):
             return (), ()
         added = await conversations.added_items(self.db, caller.owner, request.conversation_id, unused=True)
         reader = InputReader(self.db, self.library, caller.owner)
