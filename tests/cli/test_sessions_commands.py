@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from client_tools import Program
 from delegating_server import CAST, SignTool, answer, ask, in_steps, playing, question, session_of
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
@@ -23,7 +24,19 @@ from longhouse.journal.timeline import timeline_of
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
 from longhouse.store.timelines import SessionTimeline, timelines_of
-from server_helpers import BEGAN, House, Serving, dictated, launched_words, opened, prompted, returned, started, used
+from server_helpers import (
+    AGENT,
+    BEGAN,
+    House,
+    Serving,
+    dictated,
+    launched_words,
+    opened,
+    prompted,
+    returned,
+    started,
+    used,
+)
 
 NASTY = "a\x1b[31mb\x1b]0;owned\x07 \x9b31m c\u202egpj\r\nd\u200b [bold]e[/bold]"
 
@@ -120,6 +133,15 @@ async def test_open_questions_are_drawn_with_who_asks(serving: Serving) -> None:
         assert sorted(line.lstrip("│├└─ ") for line in lines if " asks" in line) == [
             "ann asks · Which city? · 1-action-0", "ben asks · May signtool run? · 1-action-0",
         ]  # fmt: skip
+
+
+async def test_a_call_that_the_client_runs_is_drawn_as_one_that_waits_for_it(serving: Serving) -> None:
+    async with serving([call("get_weather", city="Oslo")]) as house:
+        session_id = (await Program(house).say("Rain?"))["model"]
+        lines = await shown(house, session_id)
+        assert parts(lines, "get_weather {")[1] == "waits for its client"
+        told = "The client runs get_weather, and has not sent its result yet."
+        assert parts(lines, told) == [f"{AGENT} waits", told, "1-action-0"]
 
 
 async def test_what_runs_waits_or_was_cancelled_is_drawn_as_such(serving: Serving) -> None:

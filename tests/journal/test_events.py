@@ -84,6 +84,21 @@ EXAMPLES: list[Event] = [
         writes={"sources": {"z": 1, "a": [None, True, 1.5]}},
     ),
     events.Returned(call="1-action-1", outcome=events.Fault(code="timeout", message="too late")),
+    events.Prompted(
+        trace="t2",
+        content=("Rain?",),
+        client_tools=events.ClientTools(
+            tools=(
+                events.ClientTool(name="get_weather", description="天气", parameters='{"type":"object"}', strict=True),
+            ),
+            must_call=("get_weather",),
+            parallel=False,
+        ),
+    ),
+    events.Called(call="1-action-3", tool="get_weather", version=0, arguments="{}", call_kind="client", role="client"),
+    events.Returned(
+        call="1-action-3", outcome=events.Output(content="12°"), by="user", client_tools=events.ClientTools()
+    ),
     events.Decided(call="1-action-0", decision="did_not_happen", by="ann", comment="I looked"),
     events.Decided(call="1-action-0", decision="approve", by="key_1", user="ann", via="chat"),
     events.Decided(call="1-action-0", decision="unknown", by="w1", comment="its answer was lost"),
@@ -116,14 +131,16 @@ def test_there_is_an_example_of_every_kind() -> None:
 @pytest.mark.parametrize("event", EXAMPLES, ids=events.kind_of)
 def test_an_event_comes_back_as_it_was_written(event: Event) -> None:
     body = events.encode(event)
-    assert body.startswith(f'{{"v":{2 if means_more(event) else 1},"kind":"{events.kind_of(event)}"')
+    version = 3 if isinstance(event, events.Prompted) and event.client_tools else 2 if means_more(event) else 1
+    assert body.startswith(f'{{"v":{version},"kind":"{events.kind_of(event)}"')
     assert events.decode(body) == event
     assert events.decode(body.encode()) == event
 
 
 def means_more(event: Event) -> bool:
     """Would a release that does not know its newest field do the wrong thing?"""
-    return bool(getattr(event, "aside", False) or getattr(event, "unbegun", ()))
+    is_client = isinstance(event, events.Called) and event.call_kind == "client"
+    return bool(getattr(event, "aside", False) or getattr(event, "unbegun", ()) or is_client)
 
 
 @given(st.text(), st.text(), st.recursive(st.none() | st.booleans() | st.text(), st.lists, max_leaves=5))

@@ -434,7 +434,7 @@ async def test_an_agent_that_nobody_waits_for_asks_at_the_top_after_the_turn_has
     def master(body: Body) -> Say:
         if task_of(body) == "Go":
             return answer("Off it goes.") if results(body) else ask("ann", "Find out the weather.", wait=False)
-        return answer(f"I heard {task_of(body)}.")
+        return answer('{"heard": "JSON"}' if task_of(body) == "JSON" else f"I heard {task_of(body)}.")
 
     def ann(body: Body) -> Say:
         """Passes it on, so that who asks is two levels down, and asks after she was let go."""
@@ -472,7 +472,7 @@ async def test_an_agent_that_nobody_waits_for_asks_at_the_top_after_the_turn_has
                 assert ASKED in content(said)
                 assert f"/s/{root}" in content(said), "and where to answer it"
             shaped = await house.say("JSON", model=root, response_format={"type": "json_object"})
-            assert content(shaped) == "I heard JSON.", "a program reads that"
+            assert content(shaped) == '{"heard": "JSON"}', "a program reads that"
 
             named = {"reply_to": "cem/1-action-0"}
             told = await house.say("Oslo", model=root, metadata=named)

@@ -35,6 +35,7 @@ COVERED = {
     "Template.multi_agent_meta": "search/test_finder.py",
     "Template.follow": VERSIONS,
     "Template.allow_client_system": LIMITS,
+    "Template.allow_client_tools": "stories/test_client_tools.py",
     "Template.title": "api/test_titles.py",
     "Template.owner": LIMITS,
     "PromptPack.system_prompt": LIMITS,

@@ -140,7 +140,7 @@ def _is_format(value: dict[str, Any]) -> dict[str, Any]:
     if kind not in ("text", "json_object", "json_schema"):
         raise PydanticCustomError("format", "Its type should be text, json_object or json_schema")
     if kind != "json_schema":
-        return value
+        return {"type": kind}
     if not isinstance(described, dict) or not isinstance(described.get("name"), str):
         raise PydanticCustomError("format", "It should have a json_schema with a name and a schema")
     schema = described.get("schema")
@@ -148,7 +148,9 @@ def _is_format(value: dict[str, Any]) -> dict[str, Any]:
     plain = {key: one for key, one in schema.items() if key != "$schema"} if isinstance(schema, dict) else schema
     if schema is not None and (problem := schema_problem(plain, runs_patterns=False)):
         raise PydanticCustomError("format", "{problem}", {"problem": f"json_schema.schema: {problem}"})
-    return value
+    known = {"name": str, "description": str, "schema": dict, "strict": bool}
+    given = {name: described[name] for name, of in known.items() if isinstance(described.get(name), of)}
+    return {"type": kind, "json_schema": given}
 
 
 ResponseFormat = Annotated[dict[str, Any], pydantic.AfterValidator(_is_format)]

@@ -38,7 +38,8 @@ class TreeDrawing:
         for waiting in session.queue:
             root.add(_line("waits in the queue", _quoted(task_of(waiting.prompt))))
         for question in status.questions:
-            root.add(_line(f"{question.session.agent} asks", question.text, question.call.call))
+            does = "waits" if question.call.is_client else "asks"
+            root.add(_line(f"{question.session.agent} {does}", question.text, question.call.call))
         return root
 
     def _add_turn(

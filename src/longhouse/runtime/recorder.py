@@ -155,8 +155,10 @@ def _settled(
         elif answer_format.is_asked(turn.prompted):
             # A tool that finishes may make the answer itself: only now is it known.
             found = answer_check.shaped(turn, answer)
-            is_misfit = isinstance(found, events.Fault)
-            end = events.Failed(reason=found.message, code=found.code) if is_misfit else events.Finished(answer=found)
+            if isinstance(found, events.Fault):
+                end = events.Failed(reason=found.message, code=found.code)
+            else:
+                end = events.Finished(answer=found)
         settled.append(end)
         after = extended(session, settled, at)
     return after, settled

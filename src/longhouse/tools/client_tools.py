@@ -22,7 +22,7 @@ MAX_ARGUMENTS: Final = 1_000_000
 """Maximum characters of the arguments of a call."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def tool_of(given: ClientTool) -> Tool:
     """The same tool for the same function: requests are cached by it."""
     # What it does at the client is not known here: its results are never asked for again.
@@ -67,7 +67,7 @@ def fault_of(tool: Tool, written: str) -> Fault | None:
     return read if isinstance(read, Fault) else None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _check(tool: Tool) -> Check:
     try:
         return arguments.checker(tool.schema)

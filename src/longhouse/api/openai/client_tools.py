@@ -120,13 +120,17 @@ def _parameters(schema: Any, where: str) -> str:
     if not isinstance(schema, dict):
         raise CallerError('It should be a JSON Schema: {"type": "object", …}.', param=where)
     # Libraries name their draft here; what such schemas say is the same in all of them.
-    text = msgspec.json.encode({key: value for key, value in schema.items() if key != "$schema"}).decode()
+    plain = {key: value for key, value in schema.items() if key != "$schema"}
+    try:
+        text = msgspec.json.encode(plain).decode()
+    except RecursionError:
+        raise CallerError("The schema is nested too deeply.", param=where) from None
     if problem := _problem(text):
         raise CallerError(f"{problem[:1].upper()}{problem[1:]}.", param=where)
     return text
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _problem(text: str) -> str | None:
     """Clients send the same schemas with every request."""
     return schema_problem(msgspec.json.decode(text), runs_patterns=False)

@@ -273,6 +273,8 @@ class SessionResolver:
         on = waiting[0] if reply_to is not None else None
         if handle := await chat_decisions.decide(self.inbox, chat, session, prompt, about=on):
             return handle
+        if on is not None and on.call.is_client:
+            raise settled(f"{on.call.tool} runs at the client: send its result as a tool message.")
         if reply_to is not None:
             raise settled(
                 "The call that metadata.reply_to names was decided already, its deadline has passed, or the turn does"

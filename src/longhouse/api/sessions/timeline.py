@@ -72,7 +72,7 @@ class TimelineCall(TypedDict):
     began_at: datetime | None
     ended_at: datetime | None
     status: Literal["open", "memory", "error", "ok"]
-    waiting: Literal["person", "agent"] | None
+    waiting: Literal["person", "agent", "client"] | None
     result: str | None
     child: str | None
     """The session of the agent that was called."""

@@ -170,7 +170,7 @@ export const askToNotify = () => Notification.requestPermission();
 const notifies = () => canNotify() && Notification.permission === "granted";
 
 function notify(row) {
-  if (!notifies() || document.hasFocus()) return;
+  if (!notifies() || document.hasFocus() || row.kind === "client") return;
   const text = row.kind === "clarification" ? row.text : row.tool;
   const note = new Notification(`${KINDS[row.kind]} · ${plainLine(row.agent, 40)}`, { body: plainLine(text, 140), tag: keyOf(row) });
   note.onclick = () => {
