@@ -1,15 +1,11 @@
 """A response that is streamed is the same for every client, on every node, after every crash: its numbers, its text."""
 
 import asyncio
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "api"))
 from response_helpers import StreamReader, ended, resumed, streamed, text_of
-
 from server_helpers import House, HouseClient, Process, Serving, dictated, process
 
 BEGUN = '{"answer": "One two three four five six seven '
