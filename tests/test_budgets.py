@@ -9,7 +9,7 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_890,  # what agents do, counted; trace contexts; prices of models; tools and searches of files
     "agents": 3_120,  # classes by import string; the format of answers
-    "api": 11_500,  # functions of clients; types of all answers; erasing; limits of keys; documents; the console
+    "api": 14_100,  # responses, conversations; functions of clients; types of all answers; erasing; limits; the console
     "catalog": 870,  # tools of files
     "cli": 5_040,  # `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting
     "config": 1_400,  # tools, packages and classes in files; files of SGR-Agent Core
@@ -17,9 +17,9 @@ BUDGETS = {
     "journal": 3_040,  # functions of clients; probes; steps that lost workers; working memory; counters, timelines
     "memory": 5_520,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 1_980,  # SOCKS proxies
-    "runtime": 4_480,  # answers in a format; ends of turns; budgets; NATS; who is next; titles; the bus; probes
+    "runtime": 4_520,  # responses not stored; answers in a format; budgets; NATS; who is next; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 11_670,  # places and permits in a fleet, its counts; counters, statistics; passages, documents, the ledger
+    "store": 11_990,  # responses; places and permits in a fleet; counters, statistics; passages, documents, the ledger
     "tools": 5_660,  # functions of clients; results that are remembered; documents; processes of their own
 }
 

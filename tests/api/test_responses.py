@@ -10,7 +10,8 @@ from key_helpers import client_of, keyed
 from test_openai_wire import PIXEL
 
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.models.scripted import Say, call, say
+from longhouse.journal.events import Effect
+from longhouse.models.scripted import Say, call, calls, say
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.retention import Retention
 from longhouse.tools import BaseTool, ToolContext
@@ -22,7 +23,7 @@ class TransferTool(BaseTool):
     """Send money to somebody."""
 
     to: str
-    effect: ClassVar[str] = "once"
+    effect: ClassVar[Effect] = "once"
     needs_approval: ClassVar[bool] = True
     sent: ClassVar[list[str]] = []
 
@@ -299,6 +300,21 @@ async def test_approvals_are_asked_for_and_given(serving: Serving) -> None:
             assert (status, again["error"]["code"]) == (409, "already_settled")
 
 
+async def test_two_approvals_of_one_session_are_given_at_once(serving: Serving) -> None:
+    both = calls(call("transfertool", to="Bob"), call("transfertool", to="Eve"))
+    TransferTool.sent.clear()
+    async with serving([both, say("Both have it.")], templates=[BANK], tools=[TransferTool]) as house:
+        asked = await said(house, "Pay both")
+        given = [
+            {"type": "mcp_approval_response", "approval_request_id": item["id"], "approve": True}
+            for item in asked["output"]
+            if item["type"] == "mcp_approval_request"
+        ]
+        assert len(given) == 2
+        done = await said(house, given, previous_response_id=asked["id"])
+        assert (text_of(done), sorted(TransferTool.sent)) == ("Both have it.", ["Bob", "Eve"])
+
+
 # Store, delete
 
 
@@ -385,14 +401,15 @@ async def test_conversations_live_with_responses_and_chats(serving: Serving) -> 
             made.id, items=[{"type": "message", "role": "user", "content": "It is late."}]
         )
         items = [item async for item in client.conversations.items.list(made.id, order="asc")]
+        ids = [str(item.id) for item in items]
         texts = [item.content[0].text for item in items if item.type == "message"]  # type: ignore[union-attr]
         assert texts == ["I am Ada.", "Who am I?", "Hello, Ada.", "And here?", "By chat, too.", "It is late."]
         page = await client.conversations.items.list(made.id, limit=2)
-        assert [item.id for item in page.data] == [items[5].id, items[4].id]
-        assert await client.conversations.items.retrieve(items[1].id, conversation_id=made.id) == items[1]
-        await client.conversations.items.delete(items[5].id, conversation_id=made.id)
+        assert [item.id for item in page.data] == [ids[5], ids[4]]
+        assert await client.conversations.items.retrieve(ids[1], conversation_id=made.id) == items[1]
+        await client.conversations.items.delete(ids[5], conversation_id=made.id)
         with pytest.raises(openai.ConflictError):
-            await client.conversations.items.delete(items[0].id, conversation_id=made.id)
+            await client.conversations.items.delete(ids[0], conversation_id=made.id)
         changed = await client.conversations.update(made.id, metadata={"topic": "late"})
         assert changed.metadata == {"topic": "late"}
         await client.responses.create(model=AGENT, input="Bye", conversation={"id": made.id})

@@ -38,7 +38,6 @@ def agent(house: House, *tools: Any, **more: Any) -> Any:
 async def test_it_runs_functions_and_goes_on_with_what_was_said(serving: Serving) -> None:
     asked: list[str] = []
 
-    @agents.function_tool
     def get_price(thing: str) -> str:
         """The price of a thing."""
         asked.append(thing)
@@ -51,7 +50,7 @@ async def test_it_runs_functions_and_goes_on_with_what_was_said(serving: Serving
         say("You asked for tea."),
     ]
     async with serving(script) as house:
-        clerk = agent(house, get_price)
+        clerk = agent(house, agents.function_tool(get_price))
         first = await agents.Runner.run(clerk, "What is the price of tea?")
         assert first.final_output == "Tea is 3 euros."
         assert asked == ["tea"]
