@@ -425,6 +425,16 @@ async def test_conversations_live_with_responses_and_chats(serving: Serving) -> 
             assert await house.db.value(f"SELECT count(*) FROM {table}") == 0, table
 
 
+async def test_an_agent_that_is_new_in_a_conversation_reads_what_was_said(serving: Serving) -> None:
+    async with serving([say("Noted."), say("Blue.")], templates=[Template(name="ann"), Template(name="ben")]) as house:
+        made = await house.client.conversations.create()
+        await said(house, "My colour is blue.", model="ann", conversation=made.id)
+        second = await said(house, "My colour?", model="ben", conversation=made.id)
+        assert (text_of(second), second["x_agent"]["conversation_id"]) == ("Blue.", made.id)
+        assert house.model
+        assert "My colour is blue." in str(house.model.requests[1]["messages"])
+
+
 async def test_an_empty_conversation_is_deleted_too(serving: Serving) -> None:
     async with serving() as house:
         made = await house.client.conversations.create()

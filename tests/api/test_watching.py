@@ -482,7 +482,7 @@ async def test_every_answer_carries_an_id_of_its_own(serving: Serving) -> None:
 
 async def test_an_unknown_route_or_method_is_refused_in_the_envelope(serving: Serving) -> None:
     async with serving() as house:
-        for path in ("/v1", "/v1/chat", "/admin", "/v1/responses", "/redoc", "/v1/sessions/"):
+        for path in ("/v1", "/v1/chat", "/admin", "/v1/response", "/redoc", "/v1/sessions/"):
             async with house.http.get(path) as response:
                 found = await refusal(response)
                 assert (found.status, found.error["code"]) == (404, "not_found"), path

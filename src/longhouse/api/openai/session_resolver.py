@@ -142,7 +142,7 @@ class SessionResolver:
         if request.brings_memory:
             return await self._open_once(chat, template, prompt)
         if branch := chat.branch:
-            prior = (*branch.prior, *await prior_of(self.db, history.known))
+            prior = (*branch.prior, *chat.added, *await prior_of(self.db, history.known))
             label = await self._label(owner, template, branch.conversation, prompt)
             prompt = structs.replace(prompt, prior=prior, chain="")
             return await self._open(chat, template, prompt, conversation=branch.conversation, label=label)

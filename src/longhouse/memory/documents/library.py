@@ -172,8 +172,9 @@ class DocumentLibrary:
 
     async def text_of(self, content: bytes, name: str, *, owner: str) -> str:
         """The text of a file that is not added: one that comes with a message."""
-        async with self.queue.turn(owner):
-            parsed = await parse(content, name, limits=ParseLimits(file_bytes=self.max_bytes))
+        with self.queue.place(owner):
+            async with self.queue.turn(owner):
+                parsed = await parse(content, name, limits=ParseLimits(file_bytes=self.max_bytes))
         return "\n\n".join(block.text for block in parsed.blocks)
 
     def _check_count(self, name: str, owner: str | None, count: int) -> None:

@@ -32,6 +32,7 @@ MOST_ITEMS: Final = 20
 
 Service = Annotated[ResponseService, of_app("responses")]
 ConversationId = Annotated[wire.Id, Path(description="The conversation")]
+ItemId = Annotated[wire.Id, Path(description="The item")]
 Items = Annotated[Many[InputItem], Field(max_length=MOST_ITEMS)]
 
 
@@ -79,7 +80,7 @@ async def get_conversation(
     return wire.Json(_object(await _found(service, caller, conversation_id)))
 
 
-@router.post("/{conversation_id}")
+@router.post("/{conversation_id}", openapi_extra=wire.example(metadata={"topic": "names"}))
 async def update_conversation(
     caller: auth.User, service: Service, conversation_id: ConversationId, changed: ChangedConversation
 ) -> wire.Json[ConversationObject]:
@@ -111,7 +112,7 @@ async def add_conversation_items(
 
 @router.get("/{conversation_id}/items/{item_id}", responses=refuses(400))
 async def get_conversation_item(
-    caller: auth.User, service: Service, conversation_id: ConversationId, item_id: str
+    caller: auth.User, service: Service, conversation_id: ConversationId, item_id: ItemId
 ) -> wire.Json[dict[str, Any]]:
     """One item of a conversation."""
     await _found(service, caller, conversation_id)
@@ -120,7 +121,7 @@ async def get_conversation_item(
 
 @router.delete("/{conversation_id}/items/{item_id}", responses=refuses(400, 409))
 async def delete_conversation_item(
-    caller: auth.User, service: Service, conversation_id: ConversationId, item_id: str
+    caller: auth.User, service: Service, conversation_id: ConversationId, item_id: ItemId
 ) -> wire.Json[ConversationObject]:
     """Removes an item that was added and that no agent has read. What was said is erased with its conversation."""
     found = await _found(service, caller, conversation_id)

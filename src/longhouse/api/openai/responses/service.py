@@ -128,7 +128,15 @@ class ResponseService:
             raise CallerError("Name a model: an agent, or auto; see GET /v1/models.", param="model")
         is_session = SESSION_ID.fullmatch(request.model) is not None
         agent = request.model.rpartition("_")[0] if is_session else request.model.partition("@")[0]
-        return _Place(request.model, agent, request.model)
+        place = _Place(request.model, agent, request.model)
+        if request.conversation_id is None or is_session or agent == AUTO:
+            return place
+        # An agent that is new in a conversation reads what was said there.
+        known = await conversations.sessions(self.db, caller.owner, request.conversation_id)
+        if not known or await self._session_of(caller, place, request.conversation_id):
+            return place
+        last = await journals.load(self.db, known[-1])
+        return replace(place, branch=Branch(request.conversation_id, _dialogue(last)))
 
     async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Place:
         """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
