@@ -236,9 +236,10 @@ async def test_a_route_that_is_not_there_has_the_envelope_too(serving: Serving) 
 # What the client asks of the model
 
 
-async def test_the_tools_of_the_client_are_not_run_and_are_listed_as_ignored(serving: Serving) -> None:
+async def test_what_an_agent_does_not_take_is_listed_as_ignored(serving: Serving) -> None:
     tools = [{"type": "function", "function": {"name": "delete_all", "parameters": {"type": "object"}}}]
-    async with serving([ANSWER] * 3) as house:
+    shut = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=TOOLS), allow_client_tools=False)
+    async with serving([ANSWER] * 3, templates=[shut]) as house:
         answer = await house.say("Hello", tools=tools, tool_choice="auto", parallel_tool_calls=True, made_up=1)
         assert content(answer) == "Hello, Ada."
         assert "tools" in answer["x_agent"]["ignored"]
@@ -285,7 +286,7 @@ async def test_sampling_reaches_the_model_for_this_turn(serving: Serving) -> Non
         "stop": ["\n"],
         "response_format": shape,
     }
-    async with serving([LOOK, ANSWER, ANSWER, ANSWER]) as house:
+    async with serving([LOOK, call("finalanswertool", answer='{"a": 1}'), ANSWER, ANSWER]) as house:
         answer = await house.say("Hello", **sampling)
         assert house.model is not None
         for request in house.model.requests:

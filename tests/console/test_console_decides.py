@@ -7,6 +7,7 @@ from console_scene import said
 from playwright.async_api import Browser, Locator, Page, Request, expect
 
 from browser_helpers import Visit, needs_chromium, visiting
+from client_tools import Program
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
@@ -122,6 +123,22 @@ async def test_nothing_is_decided_that_nobody_has_read(serving: Serving, browser
         kinds = [await house.kinds(ids[task]) for task in tasks]
         assert [one.count("Decided") for one in kinds] == [1, 1, 0, 0, 0, 1], "the last: by the worker"
         await _a_lost_step_is_tried_again_or_given_up(house, visit, page)
+
+
+async def test_a_call_that_the_client_runs_can_only_be_given_up(serving: Serving, browser: Browser) -> None:
+    script = [call("get_weather", city="Oslo"), call("finalanswertool", answer="I cannot know.")]
+    async with serving(script) as house, visiting(browser, house.url) as visit:
+        session_id = (await Program(house).say("Rain?"))["model"]
+        inbox = await visit.open("/inbox")
+        card = inbox.locator(".question-card.client")
+        await expect(card).to_contain_text("get_weather runs at the client")
+        await expect(card.get_by_role("button")).to_have_text(["Give up"])
+        chat = await visit.open(f"/s/{session_id}")
+        await expect(chat.locator(".question-card.client")).to_contain_text("Oslo")
+        await expect(chat.get_by_text("waits for client")).to_be_visible()
+        await chat.locator(".question-card.client").get_by_role("button", name="Give up").click()
+        await expect(chat.locator(".talk")).to_contain_text("I cannot know.")
+        await expect(card).to_have_count(0)
 
 
 async def _shows_all_that_runs(card: Locator) -> None:

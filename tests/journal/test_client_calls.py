@@ -56,7 +56,7 @@ def test_results_go_on_with_the_turn_and_with_what_the_client_says_now() -> None
     )
     turn = turn_of(after)
     assert (after.can_move, turn.client_tools, turn.chain, turn.reply_texts) == (True, less, "c2", ())
-    assert turn.waited == 1.0, "waiting for the client is nobody's work"
+    assert turn.waited == 3.0, "waiting for the client is nobody's work"
     assert turn.clarifications_used == 0
 
 

@@ -84,21 +84,6 @@ EXAMPLES: list[Event] = [
         writes={"sources": {"z": 1, "a": [None, True, 1.5]}},
     ),
     events.Returned(call="1-action-1", outcome=events.Fault(code="timeout", message="too late")),
-    events.Prompted(
-        trace="t2",
-        content=("Rain?",),
-        client_tools=events.ClientTools(
-            tools=(
-                events.ClientTool(name="get_weather", description="天气", parameters='{"type":"object"}', strict=True),
-            ),
-            must_call=("get_weather",),
-            parallel=False,
-        ),
-    ),
-    events.Called(call="1-action-3", tool="get_weather", version=0, arguments="{}", call_kind="client", role="client"),
-    events.Returned(
-        call="1-action-3", outcome=events.Output(content="12°"), by="user", client_tools=events.ClientTools()
-    ),
     events.Decided(call="1-action-0", decision="did_not_happen", by="ann", comment="I looked"),
     events.Decided(call="1-action-0", decision="approve", by="key_1", user="ann", via="chat"),
     events.Decided(call="1-action-0", decision="unknown", by="w1", comment="its answer was lost"),
@@ -119,6 +104,21 @@ EXAMPLES: list[Event] = [
         spent=events.Usage(total_tokens=3),
         calls=2,
         seconds=1.5,
+    ),
+    events.Prompted(
+        trace="t2",
+        content=("Rain?",),
+        client_tools=events.ClientTools(
+            tools=(
+                events.ClientTool(name="get_weather", description="天气", parameters='{"type":"object"}', strict=True),
+            ),
+            must_call=("get_weather",),
+            parallel=False,
+        ),
+    ),
+    events.Called(call="1-action-3", tool="get_weather", version=0, arguments="{}", call_kind="client", role="client"),
+    events.Returned(
+        call="1-action-3", outcome=events.Output(content="12°"), by="user", client_tools=events.ClientTools()
     ),
 ]
 
