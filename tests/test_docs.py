@@ -40,6 +40,7 @@ RUN_BY = {
     "docs/approval.md": ("bash",),
     "docs/documents.md": ("bash",),
     "docs/clients.md": ("bash",),
+    "docs/responses.md": ("python",),
     "docs/sql.md": ("sql",),  # stories/test_sql_questions.py
     "docs/architecture.md": ("text",),
     "docs/templates.md": ("text",),
@@ -221,6 +222,11 @@ async def test_requests_to_agents_and_for_documents_run(serving: Serving, tmp_pa
         said = await _curl(talk, house.url)
         assert "which city are you in?" in said
         assert "You answered: 'Oslo'" in said
+        (program,) = runnable(DOCS / "responses.md", "python")
+        code = program.code.replace(f"http://127.0.0.1:{PORT}", house.url)
+        said = await _run(sys.executable, "-c", code, cwd=tmp_path, env=dict(os.environ))
+        assert "which city are you in?" in said
+        assert "You answered: 'In Oslo.'" in said
 
 
 def test_other_data_can_be_read(tmp_path: Path) -> None:

@@ -66,6 +66,13 @@ ROUTES = {
     "/v1/questions": {"get"},
     "/admin/questions": {"get"},
     "/v1/chat/completions": {"post"},
+    "/v1/responses": {"post"},
+    "/v1/responses/{response_id}": {"get", "delete"},
+    "/v1/responses/{response_id}/cancel": {"post"},
+    "/v1/responses/{response_id}/input_items": {"get"},
+    "/v1/conversations": {"post"},
+    "/v1/conversations/{conversation_id}/items": {"get", "post"},
+    "/v1/conversations/{conversation_id}/items/{item_id}": {"get", "delete"},
     "/v1/models": {"get"},
     "/v1/models/{model}": {"get"},
     "/v1/sessions": {"get"},
@@ -74,7 +81,7 @@ ROUTES = {
     "/v1/conversations/{conversation_id}/interactions/compress": {"post"},
     "/v1/conversations/{conversation_id}/interactions/memory": {"get"},
     "/v1/conversations/{conversation_id}/interactions/prune": {"post"},
-    "/v1/conversations/{conversation_id}": {"delete"},
+    "/v1/conversations/{conversation_id}": {"get", "post", "delete"},
     "/v1/users/{user}": {"delete"},
     "/admin/owners/{owner}": {"delete"},
     "/admin/owners/{owner}/conversations/{conversation_id}": {"delete"},
@@ -479,7 +486,7 @@ async def test_every_answer_carries_an_id_of_its_own(serving: Serving) -> None:
 
 async def test_an_unknown_route_or_method_is_refused_in_the_envelope(serving: Serving) -> None:
     async with serving() as house:
-        for path in ("/v1", "/v1/chat", "/admin", "/v1/responses", "/redoc", "/v1/sessions/"):
+        for path in ("/v1", "/v1/chat", "/admin", "/v1/response", "/redoc", "/v1/sessions/"):
             async with house.http.get(path) as response:
                 found = await refusal(response)
                 assert (found.status, found.error["code"]) == (404, "not_found"), path

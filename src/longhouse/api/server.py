@@ -43,6 +43,9 @@ from longhouse.api.interactions import Interactions
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.background_jobs import BackgroundJobs
+from longhouse.api.openai.responses import conversations as conversation_routes
+from longhouse.api.openai.responses import routes as response_routes
+from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
 from longhouse.api.sessions import artifacts, capsules, effects, forks, replay, sse, step_replay, timeline
@@ -91,6 +94,8 @@ SESSION_ROUTERS: Final = (
 OF_ADMINS: Final = admin_sessions.routes(SESSION_ROUTERS)
 """The same once more, for every owner's sessions; built once."""
 ROUTERS: Final = (
+    response_routes.router,
+    conversation_routes.router,
     *SESSION_ROUTERS,
     interactions.router,
     erasing.router,
@@ -151,9 +156,10 @@ def build(parts: Parts) -> ASGIApp:
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
-    inbox = Inbox(parts.db, parts.bus)
-    app.state = State({**_state(parts, inbox), **_memory_state(parts, inbox)})
-    for one in (_chat_routes(parts, inbox), *ROUTERS, monitoring.routes(parts.db, parts.metrics)):
+    inbox, router = Inbox(parts.db, parts.bus), Router(AgentDirectory(parts.finder), parts.default_template)
+    resolver = SessionResolver(parts.db, parts.catalog, inbox, router, parts.prior)
+    app.state = State({**_state(parts, resolver), **_memory_state(parts, inbox)})
+    for one in (_chat_routes(parts, resolver), *ROUTERS, monitoring.routes(parts.db, parts.metrics)):
         app.router.routes += one.routes  # not `include_router`, which would build each route a second time
     _add_error_handlers(app)
     drained = DrainMiddleware(app, parts.authenticator.inflight)
@@ -161,16 +167,15 @@ def build(parts: Parts) -> ASGIApp:
     return addresses.SubPathMiddleware(whole, _free(parts.root_path, app)) if parts.root_path else whole
 
 
-def _chat_routes(parts: Parts, inbox: Inbox) -> APIRouter:
-    router = Router(AgentDirectory(parts.finder), parts.default_template)
-    resolver = SessionResolver(parts.db, parts.catalog, inbox, router, parts.prior)
+def _chat_routes(parts: Parts, resolver: SessionResolver) -> APIRouter:
     jobs = BackgroundJobs(parts.db, resolver, parts.model_for) if parts.model_for else None
     return openai_routes.routes(parts.db, parts.bus, parts.catalog, resolver, jobs)
 
 
-def _state(parts: Parts, inbox: Inbox) -> dict[str, Any]:
+def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
     """What the routes look up by name: see `json_route.of_app`."""
-    counts = Statistics(parts.db)
+    inbox, counts = resolver.inbox, Statistics(parts.db)
+    documents = parts.memory.documents if parts.memory else None
     return {
         "db": parts.db,
         "catalog": parts.catalog,
@@ -180,6 +185,7 @@ def _state(parts: Parts, inbox: Inbox) -> dict[str, Any]:
         "finder": parts.finder,
         "toolbox": parts.toolbox,
         "model": parts.model,
+        "responses": ResponseService(parts.db, parts.bus, parts.catalog, inbox, resolver, documents),
         "questions": QuestionFeed(parts.db, parts.bus),
         "statistics": counts,
         "prices": parts.prices,

@@ -27,15 +27,18 @@ ID: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
 """The format of ids that clients choose; an id may become a file name, so it is not only dots."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-z0-9.+-]{1,40});base64,", re.IGNORECASE)
 
-_BRANCHES: Final = ("str", "list", "int", "constrained-str")
-_TAGS: Final = ("text", "image_url", "refusal")
+_BRANCHES: Final = ("str", "list", "int", "constrained-str", "ConversationName")
+_TAGS: Final = (
+    "text", "image_url", "refusal", "input_image", "input_file", "message", "function_call", "function_call_output",
+    "mcp_approval_response", "item_reference", "passed_over",
+)  # fmt: skip
 _WORDS: Final = {"model_attributes_type": "It should be an object"}
 
 Item = TypeVar("Item")
 Body_co = TypeVar("Body_co", covariant=True)
 
 
-class _Lenient(pydantic.BaseModel):
+class Lenient(pydantic.BaseModel):
     """OpenAI's routes ignore unknown fields."""
 
     model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
@@ -69,27 +72,27 @@ UserName = Annotated[StrictStr, Field(max_length=512)] | None
 Id = Annotated[StrictStr, pydantic.AfterValidator(_is_id), Field(json_schema_extra={"pattern": f"^{ID.pattern}$"})]
 
 
-class WireTextPart(_Lenient):
+class WireTextPart(Lenient):
     type: Literal["text"]
     text: StrictStr
 
 
-class RefusalPart(_Lenient):
+class RefusalPart(Lenient):
     type: Literal["refusal"]
     refusal: StrictStr
 
 
-def _is_image(url: str) -> str:
+def is_image(url: str) -> str:
     image_bytes(url)
     return url
 
 
-class WireImageUrl(_Lenient):
-    url: Annotated[StrictStr, pydantic.AfterValidator(_is_image)]
+class WireImageUrl(Lenient):
+    url: Annotated[StrictStr, pydantic.AfterValidator(is_image)]
     detail: StrictStr | None = None
 
 
-class WireImagePart(_Lenient):
+class WireImagePart(Lenient):
     type: Literal["image_url"]
     image_url: WireImageUrl
 
@@ -97,17 +100,17 @@ class WireImagePart(_Lenient):
 Part = Annotated[WireTextPart | WireImagePart | RefusalPart, Field(discriminator="type")]
 
 
-class FunctionCall(_Lenient):
+class FunctionCall(Lenient):
     name: StrictStr
     arguments: StrictStr = ""
 
 
-class WireToolCall(_Lenient):
+class WireToolCall(Lenient):
     id: StrictStr
     function: FunctionCall
 
 
-class ChatMessage(_Lenient):
+class ChatMessage(Lenient):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: StrictStr | Many[Part] | None = None
     tool_calls: Many[WireToolCall] | None = None
@@ -153,7 +156,7 @@ def _is_format(value: dict[str, Any]) -> dict[str, Any]:
 ResponseFormat = Annotated[dict[str, Any], pydantic.AfterValidator(_is_format)]
 
 
-class ChatRequest(_Lenient):
+class ChatRequest(Lenient):
     """POST /v1/chat/completions"""
 
     model: StrictStr = Field(min_length=1, max_length=512)

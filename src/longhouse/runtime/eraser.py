@@ -115,6 +115,7 @@ class Eraser:
                 forgotten = await self.inbox.forget(one, target.owner, lasting=target.is_lasting)
                 yield forgotten.counts if forgotten else Counter()
         yield await erasures.forget_scopes(db, target)
+        yield Counter(conversations=await erasures.forget_conversation(db, target, at))
         if target.kind == "owner":
             while gone := await erasures.forget_documents(db, target.owner):
                 yield gone

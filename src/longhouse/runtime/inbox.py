@@ -107,19 +107,32 @@ class Inbox:
         return await self._settle(session, [*new, *returned], accepted)
 
     async def decide(
-        self, session: Session, decided: Decided, result: str | None = None, *, accepted: Accepted | None = None
+        self,
+        session: Session,
+        decided: Decided,
+        result: str | None = None,
+        *,
+        also: Sequence[Decided] = (),
+        accepted: Accepted | None = None,
     ) -> Delivered:
-        """Records a decision on a call of this session at its current head; NotThere if the session has moved on."""
-        in_chat, call = decided.via == "chat", session.open.get(decided.call)
-        is_step = call is not None and call.is_step
-        # A step has no outcome: the worker tries it again, or ends its turn.
-        new: list[Event] = [decided] if is_step else with_outcome(decided, result, call)
-        return await self._settle(session, new, accepted, head=session.head, is_shown=in_chat)
+        """Records a decision on a call of this session at its current head; NotThere if the session has moved on.
 
-    async def cancel(self, session: Session, *, by: str) -> Session:
-        """Cancels the running turn, or the next queued one; in a session at rest, its sub-agents that still run."""
+        `also`: decisions on other calls, in the same append.
+        """
+        new: list[Event] = []
+        for one in (decided, *also):
+            call = session.open.get(one.call)
+            # A step has no outcome: the worker tries it again, or ends its turn.
+            new += [one] if call is not None and call.is_step else with_outcome(one, result, call)
+        return await self._settle(session, new, accepted, head=session.head, is_shown=decided.via == "chat")
+
+    async def cancel(self, session: Session, *, by: str, trace: str = "") -> Session:
+        """Cancels the running turn, or the next queued one; in a session at rest, its sub-agents that still run.
+
+        `trace`: the turn that is meant, running or queued.
+        """
         # Prompts that arrived after the cancellation was requested are not cancelled.
-        trace = _next_trace(session)
+        trace = trace or _next_trace(session)
         for one in [trace] if trace else await tree.left_at_work(self.db, session):
             stopped = await cancels.cancel(self.db, session, one, by=by)
             for ended, fence in stopped.fences.items():

@@ -5,14 +5,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import structlog
 
-from longhouse import background
+from longhouse import background, clock
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import retention
+from longhouse.store import responses, retention
 from longhouse.store.retention import Listed
 
 log = structlog.get_logger()
@@ -21,6 +21,9 @@ EVERY: Final = 600.0
 """Seconds between two looks through the sessions that are old enough."""
 SHARE: Final = 5
 """An erasure is followed by a pause, so that they take at most one part in this many of the time."""
+UNSTORED_EVERY: Final = 60.0
+UNSTORED_FOR: Final = timedelta(minutes=10)
+"""How long a response that is not stored stays after its end: until then a client that was cut off gets the rest."""
 BEGINNING: Final = (datetime(1970, 1, 1, tzinfo=UTC), "")
 
 
@@ -32,8 +35,17 @@ class Retention:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with background.running("retention", self.sweep, every=EVERY):
+        async with (
+            background.running("retention", self.sweep, every=EVERY),
+            background.running("unstored_responses", self.erase_unstored, every=UNSTORED_EVERY),
+        ):
             yield
+
+    async def erase_unstored(self) -> None:
+        """Erases the sessions of responses that were not to be stored, some time after their end."""
+        before = clock.now() - UNSTORED_FOR
+        for session_id, owner in await responses.unstored(self.inbox.db, before):
+            await self.inbox.forget(session_id, owner, at_rest_since=before)
 
     async def sweep(self) -> None:
         """Looks through all sessions once, page by page, unless another process does so."""

@@ -75,6 +75,7 @@ GONE: Final = {
         ("snapshots", "session_id"),
         ("rests", "session_id"),
         ("requests", "session_id"),
+        ("responses", "session_id"),  # with what was shown of them
         ("projection_cursors", "session_id"),
         ("sessions", "id"),  # with counters, places and open questions
     )

@@ -49,6 +49,7 @@ COUNT_OF_OWNER: Final = f"""
            (SELECT count(*) FROM passages p JOIN documents d ON p."group" = d.text_id
             WHERE d.owner = :owner AND p.kind = '{DOCUMENT}') AS passages
 """
+COUNT_CREATED: Final = "SELECT count(*) FROM conversations WHERE owner = :owner AND (:name = '' OR id = :name)"
 KEPT_FILES: Final = f"""
     SELECT path FROM memories
     WHERE owner = :owner AND scope = :scope AND content IS NOT NULL AND former_writers <> '{{}}'
@@ -92,6 +93,9 @@ async def plan(db: Database, target: Target) -> Plan:
         digests = [row["digest"] for row in await tx.rows(erasure.FILES, ids=ids)]
         counts["files"] = await files.count_used_by(tx, digests, ids)
         counts += await _count_memories(tx, target, ids)
+        is_whole = target.kind in ("conversation", "owner")
+        if is_whole and (created := await tx.value(COUNT_CREATED, owner=target.owner, name=target.name)):
+            counts["conversations"] = created
         if target.kind == "owner":
             row = await tx.row(COUNT_OF_OWNER, owner=target.owner)
             assert row is not None

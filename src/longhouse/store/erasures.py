@@ -94,7 +94,9 @@ OF_OWNER: Final = (
     "DELETE FROM retention_policies WHERE owner = :owner",
     "DELETE FROM usage_lately WHERE owner = :owner",
     "DELETE FROM usage_days WHERE owner = :owner",
+    "DELETE FROM conversations WHERE owner = :owner",  # with the items that were added to them
 )
+CONVERSATION: Final = "DELETE FROM conversations WHERE owner = :owner AND id = :name AND created_at <= :at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,13 @@ async def scopes(db: Executor, target: Target) -> list[Scope]:
         return []
     rows = await db.rows(SCOPES, owner=target.owner, patterns=patterns, keys=keys)
     return [Scope(target.owner, row["scope"]) for row in rows]
+
+
+async def forget_conversation(db: Database, target: Target, at: datetime) -> int:
+    """Deletes what a conversation has besides its sessions: its metadata and the items that were added to it."""
+    if target.kind != "conversation":
+        return 0
+    return int((await db.run(CONVERSATION, owner=target.owner, name=target.name, at=at)).rpartition(" ")[2])
 
 
 async def forget_documents(db: Database, owner: str) -> Counter[str]:

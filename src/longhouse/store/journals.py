@@ -113,9 +113,7 @@ WITH moved AS (
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE_OUTSIDE}
-), accepted AS (
-    {ACCEPT}
-), rested AS (
+), {ACCEPT}, rested AS (
     {MARK_REST}
 )
 SELECT id, head FROM moved
@@ -139,9 +137,7 @@ WITH moved AS (
 ), written AS (
     {WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL")}
     WHERE CASE WHEN moved.id = :session THEN new.nth <= 2 ELSE new.nth = cardinality(:kinds::text[]) END
-), accepted AS (
-    {ACCEPT}
-)
+), {ACCEPT}
 SELECT id, head FROM moved
 """
 

@@ -6,8 +6,9 @@ from typing import Final
 
 import asyncpg
 
-from longhouse.store import sessions
+from longhouse.store import responses, sessions
 from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.responses import NewResponse
 
 LOCKS: Final = 0x72717374
 """The class of these advisory locks, "rqst"; one lock covers the requests of one owner with the same digest."""
@@ -17,10 +18,16 @@ LOCKS: Final = 0x72717374
 UNDER_WAY: Final = f"""
     (:lock::integer IS NULL OR (SELECT pg_advisory_xact_lock_shared({LOCKS}, :lock)::text) IS NOT NULL)
 """
-ACCEPT: Final = """
+ACCEPT: Final = f"""
+accepted AS (
     INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
     SELECT :owner, :digest, :key, moved.id, COALESCE(:follows::text, :trace), moved.head, :at
     FROM moved WHERE :digest::text IS NOT NULL
+), responded AS (
+    {responses.RESPOND}
+), used AS (
+    {responses.USE_ITEMS}
+)
 """
 
 
@@ -41,6 +48,8 @@ class Accepted:
     """The id of the API key that sent it; None: no keys are set."""
     follows: str | None = None
     """The trace of the turn that the client follows, where the event belongs to another trace: that of a sub-agent."""
+    response: NewResponse | None = None
+    """The response that begins with it, if it came by /v1/responses."""
 
     @property
     def lock(self) -> int | None:
@@ -59,6 +68,7 @@ async def accept(db: Executor, accepted: Accepted | None, sql: str, **values: ob
     """
     for name in ("digest", "key", "lock", "api_key", "follows"):
         values[name] = getattr(accepted, name, None)
+    values |= responses.columns(accepted.response if accepted else None)
     if accepted is None or not accepted.is_retry or (lock := accepted.lock) is None or not isinstance(db, Database):
         return await db.row(sql, **values)
 

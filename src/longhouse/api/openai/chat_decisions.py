@@ -41,7 +41,7 @@ async def decide(
                 chat.caller.uses(about.session.agent)
                 by, named_user = chat.caller.decider, chat.request.user or None
                 decided = Decided(call=about.call.call, decision=decision, by=by, user=named_user, via="chat")
-                return await append_reply(inbox, session, about, decided, chain=prompt.chain, accepted=chat.accepted)
+                return await append_reply(inbox, session, about, [decided], chain=prompt.chain, accepted=chat.accepted)
             aside = structs.replace(prompt, trace=session.turn.trace, aside=True)
             delivered = await inbox.prompt(session, aside, accepted=chat.accepted)
             return TurnHandle(delivered.session, aside.trace, is_aside=True, is_own_user=is_own_user)

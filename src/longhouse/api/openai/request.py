@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
+from typing import Final, Literal
 
 from longhouse import tracing
 from longhouse.api import wire
@@ -52,6 +52,24 @@ class ClientHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """What a new session goes on from: an earlier response, which other messages have followed since."""
+
+    conversation: str | None
+    """None: a new one."""
+    prior: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """A person's decision on a call, by the name that the session's questions have."""
+
+    call: str
+    decision: Literal["approve", "deny"]
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatInput:
     """One parsed request: its caller, its messages, and the idempotency record under which it is stored."""
 
@@ -67,6 +85,11 @@ class ChatInput:
     traceparent: str = ""
     client_tools: ClientTools | None = None
     """The functions that the client runs itself, if the agent takes them."""
+    branch: Branch | None = None
+    added: tuple[Message, ...] = ()
+    """Messages that were added to the conversation, and that no agent has read yet."""
+    approvals: tuple[ApprovalAnswer, ...] = ()
+    """What the request decides, in the session that `model` names; there are no messages then."""
 
     @property
     def reply_to(self) -> str | None:
@@ -94,6 +117,7 @@ class ChatInput:
             chain=self.chain(self.history.all),
             traceparent=self.traceparent,
             client_tools=self.client_tools,
+            prior=self.added,
         )
 
 

@@ -4,6 +4,7 @@ import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
@@ -15,14 +16,14 @@ from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai import chat_decisions, client_tools
 from longhouse.api.openai.idempotency import RequestsInProgress
-from longhouse.api.openai.request import SESSION_ID, ChatInput, ClientHistory, parse, prior_of, text_of
+from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, ChatInput, ClientHistory, parse, prior_of, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_heads
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, find_questions, settled, waiting_status
 from longhouse.api.wire import ChatRequest
 from longhouse.errors import AlreadyReturned, CallerError, ReadOnlySession
 from longhouse.journal import events, fingerprint, imported
-from longhouse.journal.events import Opened, Prompted, Recorded
+from longhouse.journal.events import Decided, Opened, Prompted, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
@@ -55,7 +56,10 @@ class SessionResolver:
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> TurnHandle:
         """Finds or opens the session of this request and appends the new messages."""
-        chat = parse(caller, request, body, headers)
+        return await self.accept(parse(caller, request, body, headers))
+
+    async def accept(self, chat: ChatInput) -> TurnHandle:
+        """The same for a request that was read already."""
         if repeated := await self._repeated(chat):
             return await self._reattach(repeated, chat)
         try:
@@ -63,7 +67,7 @@ class SessionResolver:
                 return await self._place(chat)
         except journals.NotThere:
             # The session was deleted meanwhile.
-            raise unknown_model(request.model) from None
+            raise unknown_model(chat.request.model) from None
         except Repeated:
             if repeated := await self._repeated(chat):
                 return await self._reattach(repeated, chat)
@@ -101,7 +105,7 @@ class SessionResolver:
             is_aside = isinstance(placed.event, Prompted) and placed.event.aside
             is_own_user = decisions.is_own_user(session, chat.user)
             handle = TurnHandle(session, trace, is_behind=True, seen_heads=heads)
-            return replace(handle, is_aside=is_aside, is_own_user=is_own_user)
+            return replace(handle, is_aside=is_aside, is_own_user=is_own_user, repeats=accepted_before)
 
         def was_before(record: Recorded) -> bool:
             """Did this happen before the answer? The end of its own turn never did, whatever the clocks say."""
@@ -112,12 +116,17 @@ class SessionResolver:
         records = await journals.read(self.db, turn.prompted.root, limit=MAX_EVENTS)
         root = fold(takewhile(was_before, records), blank(turn.prompted.root))
         chain = chat.chain(chat.history.all) if chat.history.resends else None
-        return TurnHandle(root, trace, is_behind=True, client_chain=chain, seen_heads=heads)
+        handle = TurnHandle(root, trace, is_behind=True, client_chain=chain, seen_heads=heads)
+        return replace(handle, repeats=accepted_before)
 
     # A new request
 
     async def _place(self, chat: ChatInput) -> TurnHandle:
         chat.caller.spends()
+        if chat.approvals:
+            return await self._decide(chat)
+        if SESSION_ID.fullmatch(chat.request.model):
+            return await self._continue_named(chat)
         if chat.request.model != AUTO:
             return await self._find_or_open(chat)
         routed = await self._routed(chat)
@@ -126,22 +135,17 @@ class SessionResolver:
 
     async def _find_or_open(self, chat: ChatInput) -> TurnHandle:
         owner, request, history, conversation = chat.caller.owner, chat.request, chat.history, chat.conversation
-        if SESSION_ID.fullmatch(request.model):
-            row = await sessions.session(self.db, request.model, owner)
-            if row is None:
-                # Sessions from capsules belong to nobody; those who see all of them are told why they stay as they are.
-                if chat.caller.role == "admin" and await capsules.capsule_of(self.db, request.model):
-                    raise ReadOnlySession
-                raise unknown_model(request.model)
-            chat.caller.uses(row.agent)
-            chat = await self._with_tools(chat, await self.catalog.templates.find(row.agent, owner=owner))
-            return await self._continue(chat, row.id, await chat.prompt(self.db), resent=False)
         template, version = await self.template(request.model, owner)
         chat.caller.uses(template.name)
         chat = await self._with_tools(chat, template)
         prompt = await chat.prompt(self.db, version=version)
         if request.brings_memory:
             return await self._open_once(chat, template, prompt)
+        if branch := chat.branch:
+            prior = (*branch.prior, *chat.added, *await prior_of(self.db, history.known))
+            label = await self._label(owner, template, branch.conversation, prompt)
+            prompt = structs.replace(prompt, prior=prior, chain="")
+            return await self._open(chat, template, prompt, conversation=branch.conversation, label=label)
         if chat.is_named and not history.resends:
             found = await sessions.find(self.db, owner=owner, conversation=conversation or "", agent=template.name)
             if found:
@@ -154,6 +158,19 @@ class SessionResolver:
         conversation = rested.conversation_id if rested else conversation
         label = await self._label(owner, template, conversation, prompt)
         return await self._open(chat, template, prompt, conversation=conversation, label=label)
+
+    async def _continue_named(self, chat: ChatInput) -> TurnHandle:
+        """The model is a session."""
+        request, owner = chat.request, chat.caller.owner
+        row = await sessions.session(self.db, request.model, owner)
+        if row is None:
+            # Sessions from capsules belong to nobody; those who see all of them are told why they stay as they are.
+            if chat.caller.role == "admin" and await capsules.capsule_of(self.db, request.model):
+                raise ReadOnlySession
+            raise unknown_model(request.model)
+        chat.caller.uses(row.agent)
+        chat = await self._with_tools(chat, await self.catalog.templates.find(row.agent, owner=owner))
+        return await self._continue(chat, row.id, await chat.prompt(self.db), resent=False)
 
     async def _rested(self, chat: ChatInput, template: Template) -> sessions.Rested | None:
         """The session that has stopped where the history of the request ends: by the calls that our last message made,
@@ -322,6 +339,50 @@ class SessionResolver:
             accepted=chat.accepted,
         )
         return TurnHandle(delivered.session, session.trace, is_behind=delivered.is_behind, seen_heads=before)
+
+    async def _decide(self, chat: ChatInput) -> TurnHandle:
+        """Decides on calls of a session and its sub-agents: all that wait in one session in one append. The client
+        follows the turn from the last one on."""
+        row, left = await sessions.session(self.db, chat.request.model, chat.caller.owner), list(chat.approvals)
+        if row is None:
+            raise unknown_model(chat.request.model)
+        chat.caller.uses(row.agent)
+        for _ in range(decisions.RACES + len(left)):
+            session = await journals.load(self.db, row.id)
+            found = [await self._undecided(session, one) for one in left]
+            # Those of sub-agents first: the session goes on with the last one.
+            asking = max((one.session for one in found), key=lambda one: one.id != session.id)
+            these = [index for index, one in enumerate(found) if one.session.id == asking.id]
+            decided = [
+                Decided(
+                    call=found[index].call.call,
+                    decision=left[index].decision,
+                    by=chat.caller.decider,
+                    user=chat.request.user or None,
+                    comment=left[index].comment,
+                    via="chat",
+                )
+                for index in these
+            ]
+            is_last = len(these) == len(left)
+            accepted = chat.accepted if is_last else None
+            try:
+                handle = await append_reply(self.inbox, session, found[these[0]], decided, accepted=accepted)
+            except journals.NotThere:
+                if await sessions.session(self.db, row.id, chat.caller.owner) is None:
+                    raise  # the session was deleted meanwhile
+                continue
+            if is_last:
+                return handle
+            left = [one for index, one in enumerate(left) if index not in these]
+        raise decisions.too_many_races()
+
+    async def _undecided(self, session: Session, approval: ApprovalAnswer) -> Question:
+        fits = partial(decisions.is_possible, approval.decision)
+        found = await find_questions(self.db, session, approval.call, fits, in_background=True)
+        if not found:
+            raise settled(await decisions.why_not(self.db, session, approval.call, approval.decision))
+        return found[0]
 
     async def _answered_again(self, chat: ChatInput, session: Session, prompt: Prompted) -> TurnHandle:
         """A message that names an answered question of the session is the next prompt, if no other question is open."""

@@ -1,6 +1,6 @@
 """The handle of a committed chat request: the turn that its client follows, and the session at that moment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from longhouse.search.router import Routed
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.requests import Accepted
+from longhouse.store.sessions import AcceptedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class TurnHandle:
     """The message waits for a decision on a call: the response says so at once."""
     is_own_user: bool = True
     """Does the session belong to the user of the request?"""
+    repeats: AcceptedRequest | None = None
+    """The request that this one repeats."""
     passed_on_to: str = ""
     """The sub-agent that the message went to, if the turn of this session has ended without it: nothing is followed."""
 
@@ -70,14 +73,15 @@ async def append_reply(
     inbox: Inbox,
     session: Session,
     question: Question,
-    reply: str | Decided,
+    reply: str | Sequence[Decided],
     *,
     by: str = "",
     user: str | None = None,
     chain: str | None = None,
     accepted: Accepted | None = None,
 ) -> TurnHandle:
-    """Appends an answer to a question, or a decision; the client follows the turn of `session`, whoever asked.
+    """Appends an answer to a question, or decisions on calls of its session; the client follows the turn of `session`,
+    whoever asked.
 
     `by`, `user`: who has given the answer, and whom the request names; a decision has its own.
     Raises AlreadyReturned if another answer came first, and NotThere if a decision finds that the session has moved on.
@@ -88,14 +92,18 @@ async def append_reply(
         raise CallerError(message, code="answer_too_long")
     trace, asking, is_own = session.trace, question.session, question.session.id == session.id
     if accepted and not is_own:
-        accepted = replace(accepted, follows=trace)
+        # The client follows this session, although its request is in another journal.
+        response = accepted.response
+        response = replace(response, session_id=session.id, after=session.head) if response else None
+        accepted = replace(accepted, follows=trace, response=response)
     own_chain = chain or "" if is_own else ""
     before = await seen_heads(inbox.db, asking)
     if isinstance(reply, str):
         call = question.call.call
         delivered = await inbox.answer(asking, call, reply, user=user, by=by, chain=own_chain, accepted=accepted)
     else:
-        delivered = await inbox.decide(asking, structs.replace(reply, chain=own_chain), accepted=accepted)
+        first, *also = (structs.replace(one, chain=own_chain) for one in reply)
+        delivered = await inbox.decide(asking, first, also=also, accepted=accepted)
     if is_own:
         return TurnHandle(delivered.session, trace, is_behind=delivered.is_behind, seen_heads=before)
     has_ended = session.turn is not None and bool(session.turn.ended)

@@ -12,8 +12,9 @@ from longhouse.api import streaming
 from longhouse.api.addresses import session_address
 from longhouse.api.caller import over_budget
 from longhouse.api.inflight import INFLIGHT, InflightRequest
+from longhouse.api.openai import waiting_words
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.sessions.decisions import all_waiting, undecided, words_on
+from longhouse.api.openai.waiting_words import Asked
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import Activity, SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import (
@@ -32,12 +33,9 @@ from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.store import budgets
+from longhouse.store.budgets import SpentBudget
 from longhouse.store.database import Database
 
-WITH_IT: Final = "Still waiting for a decision. Your message is kept, and reaches the agent once this is decided:"
-BEHIND_IT: Final = "Still waiting for a decision. Your message is next, once this is decided:"
-BEHIND_QUESTION: Final = "Your message is next, once this is answered:"
-BEHIND_CLIENT: Final = "Your message is next, once a client has sent the result of"
 PASSED_ON: Final = "{agent} has your answer, and goes on with it."
 IN_BACKGROUND: Final = "An agent that works in the background asks:"
 STATUSES: Final = {
@@ -131,7 +129,7 @@ class TurnStream:
         """Batches of pieces; an empty one is a heartbeat."""
         session = self.session
         if self.handle.passed_on_to:
-            yield self._finish(PASSED_ON.format(agent=self.handle.passed_on_to))
+            yield self._finish(Asked(PASSED_ON.format(agent=self.handle.passed_on_to)))
             return
         if self.handle.is_behind:
             self.subscription.put(JournalGrew())
@@ -273,11 +271,10 @@ class TurnStream:
         return []
 
     async def _check_pause(self) -> None:
-        """Ends the response if the turn waits for a budget of its key: that may take a month."""
+        """Ends the response if the turn waits for a budget of its key."""
         may_be_paused, self._may_be_paused = self._may_be_paused, False
         if may_be_paused and (spent := await budgets.paused(self.db, self.session.id)):
-            goes_on = f"; the turn goes on by itself then, or once the budget is raised: /v1/sessions/{self.session.id}"
-            self.is_over, self.error = True, over_budget(spent, goes_on)
+            self.is_over, self.error = True, waits_for_budget(spent, self.session.id)
 
     async def _check_rest(self) -> list[Piece]:
         """The end of the response; if the turn waits for a person, its content is what it waits for."""
@@ -298,13 +295,7 @@ class TurnStream:
         session = self.session
         if session.client_calls:
             return self._call_client()
-        questions = [one for one in status.subagents if one.call.call_kind == "ask"]
-        if not session.questions and questions:
-            return self._finish(questions[0].text_with_agent, questions[0])
-        waiting = all_waiting(status)
-        if session.questions or all(one.session.id == session.id for one in waiting):
-            return self._finish(session.closing_text or "")
-        return self._finish(words_on(waiting, session), self._of_subagent(waiting[0]))
+        return self._finish(waiting_words.asked(session, status))
 
     def _call_client(self) -> list[Piece]:
         """Ends the response with the calls that the client is to run."""
@@ -312,25 +303,15 @@ class TurnStream:
         self.client_calls = [
             ClientCall(index, name, call.tool, call.arguments.strip() or "{}") for index, (name, call) in named
         ]
-        return [*self._finish(""), *(Piece(call=call) for call in self.client_calls)]
+        return [*self._finish(Asked("")), *(Piece(call=call) for call in self.client_calls)]
 
     async def _list_waiting(self) -> list[Piece]:
         """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
-        if not self.handle.is_aside:
-            status = await waiting_status(self.db, self.session)
-            questions = (one for one in status.questions if one.call.call_kind == "ask")
-            if first := next(questions, None):
-                question = self._of_subagent(first)
-                text = first.text_with_agent if question else first.text
-                return self._finish(f"{BEHIND_QUESTION}\n\n{text}", question)
-        waiting = await undecided(self.db, self.session)
-        if not waiting and (calls := self.session.client_calls):
-            return self._finish(f"{BEHIND_CLIENT} {', '.join(call.tool for call in calls)}.")
-        if not waiting:
-            return []
-        note = WITH_IT if self.handle.is_aside else BEHIND_IT
-        words = words_on(waiting, self.session, is_own_user=self.handle.is_own_user, address=self.address)
-        return self._finish(f"{note}\n\n{words}", self._of_subagent(waiting[0]))
+        handle = self.handle
+        told = await waiting_words.listed(
+            self.db, self.session, is_aside=handle.is_aside, is_own_user=handle.is_own_user, address=self.address
+        )
+        return self._finish(told) if told else []
 
     async def _mention_background(self) -> list[Piece]:
         """What sub-agents ask that the turn has left at work: a message here would not reach them, so where to answer
@@ -348,31 +329,23 @@ class TurnStream:
         note = f"{IN_BACKGROUND}\n\n{BLANK_LINE.join(asked)}\n\nAnswer at {place}"
         return self._send(joined_text([self._sent], note), is_whole=True)
 
-    def _of_subagent(self, question: Question) -> Question | None:
-        """The question, if a sub-agent asks it."""
-        return None if question.session.id == self.session.id else question
-
     def _end(self, turn: Turn) -> list[Piece]:
-        # Who asked for JSON cannot read the words of an agent that says why it has failed.
-        is_unreadable = turn.code == AGENT_FAILED and answer_format.is_asked(turn.prompted)
-        if (words := self.session.closing_text) is not None and not is_unreadable:
-            return self._finish(words)
+        if (words := last_words(self.session)) is not None:
+            return self._finish(Asked(words))
         if turn.ended == "CANCELLED":
             self._fail("the turn was cancelled", "cancelled")
         else:
             self._fail(turn.error or "the turn failed", turn.code or "failed")
         return []
 
-    def _finish(self, words: str, question: Question | None = None) -> list[Piece]:
+    def _finish(self, words: Asked) -> list[Piece]:
         """The last content of a turn that has ended, or that waits for a person."""
-        pieces = self._send(joined_text(self._replies, words), is_whole=True)
-        self.is_over, self.question = True, question
+        pieces = self._send(joined_text(self._replies, words.text), is_whole=True)
+        self.is_over, self.question = True, words.question
         return pieces
 
     def _fail(self, message: str, code: str) -> None:
-        is_refused = code in ("template_not_found", "limit_reached", AGENT_FAILED)
-        kind = "invalid_request_error" if is_refused else "server_error"
-        self.is_over, self.error = True, CallerError(message, status=STATUSES.get(code, 500), kind=kind, code=code)
+        self.is_over, self.error = True, failure(message, code)
 
     def _convert_event(self, event: events.Event) -> list[Piece]:
         match event:
@@ -414,6 +387,29 @@ class TurnStream:
 
     def _activity(self, event: str, role: str = "", **detail: Any) -> Piece:
         return Piece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
+
+
+def last_words(session: Session) -> str | None:
+    """The answer of a turn that has ended; None: it has none.
+
+    Who asked for JSON cannot read the words of an agent that says why it has failed.
+    """
+    turn = session.turn
+    is_unreadable = turn is not None and turn.code == AGENT_FAILED and answer_format.is_asked(turn.prompted)
+    return None if is_unreadable else session.closing_text
+
+
+def failure(message: str, code: str) -> CallerError:
+    """The error for a client whose turn has ended without an answer."""
+    is_refused = code in ("template_not_found", "limit_reached", AGENT_FAILED)
+    kind = "invalid_request_error" if is_refused else "server_error"
+    return CallerError(message, status=STATUSES.get(code, 500), kind=kind, code=code)
+
+
+def waits_for_budget(spent: SpentBudget, session_id: str) -> CallerError:
+    """The error for a client whose turn waits for a budget of its key: that may take a month."""
+    goes_on = f"; the turn goes on by itself then, or once the budget is raised: /v1/sessions/{session_id}"
+    return over_budget(spent, goes_on)
 
 
 def _delegates(use: Use) -> bool:

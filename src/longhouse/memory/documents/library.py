@@ -170,6 +170,13 @@ class DocumentLibrary:
 
         return Added(*await documents.save(self.db, filed, replace))
 
+    async def text_of(self, content: bytes, name: str, *, owner: str) -> str:
+        """The text of a file that is not added: one that comes with a message."""
+        with self.queue.place(owner):
+            async with self.queue.turn(owner):
+                parsed = await parse(content, name, limits=ParseLimits(file_bytes=self.max_bytes))
+        return "\n\n".join(block.text for block in parsed.blocks)
+
     def _check_count(self, name: str, owner: str | None, count: int) -> None:
         """Refuses one document more than an owner may have; shared ones are the operator's, and are not counted."""
         if owner is not None and count >= self._max_documents:

@@ -1,0 +1,323 @@
+"""Follows a response: reads its journal, shows what is being written, and ends when its turn does, or waits."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from longhouse import clock
+from longhouse.api import streaming, wire
+from longhouse.api.addresses import session_address
+from longhouse.api.inflight import INFLIGHT, InflightRequest
+from longhouse.api.openai import waiting_words
+from longhouse.api.openai.responses.objects import ErrorEvent, ResponseEvents, ResponseObject, StreamEvent
+from longhouse.api.openai.responses.projector import Projector, Rest, WaitingCall
+from longhouse.api.openai.turn_handle import TurnHandle
+from longhouse.api.openai.turn_stream import PASSED_ON, failure, waits_for_budget
+from longhouse.api.sessions.decisions import all_waiting
+from longhouse.api.sessions.tail import follow
+from longhouse.api.sessions.waiting import Question, WaitingStatus, waiting_status
+from longhouse.errors import CallerError
+from longhouse.journal import fingerprint
+from longhouse.journal.events import Recorded
+from longhouse.journal.fold import blank
+from longhouse.journal.session import Session
+from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.local import Bus, Subscription
+from longhouse.store import budgets, journals, responses, sessions
+from longhouse.store.database import Database
+from longhouse.store.responses import ResponseRow, ShownText
+
+PACE: Final = 0.1
+"""Seconds between two portions of text that is still being written: each is a statement."""
+RACES: Final = 20
+"""How often the end of a response is written anew because its session moved on meanwhile."""
+
+
+@dataclass
+class ResponseFollower:
+    """One client of a response, or nobody: then it is only read."""
+
+    db: Database
+    bus: Bus
+    projector: Projector
+    address: str = ""
+    """The session's page in the console."""
+    subscription: Subscription | None = None
+    chain: str = ""
+    """The fingerprint of all that the client has sent, if it is known."""
+    beat: float = streaming.HEARTBEAT_EVERY
+    error: CallerError | None = None
+    """Why the client is left before the response has ended."""
+    sent: int = 0
+    """How many events were given out."""
+    _show_at: float = 0.0
+    _is_told_of_pause: bool = False
+
+    @property
+    def row(self) -> ResponseRow:
+        return self.projector.row
+
+    async def catch_up(self) -> None:
+        """Reads what has happened and what was shown since."""
+        projector = self.projector
+        while not projector.is_over:
+            facts = await journals.read(self.db, self.row.session_id, projector.session.head)
+            # After the events: what was shown before one of them is there by now.
+            self._merge(facts, await responses.shown_texts(self.db, self.row.id, *projector.shown_at))
+            if len(facts) < journals.PAGE:
+                return
+
+    async def settle(self) -> None:
+        """Reads all; if the turn waits for somebody, the response has ended."""
+        await self.catch_up()
+        await self._check_rest()
+
+    async def batches(self, *, is_live: bool) -> AsyncIterator[Sequence[StreamEvent]]:
+        """Batches of new events until the end; an empty one is a heartbeat.
+
+        `is_live`: text is given out while it is written.
+        """
+        assert self.subscription is not None
+        await self.settle()
+        self._is_told_of_pause = True
+        await self._check_pause()
+        yield self._new()
+        if not self.projector.is_over and not self.error:
+            if is_live:
+                await self._show_draft()
+            head = self.projector.session.head
+            async for batch in follow(self.db, self.row.session_id, self.subscription, after=head, beat=self.beat):
+                await self._take(batch, is_live=is_live)
+                new = self._new()
+                if new or not batch:
+                    yield new
+                if self.projector.is_over or self.error:
+                    break
+            else:
+                self.error = failure("the session was deleted", "session_deleted")
+        if self.projector.is_over:
+            await self._tidy()
+            await self._record_fingerprint()
+
+    async def _take(self, batch: Sequence[Any], *, is_live: bool) -> None:
+        if facts := [one for one in batch if isinstance(one, Recorded) and one.seq > self.projector.session.head]:
+            shown = await responses.shown_texts(self.db, self.row.id, *self.projector.shown_at)
+            self._merge(facts, shown)
+        if not batch and self.subscription:
+            self.subscription.put(JournalGrew())  # a hint may have been lost
+        fragments = [one for one in batch if isinstance(one, Fragment | Written)]
+        if is_live and fragments:
+            await self._show_draft()
+        if facts or not batch or any(isinstance(one, SubagentsChanged) for one in batch):
+            await self._check_rest()
+        self._is_told_of_pause |= not batch or any(isinstance(one, Fragment) and one.until for one in fragments)
+        await self._check_pause()
+
+    def _merge(self, facts: Sequence[Recorded], shown: Sequence[ShownText]) -> None:
+        """Takes both in their order: what was shown at a head comes before the event after it."""
+        left = deque(shown)
+        for fact in facts:
+            while left and left[0].seq < fact.seq:
+                self.projector.show(left.popleft())
+            self.projector.add(fact)
+        while left and left[0].seq <= self.projector.session.head:
+            self.projector.show(left.popleft())
+
+    async def _show_draft(self) -> None:
+        """Shows what is being written; it is written down first, so that it stays what it is."""
+        now = asyncio.get_running_loop().time
+        if (wait := self._show_at - now()) > 0:
+            await asyncio.sleep(wait)
+        projector, draft = self.projector, self.bus.draft(self.row.session_id)
+        if draft is None or projector.is_over or not projector.is_ours:
+            return
+        if not projector.last_reply <= draft.after <= projector.session.head:
+            return
+        for text in projector.unshown(draft):
+            if not await responses.show(self.db, self.row.id, self.row.session_id, text):
+                # Another process has shown something, or the reply is recorded.
+                await self.catch_up()
+                return
+            projector.show(text)
+            self._show_at = now() + PACE
+
+    async def _check_rest(self) -> None:
+        projector = self.projector
+        for _ in range(RACES):
+            session = projector.session
+            if projector.is_over or session.turn is None or session.can_move:
+                return
+            status = await waiting_status(self.db, session)
+            rest = await self._rest(status) if status.rests else None
+            if rest is None or await self._end(rest):
+                return
+            await self.catch_up()
+
+    async def end_with(self, text: str) -> None:
+        """Ends the response with these words, whatever its turn does."""
+        for _ in range(RACES):
+            if self.projector.is_over or await self._end(Rest(seq=self._head, at=clock.now(), text=text)):
+                return
+            await self.catch_up()
+
+    @property
+    def _head(self) -> int:
+        return self.projector.session.head
+
+    async def _end(self, rest: Rest) -> bool:
+        """Writes down how the response ends; False if the session has moved on."""
+        written = await responses.end_at_rest(self.db, self.row.id, self.row.session_id, self._head, rest)
+        if written:
+            self.projector.rest(written)
+        return written is not None
+
+    async def _rest(self, status: WaitingStatus) -> Rest | None:
+        """What the turn waits for; None: the response is not over."""
+        session, at = self.projector.session, clock.now()
+        if not self.projector.is_ours:
+            if self.projector.request.background:
+                return None  # it is queued, and nobody waits for it
+            told = await waiting_words.listed(self.db, session, is_aside=False, address=self.address)
+            return Rest(seq=session.head, at=at, text=told.text) if told else None
+        if session.client_calls:
+            calls = tuple(
+                WaitingCall(id=name, name=call.tool, arguments=call.arguments.strip() or "{}")
+                for name, call in session.client_ids.items()
+            )
+            return Rest(seq=session.head, at=at, waiting_for="function_call", calls=calls)
+        text = waiting_words.asked(session, status).text
+        questions = [one for one in status.questions if one.call.call_kind == "ask"]
+        if questions:
+            call_id = questions[0].label(session)
+            return Rest(seq=session.head, at=at, text=text, waiting_for="clarification", call_id=call_id)
+        waiting = all_waiting(status)
+        call_id = waiting[0].label(session) if waiting else ""
+        approvals = tuple(self._approval(one) for one in waiting if one.call.question_kind == "approval")
+        return Rest(seq=session.head, at=at, text=text, waiting_for="approval", call_id=call_id, approvals=approvals)
+
+    def _approval(self, question: Question) -> WaitingCall:
+        call = question.call
+        return WaitingCall(id=question.label(self.projector.session), name=call.tool, arguments=call.arguments)
+
+    async def _check_pause(self) -> None:
+        """Leaves the client if the turn waits for a budget of its key; a response in the background goes on."""
+        is_told, self._is_told_of_pause = self._is_told_of_pause, False
+        if is_told and not self.projector.is_over and (spent := await budgets.paused(self.db, self.row.session_id)):
+            self.error = waits_for_budget(spent, self.row.session_id)
+
+    async def _tidy(self) -> None:
+        """Drops what was shown before it was recorded, if the journal alone says the same."""
+        if self.projector.shown_at == (0, 0):
+            return
+        alone = Projector(self.row, self.projector.base)
+        alone.known_rest = self.projector.known_rest
+        for fact in await journals.read(self.db, self.row.session_id, self.row.after):
+            alone.add(fact)
+        if alone.events == self.projector.events:
+            await responses.drop_shown(self.db, self.row.id)
+
+    async def _record_fingerprint(self) -> None:
+        """Records the fingerprint of what the client was sent, and will resend, if the session lacks it."""
+        projector, session = self.projector, self.projector.session
+        rest = projector.known_rest
+        if not self.chain or projector.status != "completed" or (rest and rest.calls):
+            return
+        mark = fingerprint.grown(self.chain, [("assistant", projector.text)])
+        if mark != session.rest_mark:
+            await sessions.mark_rest(self.db, mark, session.id, session.head)
+
+    def _new(self) -> Sequence[StreamEvent]:
+        new = self.projector.events[self.sent :]
+        self.sent = len(self.projector.events)
+        return new
+
+    # What a client gets
+
+    async def whole(self) -> wire.Json[ResponseObject] | wire.Json[wire.Envelope]:
+        """The response, when it has ended."""
+        async for _ in self.batches(is_live=False):
+            pass
+        shown = self.projector.object()
+        error = self.error
+        if error is None and shown.status == "cancelled":
+            error = failure("the response was cancelled", "cancelled")
+        elif error is None and shown.error:
+            error = failure(shown.error.message, shown.x_agent.code)
+        if error is None:
+            return wire.Json(shown)
+        refused = wire.error_response(error)
+        refused.headers["x-should-retry"] = "false"  # the request is in the journal: a retry would only duplicate it
+        return refused
+
+    def streamed(self, starting_after: int = -1) -> "ResponseStream[ResponseEvents]":
+        return ResponseStream(self, starting_after)
+
+    async def chunks(self, starting_after: int) -> AsyncGenerator[bytes, None]:
+        async for batch in self.batches(is_live=True):
+            new = [event for event in batch if event.sequence_number > starting_after]
+            yield b"".join(streaming.named(event.type, event) for event in new) if new else streaming.HEARTBEAT
+        if self.error:
+            yield self.encoded(self.error)
+
+    def encoded(self, error: CallerError) -> bytes:
+        """An error for the stream. It has the number of the event before it: who resumes there misses nothing."""
+        event = ErrorEvent(code=error.code, message=str(error), param=error.param)
+        event.sequence_number = max(0, self.sent - 1)
+        return streaming.named("error", event)
+
+
+class ResponseStream(streaming.EventStream[streaming.Sent]):
+    """The stream of a response: an error in it is an event of this protocol."""
+
+    def __init__(self, follower: ResponseFollower, starting_after: int) -> None:
+        super().__init__(follower.chunks(starting_after))
+        self._follower = follower
+
+    def error(self, error: CallerError) -> bytes:
+        return self._follower.encoded(error)
+
+
+async def opened(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseFollower:
+    """The response of this row, of which nothing is read yet. `base`: its session, if it is known as of some moment."""
+    if base is None or (base.id, base.head) != (row.session_id, row.after):
+        base = await journals.load_up_to(db, blank(row.session_id), row.after)
+    return ResponseFollower(db, bus, Projector(row, base))
+
+
+async def settled(db: Database, bus: Bus, row: ResponseRow) -> Projector:
+    """The response as it is now."""
+    follower = await opened(db, bus, row)
+    await follower.settle()
+    return follower.projector
+
+
+async def followed(
+    scope: Scope, db: Database, bus: Bus, row: ResponseRow, base: Session | None = None
+) -> ResponseFollower:
+    """The response of this row, for a client that follows it until the request is over."""
+    inflight: InflightRequest = scope[INFLIGHT]
+    inflight.session = row.session_id
+    subscription = inflight.opened.enter_context(bus.subscribed(row.session_id))
+    follower = await opened(db, bus, row, base)
+    follower.subscription, follower.address = subscription, session_address(scope, row.session_id)
+    return follower
+
+
+async def begun(follower: ResponseFollower, handle: TurnHandle) -> None:
+    """What is known of a response as soon as its request is committed: some end at once."""
+    follower.chain = handle.chain
+    if handle.passed_on_to:
+        await follower.end_with(PASSED_ON.format(agent=handle.passed_on_to))
+    elif handle.is_aside:
+        told = await waiting_words.listed(
+            follower.db,
+            handle.session,
+            is_aside=True,
+            is_own_user=handle.is_own_user,
+            address=follower.address,
+        )
+        await follower.end_with(told.text if told else "")

@@ -1,0 +1,458 @@
+"""The body of POST /v1/responses, and its input as the messages of a chat: both go the same way from there."""
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import pydantic
+from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
+from pydantic_core import PydanticCustomError
+
+from longhouse.api import wire
+from longhouse.api.openai.responses.projector import StoredRequest
+from longhouse.api.wire import ChatMessage, ChatRequest, Lenient, Many, Metadata, UserName
+from longhouse.errors import CallerError
+from longhouse.journal import messages
+from longhouse.memory.documents.library import DocumentLibrary
+from longhouse.store import files
+from longhouse.store.database import Database
+
+MAX_FILE_TEXT: Final = 200_000
+"""Characters of a file that comes with a message; longer ones are documents."""
+PASSED_OVER: Final = ("reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request", "compaction")
+"""Items of earlier responses that the agent knows by itself."""
+_FILE_URL: Final = re.compile(r"data:([\w.+/-]{1,100})?(?:;[\w=.-]{1,60})*;base64,", re.IGNORECASE)
+
+
+# Parts of messages
+
+
+class TextInput(Lenient):
+    type: Literal["input_text", "output_text", "text"]
+    text: StrictStr
+
+
+class RefusalInput(Lenient):
+    type: Literal["refusal"]
+    refusal: StrictStr
+
+
+class ImageInput(Lenient):
+    type: Literal["input_image"]
+    image_url: Annotated[StrictStr, pydantic.AfterValidator(wire.is_image)] | None = None
+    detail: StrictStr | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _has_image(self) -> "ImageInput":
+        if self.image_url is None:
+            raise PydanticCustomError("image", "Send the image itself, as a data URL in image_url")
+        return self
+
+
+class FileInput(Lenient):
+    type: Literal["input_file"]
+    file_data: StrictStr | None = None
+    filename: Annotated[StrictStr, Field(max_length=255)] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _has_file(self) -> "FileInput":
+        if self.file_data is None:
+            raise PydanticCustomError(
+                "file",
+                "Send the file itself, as a data URL in file_data; addresses are not fetched, and no file has an id",
+            )
+        _file_bytes(self.file_data)
+        return self
+
+
+def _file_bytes(url: str) -> bytes:
+    match = _FILE_URL.match(url)
+    try:
+        if match:
+            return base64.b64decode(url[match.end() :], validate=True)
+    except (ValueError, binascii.Error):
+        pass
+    raise PydanticCustomError("file", "Send the file as a data URL (data:application/pdf;base64,…)")
+
+
+def _part_kind(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "text" if kind in ("input_text", "output_text", "text") else kind
+
+
+InputPart = Annotated[
+    Annotated[TextInput, Tag("text")]
+    | Annotated[RefusalInput, Tag("refusal")]
+    | Annotated[ImageInput, Tag("input_image")]
+    | Annotated[FileInput, Tag("input_file")],
+    Discriminator(
+        _part_kind,
+        custom_error_type="part",
+        custom_error_message="Its type should be input_text, output_text, input_image or input_file",
+    ),
+]
+
+
+# Items
+
+
+class MessageInput(Lenient):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: StrictStr | Many[InputPart]
+
+
+class CallInput(Lenient):
+    type: Literal["function_call"]
+    call_id: StrictStr
+    name: StrictStr
+    arguments: StrictStr
+
+
+class OutputInput(Lenient):
+    type: Literal["function_call_output"]
+    call_id: StrictStr
+    output: StrictStr | Many[InputPart]
+
+
+class ApprovalInput(Lenient):
+    type: Literal["mcp_approval_response"]
+    approval_request_id: StrictStr
+    approve: StrictBool
+    reason: Annotated[StrictStr, Field(max_length=2_000)] | None = None
+
+
+class ReferenceInput(Lenient):
+    type: Literal["item_reference"] | None = None
+    id: Annotated[StrictStr, Field(max_length=128)]
+
+
+class PassedOverInput(Lenient):
+    type: StrictStr
+
+
+def _item_kind(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return getattr(value, "type", None) or "item_reference"
+    kind = value.get("type")
+    if kind is None:
+        return "message" if "role" in value else "item_reference" if "id" in value else None
+    return "passed_over" if kind in PASSED_OVER else kind
+
+
+InputItem = Annotated[
+    Annotated[MessageInput, Tag("message")]
+    | Annotated[CallInput, Tag("function_call")]
+    | Annotated[OutputInput, Tag("function_call_output")]
+    | Annotated[ApprovalInput, Tag("mcp_approval_response")]
+    | Annotated[ReferenceInput, Tag("item_reference")]
+    | Annotated[PassedOverInput, Tag("passed_over")],
+    Discriminator(
+        _item_kind,
+        custom_error_type="item",
+        custom_error_message="Its type should be message, function_call, function_call_output, item_reference or"
+        " mcp_approval_response",
+    ),
+]
+
+
+class ConversationName(Lenient):
+    id: wire.Id
+
+
+class TextConfig(Lenient):
+    format: dict[str, Any] | None = None
+    verbosity: StrictStr | None = None
+
+    @property
+    def response_format(self) -> dict[str, Any] | None:
+        """The format as Chat Completions have it."""
+        asked = self.format or {}
+        if asked.get("type") != "json_schema":
+            return asked if asked.get("type") not in (None, "text") else None
+        described = {name: value for name, value in asked.items() if name != "type"}
+        return {"type": "json_schema", "json_schema": described}
+
+
+class ResponseRequest(Lenient):
+    """POST /v1/responses"""
+
+    model: Annotated[StrictStr, Field(min_length=1, max_length=512)] | None = None
+    input: StrictStr | Annotated[Many[InputItem], Field(min_length=1, max_length=wire.MAX_MESSAGES)]
+    instructions: StrictStr | None = None
+    previous_response_id: Annotated[StrictStr, Field(max_length=128)] | None = None
+    conversation: wire.Id | ConversationName | None = None
+    stream: StrictBool | None = False
+    background: StrictBool | None = False
+    store: StrictBool | None = True
+    metadata: Metadata | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2, strict=True)
+    top_p: float | None = Field(default=None, ge=0, le=1, strict=True)
+    max_output_tokens: int | None = Field(default=None, ge=1, lt=2**31, strict=True)
+    text: TextConfig | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: StrictBool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[Any] | None = None
+    service_tier: StrictStr | None = None
+    user: UserName = None
+    safety_identifier: UserName = None
+    prompt_cache_key: UserName = None
+
+    @property
+    def items(self) -> Sequence[Any]:
+        if isinstance(self.input, str):
+            return [MessageInput(role="user", content=self.input)]
+        return self.input
+
+    @property
+    def conversation_id(self) -> str | None:
+        named = self.conversation
+        return named.id if isinstance(named, ConversationName) else named
+
+    @property
+    def approvals(self) -> list[ApprovalInput]:
+        return [item for item in self.items if isinstance(item, ApprovalInput)]
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The functions that the client runs; other tools are the agent's own business."""
+        return [one for one in self.tools or () if not isinstance(one, dict) or one.get("type") == "function"]
+
+    def checked(self) -> "ResponseRequest":
+        """Refuses what excludes each other."""
+        if self.previous_response_id is not None and self.conversation is not None:
+            raise _together("previous_response_id", "conversation", "the first names the second's session already")
+        if self.store is False and self.conversation is not None:
+            raise _together("store: false", "conversation", "a conversation keeps what is said in it", "store")
+        if self.store is False and self.background:
+            raise _together("store: false", "background", "nobody could ask for the response", "store")
+        if self.approvals and any(isinstance(item, OutputInput) for item in self.items):
+            raise CallerError("Send decisions and results of functions in requests of their own.", param="input")
+        return self
+
+    def as_chat(self, sent: Sequence[ChatMessage], model: str) -> ChatRequest:
+        """The same request as Chat Completions know it."""
+        system = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
+        values = {
+            "model": model,
+            "messages": [*system, *sent],
+            "stream": self.stream,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_output_tokens,
+            "response_format": self.text.response_format if self.text else None,
+            "user": self.user or self.safety_identifier,
+            "metadata": self.metadata,
+            "chat_id": self.conversation_id,
+            "tools": [_nested(one) for one in self.functions] or None,
+            "tool_choice": self._choice,
+            "parallel_tool_calls": self.parallel_tool_calls,
+        }
+        try:
+            return ChatRequest.model_validate(values)
+        except pydantic.ValidationError as error:
+            raise renamed(wire.validation_error(_Located(error))) from None
+
+    @property
+    def _choice(self) -> Any:
+        """The choice among functions, if it is one."""
+        choice = self.tool_choice
+        if isinstance(choice, dict) and choice.get("type") == "function":
+            return {"type": "function", "function": {"name": choice.get("name")}}
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            listed = choice.get("tools")
+            named = [_nested(one) for one in listed if _is_function(one)] if isinstance(listed, list) else listed
+            return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
+        return choice if self.functions and not isinstance(choice, dict) else None
+
+    def stored(self, model: str, given: Sequence[dict[str, Any]], *, shows_reasoning: bool) -> StoredRequest:
+        """What the response keeps of it."""
+        text = self.text.model_dump(exclude_none=True) if self.text else {}
+        return StoredRequest(
+            model=model,
+            input=tuple(given),
+            instructions=self.instructions,
+            metadata=self.metadata or {},
+            background=bool(self.background),
+            max_output_tokens=self.max_output_tokens,
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            previous_response_id=self.previous_response_id,
+            conversation=self.conversation_id,
+            reasoning=self.reasoning,
+            service_tier=self.service_tier,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            text={"format": {"type": "text"}, **text},
+            tool_choice=self.tool_choice if isinstance(self.tool_choice, str | dict) else "auto",
+            tools=tuple(_listed(one) for one in self.tools or () if isinstance(one, dict)),
+            truncation=self.truncation,
+            prompt_cache_key=self.prompt_cache_key,
+            safety_identifier=self.safety_identifier,
+            user=self.user,
+            shows_reasoning=shows_reasoning,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """Errors as those of a body: with the body as the first part of their path."""
+
+    error: pydantic.ValidationError
+
+    def errors(self) -> Sequence[Any]:
+        return [{**one, "loc": ("body", *one["loc"])} for one in self.error.errors()]
+
+
+def _together(first: str, second: str, why: str, param: str = "previous_response_id") -> CallerError:
+    return CallerError(f"{first} and {second} exclude each other: {why}.", param=param)
+
+
+def renamed(error: CallerError) -> CallerError:
+    """An error about the chat that a request became, with the names of this route."""
+    names = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
+    first = re.match(r"\w+", error.param or "")
+    if first and first[0] in names:
+        # Items and messages are counted differently.
+        error.param = names[first[0]]
+    elif error.param:
+        error.param = error.param.replace(".function", "")
+    return error
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "function"
+
+
+def _nested(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _listed(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as a response repeats it; clients expect these fields of a function."""
+    return {"parameters": None, "strict": None, **tool} if _is_function(tool) else tool
+
+
+# The input as messages
+
+
+@dataclass(frozen=True, slots=True)
+class InputReader:
+    """Reads the items of a request: images and files become what agents can read."""
+
+    db: Database
+    library: DocumentLibrary | None
+    owner: str
+
+    async def messages(self, items: Sequence[Any]) -> list[ChatMessage]:
+        """The items as messages; several of ours in a row are one message, as they were one response."""
+        sent: list[ChatMessage] = []
+        for index, item in enumerate(items):
+            match item:
+                case MessageInput(role="assistant"):
+                    _join(sent, ChatMessage(role="assistant", content=_text(item.content)))
+                case MessageInput():
+                    content = await self._content(item.content, f"input[{index}].content")
+                    sent.append(ChatMessage(role=item.role, content=content))
+                case CallInput():
+                    function = wire.FunctionCall(name=item.name, arguments=item.arguments)
+                    call = wire.WireToolCall(id=item.call_id, function=function)
+                    _join(sent, ChatMessage(role="assistant", tool_calls=[call]))
+                case OutputInput():
+                    text = item.output if isinstance(item.output, str) else _text(item.output)
+                    sent.append(ChatMessage(role="tool", content=text, tool_call_id=item.call_id))
+        return sent
+
+    async def stored(self, items: Sequence[Any], response: str) -> list[dict[str, Any]]:
+        """The items as GET …/input_items lists them; images are named by their files."""
+        kept = []
+        for index, item in enumerate(items):
+            name = f"msg_{response}_in{index}"
+            fields: dict[str, Any] = item.model_dump(exclude_none=True)
+            if isinstance(item, MessageInput):
+                content = item.content
+                kind = "output_text" if item.role == "assistant" else "input_text"
+                parts = [TextInput(type="input_text", text=content)] if isinstance(content, str) else content
+                shown = [await self._stored_part(part, kind) for part in parts]
+                fields = {"type": "message", "role": item.role, "content": shown, "status": "completed"}
+            elif isinstance(item, OutputInput):
+                fields["output"] = item.output if isinstance(item.output, str) else _text(item.output)
+                fields["status"] = "completed"
+            elif not isinstance(item, CallInput | ApprovalInput):
+                continue
+            kept.append({"id": name, **fields})
+        return kept
+
+    async def _content(self, content: str | Sequence[Any], where: str) -> str | list[Any]:
+        if isinstance(content, str):
+            return content
+        parts: list[Any] = []
+        for index, part in enumerate(content):
+            match part:
+                case TextInput():
+                    parts.append({"type": "text", "text": part.text})
+                case ImageInput():
+                    parts.append({"type": "image_url", "image_url": {"url": part.image_url, "detail": part.detail}})
+                case FileInput():
+                    parts.append({"type": "text", "text": await self._file_text(part, f"{where}[{index}].file_data")})
+        return parts
+
+    async def _file_text(self, part: FileInput, where: str) -> str:
+        """The text of a file, under its name."""
+        name = part.filename or "file"
+        if self.library is None:
+            raise CallerError("This server reads no files.", param=where)
+        try:
+            text = await self.library.text_of(_file_bytes(part.file_data or ""), name, owner=self.owner)
+        except CallerError as error:
+            error.param = where
+            raise
+        if len(text) > MAX_FILE_TEXT:
+            raise CallerError(
+                f"{name[:64]} has {len(text):,} characters of text, and a message takes {MAX_FILE_TEXT:,}: add it as a"
+                " document (POST /v1/documents), for an agent that reads those.",
+                param=where,
+            )
+        return f"File {name}:\n\n{text}"
+
+    async def _stored_part(self, part: Any, kind: str) -> dict[str, Any]:
+        match part:
+            case ImageInput():
+                media_type, content = wire.image_bytes(part.image_url or "")
+                digest = await files.put(self.db, content, media_type)
+                url = f"{messages.FILE_SCHEME}{digest}"
+                return {"type": "input_image", "detail": part.detail or "auto", "image_url": url}
+            case FileInput():
+                return {"type": "input_file", "filename": part.filename or "file"}
+            case RefusalInput():
+                return {"type": "refusal", "refusal": part.refusal}
+        annotations: dict[str, Any] = {"annotations": []} if kind == "output_text" else {}
+        return {"type": kind, "text": part.text, **annotations}
+
+
+def _text(content: str | Sequence[Any]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(part.text for part in content if isinstance(part, TextInput))
+
+
+def _join(sent: list[ChatMessage], message: ChatMessage) -> None:
+    last = sent[-1] if sent else None
+    if last is None or last.role != "assistant":
+        sent.append(message)
+        return
+    text = "\n\n".join(part for part in (last.text, message.text) if part)
+    calls = [*(last.tool_calls or ()), *(message.tool_calls or ())]
+    sent[-1] = ChatMessage(role="assistant", content=text, tool_calls=calls or None)
+
+
+def encoded(request: StoredRequest) -> str:
+    return msgspec.json.encode(request).decode()

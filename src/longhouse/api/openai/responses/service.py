@@ -1,0 +1,295 @@
+"""Creates, finds, cancels and deletes responses."""
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from longhouse.agents.template import Streaming
+from longhouse.api import wire
+from longhouse.api.caller import Caller
+from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, Branch, parse, prior_of
+from longhouse.api.openai.responses import follower as following
+from longhouse.api.openai.responses.follower import ResponseFollower
+from longhouse.api.openai.responses.objects import FunctionCallItem, OutputMessage
+from longhouse.api.openai.responses.projector import APPROVAL, PREFIX, Projector
+from longhouse.api.openai.responses.request import (
+    ApprovalInput,
+    CallInput,
+    InputReader,
+    MessageInput,
+    ReferenceInput,
+    ResponseRequest,
+    encoded,
+    renamed,
+)
+from longhouse.api.openai.session_resolver import SessionResolver
+from longhouse.api.openai.turn_handle import TurnHandle
+from longhouse.errors import CallerError
+from longhouse.journal.conversation import dialogue_messages, shown
+from longhouse.journal.messages import Message
+from longhouse.journal.session import Session
+from longhouse.memory.documents.library import DocumentLibrary
+from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.inbox import Inbox
+from longhouse.search.router import AUTO
+from longhouse.store import conversations, journals, responses, sessions
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.responses import NewResponse, ResponseRow
+
+_ITEM: Final = re.compile(r"(?:msg|rs|mcp|fc)_([0-9a-f]{32})_(\d{1,6})")
+_APPROVAL: Final = re.compile(rf"{APPROVAL}([0-9a-f]{{32}})_([0-9a-f]+)")
+DECIDES: Final = "(a decision)"
+"""Stands for the message in a request that only decides on calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a request goes."""
+
+    model: str
+    """A template, or the session that goes on."""
+    agent: str
+    """The agent that answers, as far as it is known."""
+    shown_model: str
+    branch: Branch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseService:
+    db: Database
+    bus: Bus
+    catalog: Catalog
+    inbox: Inbox
+    resolver: SessionResolver
+    library: DocumentLibrary | None = None
+
+    # Create
+
+    async def create(
+        self, caller: Caller, request: ResponseRequest, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[ResponseRow, TurnHandle]:
+        """Commits a request; the response that it begins, or that it began when it was sent before."""
+        request = request.checked()
+        hex_id = uuid.uuid4().hex
+        items = [await self._resolved(caller, item, index) for index, item in enumerate(request.items)]
+        approvals = await self._approvals(caller, request)
+        place = await self._place(caller, request, approvals)
+        reader = InputReader(self.db, self.library, caller.owner)
+        sent = await reader.messages(items)
+        if approvals:
+            if sent and sent[-1].role == "user":
+                raise CallerError("Send decisions in a request of their own, and messages after it.", param="input")
+            sent = [wire.ChatMessage(role="user", content=DECIDES)]
+        elif not sent:
+            raise CallerError("There is no message in the input.", param="input")
+        added, used = await self._added(caller, request, place)
+        kept = request.stored(
+            place.shown_model, await reader.stored(items, hex_id), shows_reasoning=await self._shows_reasoning(place)
+        )
+        new = NewResponse(f"{PREFIX}{hex_id}", encoded(kept), request.store is not False, items=used)
+        try:
+            chat = parse(caller, request.as_chat(sent, place.model), body, headers)
+            accepted = replace(chat.accepted, response=new)
+            decided = tuple(answer for _, answer in approvals)
+            chat = replace(chat, accepted=accepted, branch=place.branch, added=added, approvals=decided)
+            await self._settle_named(caller, place, chat.conversation)
+            handle = await self.resolver.accept(chat)
+        except CallerError as error:
+            raise renamed(error) from None
+        return await self._row(caller, new.id, handle), handle
+
+    async def _row(self, caller: Caller, response: str, handle: TurnHandle) -> ResponseRow:
+        if again := handle.repeats:
+            row = await responses.placed(self.db, again.session_id, again.seq)
+            if row is None:
+                message = "This request was answered before, and its response was deleted or has another route."
+                raise CallerError(message, status=409, code="already_settled")
+            return row
+        return await self.find(caller, response)
+
+    async def _place(
+        self, caller: Caller, request: ResponseRequest, approvals: Sequence[tuple[ResponseRow, ApprovalAnswer]]
+    ) -> _Place:
+        if approvals:
+            row = approvals[0][0]
+            if any(one.session_id != row.session_id for one, _ in approvals):
+                raise CallerError("These approvals belong to different sessions.", param="input")
+            agent = row.session_id.rpartition("_")[0]
+            await following.settled(self.db, self.bus, row)
+            return _Place(row.session_id, agent, request.model or agent)
+        if request.previous_response_id is not None:
+            return await self._after(caller, request, request.previous_response_id)
+        if request.model is None:
+            raise CallerError("Name a model: an agent, or auto; see GET /v1/models.", param="model")
+        is_session = SESSION_ID.fullmatch(request.model) is not None
+        agent = request.model.rpartition("_")[0] if is_session else request.model.partition("@")[0]
+        place = _Place(request.model, agent, request.model)
+        if request.conversation_id is None or is_session or agent == AUTO:
+            return place
+        # An agent that is new in a conversation reads what was said there.
+        known = await conversations.sessions(self.db, caller.owner, request.conversation_id)
+        if not known or await self._session_of(caller, place, request.conversation_id):
+            return place
+        last = await journals.load(self.db, known[-1])
+        return replace(place, branch=Branch(request.conversation_id, _dialogue(last)))
+
+    async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Place:
+        """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
+        row = await responses.find(self.db, previous, caller.owner)
+        projector = await following.settled(self.db, self.bus, row) if row else None
+        if row is None or projector is None or self._is_gone(projector):
+            raise CallerError(
+                "There is no previous response with this id.",
+                status=404,
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        session = await journals.load(self.db, row.session_id)
+        asked = (request.model or AUTO).partition("@")[0]
+        is_same_agent = asked in (AUTO, session.agent, session.id)
+        rows = await responses.of_sessions(self.db, [session.id])
+        queued = any(waiting.prompt.trace == row.trace_id for waiting in session.queue)
+        is_newest = rows[-1].id == row.id and (session.trace == row.trace_id or queued)
+        is_open = projector.known_rest is not None and bool(projector.known_rest.waiting_for)
+        model = request.model if request.model not in (None, AUTO, session.id) else session.agent
+        assert model is not None
+        if is_newest and is_same_agent and (request.store is not False or is_open or not row.is_stored):
+            return _Place(session.id, session.agent, model)
+        conversation = None if request.store is False else session.conversation
+        branch = Branch(conversation, _dialogue(projector.session))
+        return _Place(model, model.partition("@")[0], model, branch)
+
+    async def _settle_named(self, caller: Caller, place: _Place, conversation: str | None) -> None:
+        """Ends the responses of a turn that waits: what follows belongs to the next one."""
+        row = await self._session_of(caller, place, conversation)
+        if row and row.trace_id:
+            for one in await responses.unended(self.db, row.id, row.trace_id):
+                await following.settled(self.db, self.bus, one)
+
+    async def _session_of(self, caller: Caller, place: _Place, conversation: str | None) -> sessions.SessionRow | None:
+        """The session that a request names, by itself or by its conversation."""
+        session_id: str | None = place.model
+        if not SESSION_ID.fullmatch(place.model):
+            named = conversation or ""
+            session_id = await sessions.find(self.db, owner=caller.owner, conversation=named, agent=place.agent)
+        return await sessions.session(self.db, session_id, caller.owner) if session_id else None
+
+    async def _approvals(self, caller: Caller, request: ResponseRequest) -> list[tuple[ResponseRow, ApprovalAnswer]]:
+        """The decisions of a request, with the responses that asked for them."""
+        found = []
+        for index, item in enumerate(request.items):
+            if isinstance(item, ApprovalInput):
+                match = _APPROVAL.fullmatch(item.approval_request_id)
+                row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner) if match else None
+                if match is None or row is None:
+                    param = f"input[{index}].approval_request_id"
+                    raise CallerError("There is no approval request with this id.", status=404, param=param)
+                call = bytes.fromhex(match[2]).decode(errors="replace") if len(match[2]) % 2 == 0 else ""
+                decision = ApprovalAnswer(call, "approve" if item.approve else "deny", item.reason or "")
+                found.append((row, decision))
+        return found
+
+    async def _resolved(self, caller: Caller, item: Any, index: int) -> Any:
+        """An item that refers to one of an earlier response, as that one."""
+        if not isinstance(item, ReferenceInput):
+            return item
+        match = _ITEM.fullmatch(item.id)
+        row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner) if match else None
+        output = (await following.settled(self.db, self.bus, row)).output if row else []
+        if match is None or int(match[2]) >= len(output):
+            raise CallerError("There is no item with this id.", status=404, param=f"input[{index}].id")
+        match output[int(match[2])]:
+            case OutputMessage(content=content):
+                return MessageInput(role="assistant", content="".join(part.text for part in content))
+            case FunctionCallItem() as call:
+                return CallInput(type="function_call", call_id=call.call_id, name=call.name, arguments=call.arguments)
+        return item
+
+    async def _added(
+        self, caller: Caller, request: ResponseRequest, place: _Place
+    ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+        """The messages that were added to the conversation since its last response, and their ids; an answer to a
+        question comes without them, and the next prompt brings them."""
+        if request.conversation_id is None:
+            return (), ()
+        row = await self._session_of(caller, place, request.conversation_id)
+        if row and row.state.startswith("WAITING"):
+            return (), ()
+        added = await conversations.added_items(self.db, caller.owner, request.conversation_id, unused=True)
+        reader = InputReader(self.db, self.library, caller.owner)
+        items = [MessageInput.model_validate(one.item) for one in added if one.item.get("type") == "message"]
+        system = [one for one in items if one.role in ("system", "developer")]
+        sent = await reader.messages([one for one in items if one not in system])
+        return await prior_of(self.db, sent), tuple(one.id for one in added)
+
+    async def _shows_reasoning(self, place: _Place) -> bool:
+        template = await self.catalog.templates.find(place.agent)
+        return (template.llm_policy.streaming if template else Streaming()).reasoning
+
+    # Read, cancel, delete
+
+    async def find(self, caller: Caller, response: str) -> ResponseRow:
+        row = await responses.find(self.db, response, caller.owner) if _is_id(response) else None
+        if row is None:
+            raise not_found()
+        return row
+
+    async def read(self, caller: Caller, response: str) -> Projector:
+        """The response as it is now; one that is not stored is there while it runs."""
+        projector = await following.settled(self.db, self.bus, await self.find(caller, response))
+        if self._is_gone(projector):
+            raise not_found()
+        return projector
+
+    async def follow(self, scope: Scope, row: ResponseRow, handle: TurnHandle | None = None) -> ResponseFollower:
+        """A client follows the response from here on; `handle`: it has just begun it."""
+        follower = await following.followed(scope, self.db, self.bus, row, handle.session if handle else None)
+        if handle:
+            await following.begun(follower, handle)
+        return follower
+
+    async def cancel(self, caller: Caller, response: str) -> Projector:
+        """Cancels the turn of a response that has not ended; of one that has, nothing changes."""
+        projector = await self.read(caller, response)
+        caller.uses(projector.session.agent)
+        if projector.is_over:
+            return projector
+        session = await journals.load(self.db, projector.row.session_id)
+        await self.inbox.cancel(session, by=caller.decider, trace=projector.row.trace_id)
+        return await self.read(caller, response)
+
+    async def delete(self, caller: Caller, response: str) -> None:
+        """Deletes a response; with the last one of its session, the session."""
+        row = await self.find(caller, response)
+        projector = await following.settled(self.db, self.bus, row)
+        caller.uses(projector.session.agent)
+        if not projector.is_over:
+            session = await journals.load(self.db, row.session_id)
+            await self.inbox.cancel(session, by=caller.decider, trace=row.trace_id)
+        if await responses.is_last(self.db, row.id, row.session_id):
+            await self.inbox.forget(row.session_id, row.owner)
+        else:
+            await responses.delete(self.db, row.id)
+
+    def _is_gone(self, projector: Projector) -> bool:
+        """Whether a response that is not stored has ended; one that waits for an answer is there to be answered."""
+        is_waiting = projector.known_rest is not None and projector.known_rest.waiting_for
+        return projector.is_over and not projector.row.is_stored and not is_waiting
+
+
+def not_found() -> CallerError:
+    return wire.not_found("There is no response with this id.", code="response_not_found")
+
+
+def _is_id(response: str) -> bool:
+    return re.fullmatch(rf"{PREFIX}[0-9a-f]{{32}}", response) is not None
+
+
+def _dialogue(session: Session) -> tuple[Message, ...]:
+    """What was said in a session, without calls of tools."""
+    return tuple(message for entry in shown(session) for message in dialogue_messages(entry))
