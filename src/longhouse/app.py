@@ -24,6 +24,7 @@ from longhouse.agents.template import Template
 from longhouse.api import server
 from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.auth import LOCAL, Authenticator
+from longhouse.api.mcp.endpoint import McpEndpoint
 from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.api.usage import Prices
@@ -189,6 +190,7 @@ async def open_app(
                 tracing=traces.tracing if traces else None,
             ) as (engine, worker),
             open_authenticator(settings, db) as authenticator,
+            McpEndpoint(settings.mcp_hosts).running() as mcp,
         ):
             numbers = Metrics(
                 lambda: worker.busy,
@@ -226,6 +228,7 @@ async def open_app(
                 retain_days=settings.retain_days,
                 prices=prices_of(settings),
                 root_path=settings.root_path,
+                mcp=mcp,
             )
             app = App(
                 db=db, bus=bus, worker=worker, pool=pool, catalog=catalog, authenticator=authenticator, asgi=asgi,

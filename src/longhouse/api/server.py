@@ -30,6 +30,7 @@ from longhouse.api import (
     wire,
 )
 from longhouse.api import documents as document_routes
+from longhouse.api.a2a import routes as a2a_routes
 from longhouse.api.admin import catalog as admin_catalog
 from longhouse.api.admin import keys, models, operations, retention, search, security, trying
 from longhouse.api.admin import routes as admin_routes
@@ -43,6 +44,8 @@ from longhouse.api.console import pages
 from longhouse.api.console import session as browser_session
 from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.interactions import Interactions
+from longhouse.api.mcp import endpoint as mcp_endpoint
+from longhouse.api.mcp.endpoint import McpEndpoint
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.session_resolver import SessionResolver
@@ -53,6 +56,7 @@ from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sgr import routes as sgr_routes
 from longhouse.api.statistics import Statistics
+from longhouse.api.turns import Turns
 from longhouse.api.usage import Prices
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
@@ -118,12 +122,16 @@ def build(
     retain_days: int | None = None,
     prices: Prices | None = None,
     root_path: str = "",
+    mcp: McpEndpoint | None = None,
 ) -> ASGIApp:
     # FastAPI's own documentation pages would be public: ours are in `openapi`.
     app = FastAPI(
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     inbox, router = Inbox(db, bus), Router(AgentDirectory(finder), default_template)
+    resolver = SessionResolver(db, catalog, inbox, router, prior)
+    mcp, turns = mcp or McpEndpoint(), Turns(db, bus, catalog, resolver)
+    mcp.turns, mcp.library = turns, memory.documents if memory else None
     # The routes look these up by name: see `json_route.of_app`.
     counts = Statistics(db)
     parts = {
@@ -140,11 +148,15 @@ def build(
         "operations": Operations(db, counts, toolbox, is_mirrored=is_mirrored),
         "eraser": Eraser(inbox),
         "retain_days": RetainDays(retain_days),
+        "turns": turns,
+        "mcp": mcp,
     }
     remembering = _memory_parts(inbox, catalog, memory, model_for)
     app.state = State({**parts, **remembering, "authenticator": authenticator})
     routers = (
-        openai_routes.routes(db, bus, catalog, SessionResolver(db, catalog, inbox, router, prior)),
+        openai_routes.routes(db, bus, catalog, resolver),
+        mcp_endpoint.router,
+        a2a_routes.router,
         *SESSION_ROUTERS,
         interactions.router,
         erasing.router,

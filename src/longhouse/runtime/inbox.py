@@ -75,10 +75,13 @@ class Inbox:
         new: list[Event] = [decided] if is_step else with_outcome(decided, result, takes_workers=takes_workers)
         return await self._settle(session, new, accepted, head=session.head, is_shown=in_chat)
 
-    async def cancel(self, session: Session, *, by: str) -> Session:
-        """Cancels the running turn, or the next queued one; in a session at rest, its sub-agents that still run."""
+    async def cancel(self, session: Session, *, by: str, trace: str = "") -> Session:
+        """Cancels the running turn, or the next queued one; in a session at rest, its sub-agents that still run.
+
+        `trace`: cancels this turn and no other, running or queued.
+        """
         # Prompts that arrived after the cancellation was requested are not cancelled.
-        trace = _next_trace(session)
+        trace = trace or _next_trace(session)
         for one in [trace] if trace else await tree.left_at_work(self.db, session):
             stopped = await cancels.cancel(self.db, session, one, by=by)
             for ended, fence in stopped.fences.items():

@@ -274,15 +274,7 @@ class TurnStream:
         return late if self._is_held else [*late, *self._ask(status)]
 
     def _ask(self, status: WaitingStatus) -> list[Piece]:
-        """What the turn waits for: questions before decisions, the session's own before those of sub-agents."""
-        session = self.session
-        questions = [one for one in status.subagents if one.call.call_kind == "ask"]
-        if not session.questions and questions:
-            return self._finish(questions[0].text_with_agent, questions[0])
-        waiting = all_waiting(status)
-        if session.questions or all(one.session.id == session.id for one in waiting):
-            return self._finish(session.closing_text or "")
-        return self._finish(words_on(waiting, session), self._of_subagent(waiting[0]))
+        return self._finish(*asked_words(self.session, status))
 
     async def _list_waiting(self) -> list[Piece]:
         """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
@@ -378,6 +370,18 @@ class TurnStream:
 
     def _activity(self, event: str, role: str = "", **detail: Any) -> Piece:
         return Piece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
+
+
+def asked_words(session: Session, status: WaitingStatus) -> tuple[str, Question | None]:
+    """What a turn waits for: questions before decisions, the session's own before those of sub-agents, which come with
+    the words."""
+    questions = [one for one in status.subagents if one.call.call_kind == "ask"]
+    if not session.questions and questions:
+        return questions[0].text_with_agent, questions[0]
+    waiting = all_waiting(status)
+    if session.questions or all(one.session.id == session.id for one in waiting):
+        return session.closing_text or "", None
+    return words_on(waiting, session), waiting[0] if waiting[0].session.id != session.id else None
 
 
 def _delegates(use: Use) -> bool:
