@@ -7,20 +7,20 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_890,  # what agents do, counted; trace contexts; prices of models; tools and searches of files
-    "agents": 3_020,  # classes by import string
-    "api": 11_010,  # types of all answers; metrics of agents; erasing; limits of keys; documents; lists; the console
+    ".": 1_910,  # what agents do, counted; trace contexts; prices of models; tools and searches of files
+    "agents": 3_130,  # sessions of one call; classes by import string
+    "api": 12_720,  # the MCP server, A2A; types of all answers; metrics of agents; erasing; limits of keys; documents; lists; the console
     "catalog": 870,  # tools of files
-    "cli": 5_030,  # `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting
+    "cli": 5_300,  # `mcp`; `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting
     "config": 1_400,  # tools, packages and classes in files; files of SGR-Agent Core
     "integrations": 1_550,  # traces: their spans and how they are sent
     "journal": 2_940,  # whose probe is asked; steps that lost workers; working memory; counters, timelines
     "memory": 5_520,  # working memory, documents, their parsers and who reads next, recall, the ledger
-    "models": 1_980,  # SOCKS proxies
-    "runtime": 4_300,  # ends of turns; budgets; what keeps NATS away, long drafts; who is next; titles; the bus; probes
+    "models": 2_010,  # agents that ask no model; SOCKS proxies
+    "runtime": 4_310,  # ends of turns; budgets; what keeps NATS away, long drafts; who is next; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 11_670,  # places and permits in a fleet, its counts; counters, statistics; passages, documents, the ledger
-    "tools": 5_560,  # results that are remembered; tools that read documents; processes of their own
+    "store": 11_710,  # places and permits in a fleet, its counts; counters, statistics; passages, documents, the ledger
+    "tools": 5_590,  # results that are remembered; tools that read documents; processes of their own
 }
 
 

@@ -1,8 +1,9 @@
 """Agents as tools of an MCP server: the official client lists them, calls them, and is asked what they ask."""
 
 import asyncio
+import io
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import mcp_types as types
@@ -10,11 +11,14 @@ import pytest
 from attack_helpers import ask, leaves_no_trace
 from key_helpers import admin_of, client_of, keyed
 from mcp.shared.exceptions import MCPError
+from pydantic import Field
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.journal import events
+from longhouse.journal.events import Effect
 from longhouse.models.scripted import Hang, Say, call, say
+from longhouse.tools import BaseTool, ToolContext
 from mcp_helpers import LEGACY, MODERN, MODES, Person, names_of, over_http, text_of
 from server_helpers import AGENT, House, Serving
 
@@ -213,7 +217,7 @@ async def test_a_wrong_argument_is_named_and_nothing_is_done(serving: Serving, m
             with pytest.raises(MCPError) as refused:
                 await client.call_tool(AGENT, arguments)
             assert refused.value.code == types.INVALID_PARAMS, arguments
-            assert (refused.value.data["param"], param in str(refused.value)) == (param, param != "temperature"), param
+            assert (refused.value.data["param"], param in str(refused.value)) == (param, True), arguments
         with pytest.raises(MCPError, match="NUL"):
             await client.call_tool(AGENT, {"message": "a\x00b"})
         for name in ("nobody", "_tool", "clocktool", "finalanswertool"):
@@ -228,7 +232,7 @@ async def test_what_is_no_request_of_the_protocol_is_refused(serving: Serving) -
     async with serving(ask) as house, leaves_no_trace(house):
 
         async def status(data: bytes, **headers: str) -> int:
-            async with house.http.post("/mcp", data=data, headers={**ACCEPT, **headers}) as response:
+            async with house.http.post("/mcp", data=io.BytesIO(data), headers={**ACCEPT, **headers}) as response:
                 assert "Traceback" not in await response.text()
                 return response.status
 
@@ -266,7 +270,10 @@ async def test_evil_hosts_and_origins_are_refused_also_with_a_key(serving: Servi
         assert await status(origin="http://evil.example") == 403
         assert await status(origin="null") == 403
         assert await status(host="agents.example.com", origin="https://agents.example.com.evil.example") == 403
-    async with serving(ask) as house:  # and where there are no keys at all
+
+
+async def test_evil_hosts_and_origins_are_refused_where_there_are_no_keys(serving: Serving) -> None:
+    async with serving(ask) as house:
         for headers, refused in (({"host": "evil.example"}, 421), ({"origin": "http://evil.example"}, 403)):
             async with house.http.post("/mcp", json=INITIALIZE, headers={**ACCEPT, **headers}) as response:
                 assert response.status == refused
@@ -381,30 +388,44 @@ async def test_documents_are_resources_of_their_owner(serving: Serving, mode: st
 
 # Tools without an agent
 
-CLERKS_TOOL = {
-    "name": "clocktool",
-    "description_short": "The time somewhere.",
-    "runtime_binding": {"python_entrypoint": "longhouse.tools.builtin.clock:ClockTool"},
-    "serve_over_mcp": True,
-}
+
+class StockTool(BaseTool):
+    """How many pieces of an item are in stock."""
+
+    serve_over_mcp: ClassVar[bool] = True
+    effect: ClassVar[Effect] = "idempotent"
+
+    sku: str = Field(min_length=2)
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        if self.sku == "none":
+            raise ValueError("nobody knows this item")
+        return f"7 of {self.sku} for {context.owner}"
 
 
-async def published(house: House, **fields: Any) -> None:
-    async with house.http.post("/admin/tools", json={**CLERKS_TOOL, **fields}) as response:
-        assert response.status == 201, await response.text()
+class OrderTool(StockTool):
+    """Order an item."""
+
+    serve_over_mcp: ClassVar[bool] = True
+    needs_approval: ClassVar[bool] = True
+
+
+TOOLS = (StockTool, OrderTool)
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_tool_that_is_served_is_called_without_a_model(serving: Serving, mode: str) -> None:
-    async with serving([say("never asked")]) as house, over_http(house.url, mode=mode) as client:
-        assert "clocktool" not in names_of(await client.list_tools())
-        await published(house)
+    async with (
+        serving([say("never asked")], tools=TOOLS) as house,
+        over_http(house.url, mode=mode) as client,
+    ):
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert tools["clocktool"].description == "The time somewhere."
-        assert "timezone" in tools["clocktool"].input_schema["properties"]
-        result = await client.call_tool("clocktool", {"timezone": "UTC"})
-        assert not result.is_error
-        assert "+00:00" in text_of(result)
+        assert "clocktool" not in tools
+        stock = tools["stocktool"]
+        assert stock.description == "How many pieces of an item are in stock."
+        assert stock.input_schema["required"] == ["sku"]
+        result = await client.call_tool("stocktool", {"sku": "A-1"})
+        assert (result.is_error, text_of(result)) == (False, "7 of A-1 for local")
         session_id = told(result)["session_id"]
         assert await house.kinds(session_id) == [
             "Opened", "Prompted", "Started", "Replied", "Called", "Returned",
@@ -412,41 +433,62 @@ async def test_a_tool_that_is_served_is_called_without_a_model(serving: Serving,
         ]  # fmt: skip
         assert house.model is not None
         assert house.model.requests == [], "no model was asked"
-        wrong = await client.call_tool("clocktool", {"timezone": 7})
-        assert wrong.is_error
-        assert "timezone" in text_of(wrong)
+        async with house.http.get(f"/v1/sessions/{session_id}/effects") as response:
+            [effect] = (await response.json())["data"]
+            assert (effect["tool"], effect["state"]) == ("stocktool", "done")
+        async with house.http.get(f"/v1/sessions/{session_id}/steps/1/request") as response:
+            assert (await response.json())["matches"] is True
+        for arguments, words in (({"sku": "x"}, "sku"), ({}, "sku"), ({"sku": "none"}, "nobody knows this item")):
+            wrong = await client.call_tool("stocktool", arguments)
+            assert (wrong.is_error, words in text_of(wrong)) == (True, True), text_of(wrong)
+        with pytest.raises(MCPError, match="NUL"):
+            await client.call_tool("stocktool", {"sku": "a\x00b"})
         async with house.http.get("/v1/models") as response:
             assert "_tool" not in await response.text()
 
 
+async def test_a_tool_that_is_published_is_served_if_its_descriptor_says_so(serving: Serving) -> None:
+    remote = {
+        "name": "parcels",
+        "description_short": "Where a parcel is.",
+        "runtime_binding": {"remote_endpoint": "https://parcels.example/where"},
+    }
+    async with serving() as house, over_http(house.url) as client:
+        for served in (False, True, False):
+            body = {**remote, "serve_over_mcp": served}
+            async with house.http.post("/admin/tools", json=body) as response:
+                assert response.status in (200, 201), await response.text()
+            assert ("parcels" in names_of(await client.list_tools())) is served
+            async with house.http.get("/admin/tools/parcels") as response:
+                assert (await response.json()).get("serve_over_mcp", False) is served
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_served_tool_obeys_approval_policies_and_the_rights_of_its_key(serving: Serving, mode: str) -> None:
-    async with keyed(serving, ask) as house:
+    async with keyed(serving, ask, tools=TOOLS) as house:
         admin = admin_of(house)
-        body = {**CLERKS_TOOL, "needs_approval": True}
-        async with admin.ask("POST", "/admin/tools", body) as response:
-            assert response.status == 201, await response.text()
         free, bound = await client_of(house, "ann"), await client_of(house, "ann", templates=[AGENT])
         person = Person("deny", "approve")
         async with over_http(house.url, free.key, mode=mode, person=person) as client:
-            denied = await client.call_tool("clocktool", {"timezone": "UTC"})
+            denied = await client.call_tool("ordertool", {"sku": "A-1"})
             assert (denied.is_error, "did not approve" in text_of(denied)) == (True, True)
-            assert "+00:00" in text_of(await client.call_tool("clocktool", {"timezone": "UTC"}))
-            assert all("clocktool" in text for text in person.asked)
+            assert text_of(await client.call_tool("ordertool", {"sku": "A-1"})) == "7 of A-1 for ann"
+            assert all("ordertool" in text for text in person.asked)
         async with over_http(house.url, free.key, mode=mode) as client:
-            waits = await client.call_tool("clocktool", {"timezone": "UTC"})
+            waits = await client.call_tool("ordertool", {"sku": "A-1"})
             assert told(waits)["state"] == "WAITING_FOR_APPROVAL"
             assert f"/s/{told(waits)['session_id']}" in text_of(waits)
         async with over_http(house.url, bound.key, mode=mode) as client:
             assert names_of(await client.list_tools()) == [AGENT]
-            with pytest.raises(MCPError, match="There is no tool 'clocktool'"):
-                await client.call_tool("clocktool", {"timezone": "UTC"})
-        async with admin.ask("PUT", "/admin/tools/clocktool/security_policy", {"enabled": False}) as response:
-            assert response.status in (200, 201), await response.text()
-        async with over_http(house.url, free.key, mode=mode) as client:
-            assert "clocktool" not in names_of(await client.list_tools())
-            with pytest.raises(MCPError, match="There is no tool 'clocktool'"):
-                await client.call_tool("clocktool", {"timezone": "UTC"})
+            with pytest.raises(MCPError, match="There is no tool 'stocktool'"):
+                await client.call_tool("stocktool", {"sku": "A-1"})
+        for policy in ({"enabled": False}, {"allow": {"templates": ["secretary"]}}):
+            async with admin.ask("PUT", "/admin/tools/stocktool/security_policy", policy) as response:
+                assert response.status in (200, 201), await response.text()
+            async with over_http(house.url, free.key, mode=mode) as client:
+                assert "stocktool" not in names_of(await client.list_tools())
+                with pytest.raises(MCPError, match="There is no tool 'stocktool'"):
+                    await client.call_tool("stocktool", {"sku": "A-1"})
 
 
 async def test_a_prompt_reaches_no_tool_that_is_not_served(serving: Serving) -> None:
@@ -459,8 +501,7 @@ async def test_a_prompt_reaches_no_tool_that_is_not_served(serving: Serving) -> 
 
 
 async def test_an_agent_wins_over_a_tool_of_its_name(serving: Serving) -> None:
-    named = Template(name="clocktool", tool_policy=ToolPolicy(allowlist=("finalanswertool",)))
-    async with serving([RAIN], templates=(*BUILT_IN, named)) as house, over_http(house.url) as client:
-        await published(house)
-        assert list(names_of(await client.list_tools())).count("clocktool") == 1
-        assert text_of(await client.call_tool("clocktool", {"message": "hi"})) == "Rain in Oslo."
+    named = Template(name="stocktool", tool_policy=ToolPolicy(allowlist=("finalanswertool",)))
+    async with serving([RAIN], templates=(*BUILT_IN, named), tools=TOOLS) as house, over_http(house.url) as client:
+        assert list(names_of(await client.list_tools())).count("stocktool") == 1
+        assert text_of(await client.call_tool("stocktool", {"message": "hi"})) == "Rain in Oslo."

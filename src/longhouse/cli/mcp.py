@@ -57,13 +57,13 @@ async def serve(url: str, key: str) -> None:
     """Passes messages on until standard input ends."""
     headers = {"authorization": f"Bearer {key}"} if key else None
     async with aiohttp.ClientSession(headers=headers) as http, asyncio.TaskGroup() as tasks:
-        bridge = Bridge(http, _base(url), _write, tasks)
+        bridge = Bridge(http, base_of(url), _write, tasks)
         async for line in _lines():
             await bridge.receive(line)
         await bridge.close()
 
 
-def _base(url: str) -> URL:
+def base_of(url: str) -> URL:
     """The address of the server, perhaps below a path; that of its API or of its MCP server is accepted too."""
     path = URL(url).path.rstrip("/") if address_of(url) else ""
     return address_of(url).with_path(path.removesuffix("/v1").removesuffix(PATH))
@@ -106,7 +106,7 @@ class Bridge:
     _asked: dict[Any, asyncio.Task[None]] = field(default_factory=dict)
 
     async def receive(self, line: bytes) -> None:
-        """Passes a message of the client on. Requests are answered when their answers come; the rest keeps its order."""
+        """Passes on a message of the client. Requests wait for their answers side by side; the rest keeps its order."""
         try:
             message = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeError):

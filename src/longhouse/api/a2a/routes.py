@@ -114,8 +114,9 @@ async def call_agent(
     session, its `contextId` the conversation; a message with the `taskId` of a task that asks is the answer."""
     rpc_id: Any = None
     try:
-        called = _read(await wire.read_body(request), request.headers.get("a2a-version", ""))
-        rpc_id = called.id
+        given = _decoded(await wire.read_body(request))
+        rpc_id = _id_of(given)
+        called = _called(given, rpc_id, request.headers.get("a2a-version", ""))
         method = METHODS.get(called.method)
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, f"There is no method {called.method[:64]!r}.", param="method")
@@ -312,7 +313,7 @@ def _is_answered(stream: TurnStream) -> bool:
     return turn is not None and turn.trace == stream.handle.trace and turn.ended == "COMPLETED"
 
 
-def _read(body: bytes, version: str) -> Called:
+def _decoded(body: bytes) -> dict[str, Any]:
     """A request of JSON-RPC; a batch is none."""
     try:
         given = wire.decode(body)
@@ -320,11 +321,20 @@ def _read(body: bytes, version: str) -> Called:
         raise RpcError(PARSE_ERROR, str(error)) from None
     if not isinstance(given, dict):
         raise RpcError(INVALID_REQUEST, "The body should be one object: a request of JSON-RPC 2.0.")
-    rpc_id, method, params = given.get("id"), given.get("method"), given.get("params", {})
-    if given.get("jsonrpc") != "2.0":
-        raise RpcError(INVALID_REQUEST, "jsonrpc should be '2.0'.", param="jsonrpc")
+    return given
+
+
+def _id_of(given: dict[str, Any]) -> str | int | float | None:
+    rpc_id = given.get("id")
     if isinstance(rpc_id, bool) or not isinstance(rpc_id, str | int | float | None):
         raise RpcError(INVALID_REQUEST, "id should be text, a number or null.", param="id")
+    return rpc_id
+
+
+def _called(given: dict[str, Any], rpc_id: str | int | float | None, version: str) -> Called:
+    method, params = given.get("method"), given.get("params", {})
+    if given.get("jsonrpc") != "2.0":
+        raise RpcError(INVALID_REQUEST, "jsonrpc should be '2.0'.", param="jsonrpc")
     if not isinstance(method, str):
         raise RpcError(INVALID_REQUEST, "method should be text.", param="method")
     if version and not version.startswith(("0.3", "1.")):

@@ -137,7 +137,7 @@ class Catalog:
             versions: Mapping[str, int] = {row["name"]: row["active"] for row in rows}
         else:
             versions = await active_versions(self.db, [name for name in names if not name.endswith(".*")], owner)
-        return [one for one in await self.described(versions) if one.serve_over_mcp]
+        return [one for one in await self.described(versions) if one.serve_over_mcp and _may_be_direct(one)]
 
     async def overlay(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
         """Sets an operator's security overlay on a tool; it holds for every version."""
@@ -182,6 +182,12 @@ async def active_versions(
             rows = await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit)
             versions |= {row["name"]: row["active"] for row in rows}
     return dict(islice(versions.items(), limit))
+
+
+def _may_be_direct(tool: ToolDescriptor) -> bool:
+    """Whether the tool is not kept for the agents of some templates."""
+    templates = tool.security_policy.allow.templates
+    return templates is None or ONE_CALL.name in templates
 
 
 def _with_model(template: Template, model: str | None) -> Template:
