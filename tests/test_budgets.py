@@ -9,9 +9,9 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_910,  # what agents do, counted; trace contexts; prices of models; tools and searches of files
     "agents": 3_130,  # sessions of one call; classes by import string
-    "api": 12_720,  # the MCP server, A2A; types of all answers; metrics of agents; erasing; limits of keys; documents; lists; the console
+    "api": 12_720,  # the MCP server and A2A; types of all answers; erasing; limits of keys; documents; the console
     "catalog": 870,  # tools of files
-    "cli": 5_300,  # `mcp`; `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals, acting
+    "cli": 5_300,  # `mcp`; `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals
     "config": 1_400,  # tools, packages and classes in files; files of SGR-Agent Core
     "integrations": 1_550,  # traces: their spans and how they are sent
     "journal": 2_940,  # whose probe is asked; steps that lost workers; working memory; counters, timelines

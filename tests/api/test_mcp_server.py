@@ -505,3 +505,14 @@ async def test_an_agent_wins_over_a_tool_of_its_name(serving: Serving) -> None:
     async with serving([RAIN], templates=(*BUILT_IN, named), tools=TOOLS) as house, over_http(house.url) as client:
         assert list(names_of(await client.list_tools())).count("stocktool") == 1
         assert text_of(await client.call_tool("stocktool", {"message": "hi"})) == "Rain in Oslo."
+
+
+async def test_a_key_opens_so_many_sessions_of_the_protocol_and_keeps_nobody_out(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longhouse.api.mcp.transport.MOST_OF_KEY", 2)
+    async with keyed(serving, ask) as house:
+        ann, ben = await client_of(house, "ann"), await client_of(house, "ben")
+        for client, status in ((ann, 200), (ann, 200), (ann, 503), (ben, 200)):
+            async with house.http.post("/mcp", json=INITIALIZE, headers={**client.headers, **ACCEPT}) as response:
+                assert response.status == status, await response.text()

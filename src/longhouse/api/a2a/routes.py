@@ -1,7 +1,7 @@
 """/a2a/{template}: the card of an agent, and its tasks over JSON-RPC."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import pydantic
@@ -162,11 +162,11 @@ class Call:
     async def send(self) -> Response:
         params = self._sent()
         handle = await self._handle(params)
-        stream = self.turns.follow(self.request.scope, handle)
+        stream, words = self.turns.follow(self.request.scope, handle), ""
         if params.configuration.waits:
-            async for _ in stream.pieces():
-                pass
-        task = await self._task(stream)
+            async for batch in stream.pieces():
+                words += "".join(one.content for one in batch)
+        task = await self._task(stream, words)
         return self.result(self.called.dialect.sent(task, params.configuration.history_length))
 
     async def stream(self) -> Response:
@@ -198,11 +198,13 @@ class Call:
             raise RpcError(UNSUPPORTED, f"This task {what}: {how}.", param="message.taskId", reason=task.state)
         return await self.turns.send(self.caller, task.session.id, text, reply_to=task.asks, headers=headers)
 
-    async def _task(self, stream: TurnStream) -> Task:
-        """The task of a turn that was followed until now."""
+    async def _task(self, stream: TurnStream, words: str = "") -> Task:
+        """The task of a turn that was followed until now; `words`: what it waits behind, if it could not begin."""
         if stream.error and stream.error.code == "session_deleted":
             raise RpcError(TASK_NOT_FOUND, "The session of this task was deleted.")
-        return await tasks.task_of(self.turns, stream.session, stream.handle.trace, stream.error)
+        task = await tasks.task_of(self.turns, stream.session, stream.handle.trace, stream.error)
+        is_behind = stream.is_over and task.state == "submitted" and not task.text
+        return replace(task, text=words) if is_behind else task
 
     # GetTask, CancelTask, SubscribeToTask
 
@@ -258,7 +260,7 @@ class Call:
 
     async def _told(self, stream: TurnStream) -> AsyncGenerator[bytes, None]:
         """The task, the text of its answer as it is written, and where the task stops."""
-        dialect, trace, is_begun = self.called.dialect, stream.handle.trace, False
+        dialect, trace, is_begun, words = self.called.dialect, stream.handle.trace, False, ""
         task = await tasks.task_of(self.turns, stream.session, trace)
         yield self._event(dialect.task_event(task))
         async for batch in stream.pieces():
@@ -266,14 +268,16 @@ class Call:
                 yield streaming.HEARTBEAT
                 continue
             # What a turn asks at its end is a status: it is no part of an answer.
-            text = "" if stream.is_over and not _is_answered(stream) else "".join(one.content for one in batch)
-            if text:
+            text = "".join(one.content for one in batch)
+            if stream.is_over and not _is_answered(stream):
+                words = text
+            elif text:
                 yield self._event(dialect.artifact_event(task, text, append=is_begun, last=False))
                 is_begun = True
             if task.state == "submitted" and stream.session.trace == trace and not stream.is_over:
                 task = Task(stream.session, trace, "working")
                 yield self._event(dialect.status_event(task))
-        task = await self._task(stream)
+        task = await self._task(stream, words)
         if task.answer is not None:
             rest = "" if is_begun else task.answer
             yield self._event(dialect.artifact_event(task, rest, append=is_begun, last=True))

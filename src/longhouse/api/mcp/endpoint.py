@@ -49,10 +49,10 @@ class McpEndpoint:
             # The SDK takes a while to import: only those who use it should pay for that.
             transport = await asyncio.to_thread(importlib.import_module, "longhouse.api.mcp.transport")
             manager = transport.manager_of(self.turns, self.library)
-        except BaseException as error:
-            self._app = None
+        except ImportError as error:
+            self._app = None  # the next request tries again
             ready.set_exception(error)
-            raise
+            return
         async with manager.run():
             ready.set_result(manager.handle_request)
             await self._closing.wait()
