@@ -26,7 +26,7 @@ RAIN = call("finalanswertool", answer="Rain in Oslo.")
 async def test_a_client_starts_it_lists_agents_and_is_asked_what_they_ask(serving: Serving, mode: str) -> None:
     person, seen = Person("Oslo"), list[str]()
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
+    async def heard(progress: float, total: float | None, message: str | None) -> None:
         seen.append(message or "")
 
     async with (
@@ -35,7 +35,7 @@ async def test_a_client_starts_it_lists_agents_and_is_asked_what_they_ask(servin
     ):
         assert AGENT in names_of(await client.list_tools())
         asked = {"message": "Will it rain?", "conversation_id": "weather"}
-        result = await client.call_tool(AGENT, asked, progress_callback=progress)
+        result = await client.call_tool(AGENT, asked, progress_callback=heard)
         assert text_of(result) == "Rain in Oslo."
         assert person.asked == ["Which city?"]
         assert "of the conversation weather" in seen[0]

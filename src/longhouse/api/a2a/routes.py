@@ -2,12 +2,11 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import pydantic
 import structlog
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import Response
 
 from longhouse.agents.strategies.one_call import ONE_CALL
 from longhouse.agents.template import Template
@@ -39,7 +38,7 @@ from longhouse.api.a2a.wire import (
     text_in,
 )
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import JsonRoute, of_app
+from longhouse.api.json_route import JsonRoute, of_app, refuses
 from longhouse.api.openai.session_resolver import unknown_model
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import TurnStream
@@ -82,6 +81,8 @@ class RpcStream(streaming.EventStream[streaming.Sent]):
 
 
 RpcEvents = streaming.Event[None, RpcAnswer]
+Answered = wire.Json[RpcAnswer] | RpcStream[RpcEvents]
+Params = TypeVar("Params", bound=pydantic.BaseModel)
 Sender = Annotated[Turns, of_app("turns")]
 
 router = APIRouter(prefix="/a2a/{template}", tags=["A2A"], dependencies=[Depends(auth.user)], route_class=RpcRoute)
@@ -105,7 +106,7 @@ async def get_agent_card(agent: Agent, request: Request) -> wire.Json[AgentCard]
     return wire.Json(card_of(agent, request.scope))
 
 
-@router.post("", openapi_extra=BODY)
+@router.post("", openapi_extra=BODY, responses=refuses(415))
 async def call_agent(
     caller: auth.User, turns: Sender, agent: Agent, template: str, request: Request
 ) -> wire.Json[RpcAnswer] | RpcStream[RpcEvents]:
@@ -159,7 +160,7 @@ class Call:
 
     # SendMessage, SendStreamingMessage
 
-    async def send(self) -> Response:
+    async def send(self) -> Answered:
         params = self._sent()
         handle = await self._handle(params)
         stream, words = self.turns.follow(self.request.scope, handle), ""
@@ -169,7 +170,7 @@ class Call:
         task = await self._task(stream, words)
         return self.result(self.called.dialect.sent(task, params.configuration.history_length))
 
-    async def stream(self) -> Response:
+    async def stream(self) -> Answered:
         handle = await self._handle(self._sent())
         return self._streamed(self.turns.follow(self.request.scope, handle, shows_drafts=True))
 
@@ -208,11 +209,11 @@ class Call:
 
     # GetTask, CancelTask, SubscribeToTask
 
-    async def get(self) -> Response:
+    async def get(self) -> Answered:
         params = _params(TaskParams, self.called.params)
         return self.result(self.called.dialect.task(await self._found(params.id, "id"), params.history_length))
 
-    async def cancel(self) -> Response:
+    async def cancel(self) -> Answered:
         self.caller.writes()
         params = _params(TaskParams, self.called.params)
         task = await self._found(params.id, "id")
@@ -221,7 +222,7 @@ class Call:
         after = await self.turns.inbox.cancel(task.session, by=self.caller.decider, trace=task.trace)
         return self.result(self.called.dialect.task(await tasks.task_of(self.turns, after, task.trace)))
 
-    async def subscribe(self) -> Response:
+    async def subscribe(self) -> Answered:
         params = _params(TaskParams, self.called.params)
         task = await self._found(params.id, "id")
         if task.is_over:
@@ -229,13 +230,13 @@ class Call:
         stream = self.turns.follow(self.request.scope, tasks.handle_of(task), shows_drafts=True)
         return self._streamed(stream)
 
-    async def no_push(self) -> Response:
+    async def no_push(self) -> Answered:
         raise RpcError(NO_PUSH, "Push notifications are not supported: subscribe to the task, or get it.")
 
-    async def no_card(self) -> Response:
+    async def no_card(self) -> Answered:
         raise RpcError(NO_EXTENDED_CARD, "There is one card, at /.well-known/agent-card.json below this address.")
 
-    async def no_list(self) -> Response:
+    async def no_list(self) -> Answered:
         raise RpcError(UNSUPPORTED, "Tasks are not listed here: GET /v1/sessions lists the sessions behind them.")
 
     async def _found(self, task_id: str, param: str) -> Task:
@@ -246,7 +247,7 @@ class Call:
 
     # Events
 
-    def _streamed(self, stream: TurnStream) -> Response:
+    def _streamed(self, stream: TurnStream) -> Answered:
         response: RpcStream[RpcEvents] = RpcStream(self._events(stream))
         response.rpc_id = self.called.id
         return response
@@ -287,7 +288,7 @@ class Call:
         return streaming.data(_done(self.called.id, result))
 
 
-METHODS: Final[dict[str, Callable[[Call], Awaitable[Any]]]] = {
+METHODS: Final[dict[str, Callable[[Call], Awaitable[Answered]]]] = {
     "SendMessage": Call.send,
     "SendStreamingMessage": Call.stream,
     "GetTask": Call.get,
@@ -346,7 +347,7 @@ def _called(given: dict[str, Any], rpc_id: str | int | float | None, version: st
     return Called(method, params, rpc_id, V03() if "/" in method else V1())
 
 
-def _params(kind: type[Any], given: Any) -> Any:
+def _params(kind: type[Params], given: Any) -> Params:
     """The parameters of a method; the error names the field."""
     try:
         return kind.model_validate(given)
