@@ -289,8 +289,6 @@ async def test_keys_open_what_they_may_and_no_more(serving: Serving, mode: str) 
                 assert response.headers["www-authenticate"] == "Bearer"
         reader = await client_of(house, "ann", read_only=True)
         bound = await client_of(house, "ann", templates=["reader"])
-        spent = await client_of(house, "ann", tokens_per_day=1)
-        await house.db.run("UPDATE api_keys SET tokens_per_day = 1 WHERE id = :id", id=spent.id)
         async with over_http(house.url, reader.key, mode=mode) as client:
             assert AGENT in names_of(await client.list_tools())
             with pytest.raises(MCPError, match="This key may only read") as refused:
@@ -300,8 +298,13 @@ async def test_keys_open_what_they_may_and_no_more(serving: Serving, mode: str) 
             assert names_of(await client.list_tools()) == ["reader"]
             with pytest.raises(MCPError, match=f"There is no tool '{AGENT}'"):
                 await client.call_tool(AGENT, {"message": "hi"})
-        async with house.http.get("/v1/sessions", headers=admin_of(house).headers) as response:
-            assert (await response.json())["data"] == []
+        assert (await bound.got("/v1/sessions"))["data"] == [], "nothing was begun"
+        poor = await client_of(house, "ann", tokens_per_day=1)
+        async with over_http(house.url, poor.key, mode=mode) as client:
+            await client.call_tool(AGENT, {"message": "hi"})
+            with pytest.raises(MCPError, match="has used up its budget of 1 tokens a day") as refused:
+                await client.call_tool(AGENT, {"message": "hi"})
+            assert refused.value.data["code"] == "budget_exceeded"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -214,16 +214,16 @@ class ToolCall:
         self._handle, turn = handle, handle.session.turn
         if turn and turn.ended and turn.trace == handle.trace:
             return ended(handle.session)
-        stream, text = self.turns.follow(self._request.scope, handle), ""
-        session = handle.session
-        await self._report(f"session {session.id} of the conversation {session.conversation}")
-        async for piece in pieces_of(stream):
-            if piece is None:
-                await self._report("at work")
-            else:
-                text += piece.content
-                if told := _told(piece):
-                    await self._report(told)
+        session, text = handle.session, ""
+        with self.turns.following(self._request.scope, handle) as stream:
+            await self._report(f"session {session.id} of the conversation {session.conversation}")
+            async for piece in pieces_of(stream):
+                if piece is None:
+                    await self._report("at work")
+                else:
+                    text += piece.content
+                    if told := _told(piece):
+                        await self._report(told)
         return end_of(stream, text)
 
     async def _report(self, message: str) -> None:

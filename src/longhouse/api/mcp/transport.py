@@ -17,7 +17,7 @@ from longhouse.memory.documents.library import DocumentLibrary
 
 IDLE: Final = 1800.0
 """Seconds after which a session of the protocol that nobody uses is closed; a client then opens another one."""
-MOST: Final = 10_000
+MOST: Final = 2_000
 MOST_OF_KEY: Final = 200
 """Open sessions of the protocol of one key, so that no key keeps the others out."""
 
