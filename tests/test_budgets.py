@@ -9,7 +9,7 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_910,  # what agents do, counted; trace contexts; prices of models; tools and searches of files
     "agents": 3_130,  # sessions of one call; classes by import string
-    "api": 12_720,  # the MCP server and A2A; types of all answers; erasing; limits of keys; documents; the console
+    "api": 12_750,  # the MCP server and A2A; types of all answers; erasing; limits of keys; documents; the console
     "catalog": 870,  # tools of files
     "cli": 5_300,  # `mcp`; `init` and `dev`; `erase`; `bench recall`, `documents`, `ledger`; the chat on terminals
     "config": 1_400,  # tools, packages and classes in files; files of SGR-Agent Core
