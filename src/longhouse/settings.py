@@ -72,6 +72,12 @@ def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
         ) from None
 
 
+def _hosts(given: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}", one) for one in given):
+        raise ValueError("should be host names such as agents.example.com, without scheme or port, separated by commas")
+    return tuple(one.lower() for one in given)
+
+
 def _root_path(given: str) -> str:
     root = given.strip().rstrip("/")
     if root and not re.fullmatch(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+", root):
@@ -192,6 +198,8 @@ class Settings(BaseSettings):
     tavily_base_url: str | None = None
     reports_dir: Path | None = None
     mcp_config: Path | None = None
+    mcp_hosts: Annotated[Items, AfterValidator(_hosts)] = ()
+    """Host names by which the MCP server at /mcp is asked, besides local names and addresses; separated by commas."""
     agent_log_dir: Path | None = None
     """The folder of agent logs, one for each session."""
     log_level: Annotated[

@@ -14,7 +14,7 @@ CONSOLE = {*PAGES, "/console/{path:path}", "/console/session"}
 """Pages and files that hold nothing, and where a browser signs in."""
 OPEN = {"/health", "/ready", *CONSOLE}
 ADMIN = ("/admin/", "/metrics", "/docs", "/openapi.json")
-USER = ("/v1/", "/agents")
+USER = ("/v1/", "/agents", "/mcp", "/a2a/")
 
 
 def who_may(path: str) -> str:

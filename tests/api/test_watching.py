@@ -95,6 +95,8 @@ ROUTES = {
     "/v1/documents/{reg_id}/pages": {"get"},
     "/v1/statistics": {"get"},
     "/v1/usage": {"get"},
+    "/a2a/{template}": {"post"},
+    "/a2a/{template}/.well-known/agent-card.json": {"get"},
     "/agents": {"get"},
     "/agents/{agent_id}/state": {"get"},
     "/agents/{agent_id}/provide_clarification": {"post"},

@@ -37,6 +37,7 @@ class PayTool(_Slow):
     """Pay a bill; must not be done twice."""
 
     effect: ClassVar[Effect] = "once"
+    serve_over_mcp: ClassVar[bool] = True
 
 
 class WireTool(_Slow):

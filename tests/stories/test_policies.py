@@ -119,6 +119,7 @@ COVERED = {
     "ToolDescriptor.isolation": "stories/test_isolation.py",
     "ToolDescriptor.max_memory": "stories/test_isolation.py",
     "ToolDescriptor.cpu_time": "stories/test_isolation.py",
+    "ToolDescriptor.serve_over_mcp": "api/test_mcp_server.py",
     "RuntimeBinding.python_entrypoint": TOOLS,
     "RuntimeBinding.remote_endpoint": "api/test_admin_tools.py",
     "RuntimeBinding.mcp": "stories/test_mcp_tools.py",

@@ -23,6 +23,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 """Defaults for fields that neither the descriptor nor a class sets."""
 ISOLATED: Final = ("isolation", "max_memory", "cpu_time")
 """Fields about the process of a Python tool."""
+OMITTED: Final = {**dict.fromkeys(ISOLATED), "serve_over_mcp": False}
+"""Newer fields and their defaults, which stored descriptors leave out: earlier releases refuse unknown fields."""
 UNSET: Final = "silent"
 """The key under which a stored descriptor lists the fields that it leaves to its class."""
 
@@ -144,6 +146,8 @@ class ToolDescriptor(Versioned):
     """Bytes that its process may take; None: 1 GB."""
     cpu_time: Annotated[float, Field(ge=1, le=86_400)] | None = None
     """Seconds of CPU time that a call may use in its process; None: as long as its timeout."""
+    serve_over_mcp: bool = False
+    """Whether clients of the MCP server may call it directly, without an agent."""
     owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
 
@@ -193,8 +197,7 @@ def to_row(content: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as a stored row: every field is filled in, since earlier releases read it so."""
     unset = [name for name in DEFAULTS if content.get(name) is None]
     filled = {**content, **{name: DEFAULTS[name] for name in unset}}
-    # Earlier releases refuse fields that they do not know.
-    filled = {name: value for name, value in filled.items() if name not in ISOLATED or value is not None}
+    filled = {name: value for name, value in filled.items() if name not in OMITTED or value != OMITTED[name]}
     return {**filled, UNSET: unset} if _is_of_class(content) else filled
 
 

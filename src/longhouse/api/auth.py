@@ -45,6 +45,8 @@ POLL_EVERY: Final = 1.0
 READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 READING_PATHS: Final = frozenset({"/admin/tools/search", "/admin/directory/search"})
 """Routes of POST that change nothing. Other methods there are about a tool of that name."""
+CHECKING_ROUTES: Final = frozenset({"/mcp", "/a2a/{template}"})
+"""Routes whose body says what is done: they check it by themselves."""
 
 
 LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
@@ -288,8 +290,8 @@ class Guard(SecurityBase):
         caller = await authenticator.authenticate(request, is_metered=self.is_metered)
         if self.role == "admin" and caller.role != "admin":
             raise CallerError("This needs an admin key.", status=403, code="insufficient_permissions")
-        if caller.read_only and not _is_reading(request):
-            raise CallerError("This key may only read.", status=403, code="read_only_key")
+        if not _is_reading(request):
+            caller.writes()
         return caller
 
 
@@ -304,7 +306,8 @@ Admin = Annotated[Caller, Depends(admin)]
 def _is_reading(request: Request) -> bool:
     """By the path that was routed: that of `request.url` is made of what a client may write."""
     is_search = request.method == "POST" and request.scope["path"] in READING_PATHS
-    return is_search or request.method in READING_METHODS
+    checks_itself = getattr(request.scope.get("route"), "path", "") in CHECKING_ROUTES
+    return is_search or checks_itself or request.method in READING_METHODS
 
 
 def _api_key(headers: Headers) -> str | None:

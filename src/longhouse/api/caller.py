@@ -65,6 +65,11 @@ class Caller:
         for agent in await sessions.agents_in(db, self.owner, conversation) if self.templates is not None else ():
             self.uses(agent)
 
+    def writes(self) -> None:
+        """Raises if the key may only read."""
+        if self.read_only:
+            raise CallerError("This key may only read.", status=403, code="read_only_key")
+
     def spends(self, *, begins_turn: bool = False) -> None:
         """Raises if the key has no tokens left, or no turns for one that begins."""
         if self.spent and (begins_turn or self.spent.name.startswith("tokens")):

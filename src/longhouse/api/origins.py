@@ -5,8 +5,9 @@ of another origin comes from this machine too; its headers, which no page can ch
 a browser is signed in: it adds its cookie to requests by itself.
 """
 
+import ipaddress
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final
 
@@ -30,10 +31,36 @@ FOREIGN: Final = (
     "A web page of another origin sent this request, which is refused while no API keys are set:"
     " set LONGHOUSE_ADMIN_KEY, and send a key."
 )
+UNLISTED: Final = (
+    "The MCP server does not know this host name: use a local name or an IP address, or list the name in"
+    " LONGHOUSE_MCP_HOSTS."
+)
+FOREIGN_PAGE: Final = "A web page of another origin sent this request, which the MCP server refuses."
 NOT_OUR_PAGE: Final = (
     "A signed-in browser acts for the pages of this server alone, and this request comes from elsewhere:"
     " send an API key in its header instead."
 )
+
+
+def named_host_error(scope: Scope, names: Collection[str]) -> CallerError | None:
+    """The error for a request by a host name that nobody has listed, or for a page of another origin; None: accepted.
+
+    For the MCP server, also where keys are set: its specification asks for it, and programs on a developer's machine
+    speak it. An address is no name that somebody could point elsewhere.
+    """
+    host = host_of(scope).lower()
+    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+    if not (LOCAL_HOST.fullmatch(host) or _is_address(name) or name in names):
+        return CallerError(UNLISTED, status=421, code="unknown_host")
+    if any(origin.partition("://")[2] != host for origin in _values(scope, b"origin")):
+        return CallerError(FOREIGN_PAGE, status=403, code="foreign_origin")
+    return None
+
+
+def _is_address(name: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(name.strip("[]")) is not None
+    return False
 
 
 async def origin_error(scope: Scope, is_open: Callable[[], Awaitable[bool]]) -> CallerError | None:

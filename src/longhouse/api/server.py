@@ -27,6 +27,7 @@ from longhouse.api import (
     wire,
 )
 from longhouse.api import documents as document_routes
+from longhouse.api.a2a import routes as a2a_routes
 from longhouse.api.access_log import AccessLogMiddleware, logged_path
 from longhouse.api.admin import catalog as admin_catalog
 from longhouse.api.admin import keys, models, operations, retention, search, security, trying
@@ -40,6 +41,8 @@ from longhouse.api.console import pages
 from longhouse.api.console import session as browser_session
 from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.interactions import Interactions
+from longhouse.api.mcp import endpoint as mcp_endpoint
+from longhouse.api.mcp.endpoint import McpEndpoint
 from longhouse.api.metrics import Metrics
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.background_jobs import BackgroundJobs
@@ -55,6 +58,7 @@ from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sessions.step_replay import StepReplays
 from longhouse.api.sgr import routes as sgr_routes
 from longhouse.api.statistics import Statistics
+from longhouse.api.turns import Turns
 from longhouse.api.usage import Prices
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
@@ -96,6 +100,8 @@ OF_ADMINS: Final = admin_sessions.routes(SESSION_ROUTERS)
 ROUTERS: Final = (
     response_routes.router,
     conversation_routes.router,
+    mcp_endpoint.router,
+    a2a_routes.router,
     *SESSION_ROUTERS,
     interactions.router,
     erasing.router,
@@ -149,6 +155,7 @@ class Parts:
     retain_days: int | None = None
     prices: Prices = field(default_factory=Prices)
     root_path: str = ""
+    mcp: McpEndpoint = field(default_factory=McpEndpoint)
 
 
 def build(parts: Parts) -> ASGIApp:
@@ -176,6 +183,8 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
     """What the routes look up by name: see `json_route.of_app`."""
     inbox, counts = resolver.inbox, Statistics(parts.db)
     documents = parts.memory.documents if parts.memory else None
+    turns = Turns(parts.db, parts.bus, parts.catalog, resolver)
+    parts.mcp.turns, parts.mcp.library = turns, documents
     return {
         "db": parts.db,
         "catalog": parts.catalog,
@@ -186,6 +195,8 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "toolbox": parts.toolbox,
         "model": parts.model,
         "responses": ResponseService(parts.db, parts.bus, parts.catalog, inbox, resolver, documents),
+        "turns": turns,
+        "mcp": parts.mcp,
         "questions": QuestionFeed(parts.db, parts.bus),
         "statistics": counts,
         "prices": parts.prices,

@@ -11,6 +11,7 @@ from longhouse import background, prices
 from longhouse.api import server
 from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.auth import Authenticator
+from longhouse.api.mcp.endpoint import McpEndpoint
 from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.api.usage import Prices
@@ -44,7 +45,10 @@ async def open_api(
 ) -> AsyncIterator[Api]:
     """Opens the HTTP application, and what watches this process and its database for those who ask how they are."""
     setup, settings, watchdog = core.setup, core.settings, Watchdog()
-    async with open_authenticator(settings, core.db) as authenticator:
+    async with (
+        open_authenticator(settings, core.db) as authenticator,
+        McpEndpoint(settings.mcp_hosts).running() as mcp,
+    ):
         asgi = server.build(
             server.Parts(
                 db=core.db,
@@ -65,6 +69,7 @@ async def open_api(
                 retain_days=settings.retain_days,
                 prices=prices_of(settings),
                 root_path=settings.root_path,
+                mcp=mcp,
             )
         )
         async with watchdog.watching(), background.running("database_size", sample_size(core.db), every=SIZE_EVERY):

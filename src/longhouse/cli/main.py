@@ -38,6 +38,7 @@ COMMANDS: Final = {
         "Publish the tools and agents of config.yaml and agents.yaml. What is already published makes no new version.",
     ),
     "chat": Listed("chat.command", "Talk to an agent in the terminal."),
+    "mcp": Listed("mcp", "Be an MCP server on standard input and output, with the agents of a Longhouse that serves."),
     "work": Listed("serving", "Work on sessions without serving the API."),
     "migrate": Listed("setting_up", "Migrate the database schema to the latest version."),
     "backup": Listed(

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
+from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
+from longhouse.models.echo import EchoModel
 from longhouse.models.http_client import HANG, open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Model
@@ -30,6 +32,9 @@ async def open_endpoints(
     models: dict[tuple[str | None, ...], Model] = {}
 
     async def model_for(template: Template) -> Model:
+        cls = AgentRegistry.get(template.base_agent_class)
+        if cls and not cls.asks_model:
+            return EchoModel()
         policy = template.llm_policy
         base_url, ref, proxy = place = (policy.base_url, policy.api_key_ref, policy.proxy)
         if base_url is None:

@@ -40,6 +40,7 @@ class BaseTool(pydantic.BaseModel):
     remembers: ClassVar[Remembers] = ""
     probe: ClassVar[str] = ""
     isolation: ClassVar[Isolation | None] = None
+    serve_over_mcp: ClassVar[bool] = False
     isSystemTool: ClassVar[bool] = False  # noqa: N815 - tools of SGR-Agent Core set it, and the next one
     config_model: ClassVar[type[pydantic.BaseModel] | None] = None
 
@@ -89,6 +90,7 @@ class BaseTool(pydantic.BaseModel):
             remembers=cls.remembers,
             probe=cls.probe,
             isolation=cls.isolation,
+            serve_over_mcp=cls.serve_over_mcp,
         )
 
 

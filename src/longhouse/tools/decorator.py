@@ -34,6 +34,7 @@ class ToolOptions(TypedDict, total=False):
     remembers: Remembers
     probe: str
     isolation: Isolation
+    serve_over_mcp: bool
 
 
 @overload

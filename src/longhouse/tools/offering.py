@@ -11,6 +11,7 @@ from longhouse import clock
 from longhouse.agents import rules, tool_order
 from longhouse.agents.naming import Names
 from longhouse.agents.permission import Permission
+from longhouse.agents.strategies import one_call
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool import Tool
@@ -91,6 +92,9 @@ class Offering:
 
     async def _own(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""
+        cls = AgentRegistry.get(template.base_agent_class)
+        if cls and not cls.asks_model:
+            return await self._one(session, turn, template)
         known = await self._known_for(template, session.owner)
         policy, found = known.template.tool_policy, session.context.get("found_tools", ())
         names_all = policy.allowlist is not None and len(known.active) <= policy.max_tools_in_prompt
@@ -102,6 +106,14 @@ class Offering:
             resolved = [await self.toolbox.resolve(one.name, one.version) for one in chosen]
             return Offered([tool for tool in resolved if tool], selection)
         return await self._named(session, turn, known)
+
+    async def _one(self, session: Session, turn: Turn, template: Template) -> Offered:
+        """The tool that the prompt names, if it may be called directly, and the one that ends the turn."""
+        call = one_call.wanted(turn)
+        served = await self.catalog.served_tools(session.owner, names=[call.tool]) if call else []
+        policy = ToolPolicy(allowlist=tuple(one.name for one in served))
+        completed, active = await self._completed(replace(template, tool_policy=policy), session.owner)
+        return await self._named(session, turn, Known(completed, active, 0, 0.0))
 
     async def _named(self, session: Session, turn: Turn, known: Known) -> Offered:
         """The tools that the policy names, in its order; over the cap, required tools come first."""

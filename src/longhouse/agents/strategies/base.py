@@ -53,6 +53,8 @@ class BaseAgent:
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     """Tools that the strategy requires: its agents are offered them in every step."""
+    asks_model: ClassVar[bool] = True
+    """False: what it proposes is itself the reply, as JSON (`models/echo.py`)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -93,7 +93,7 @@ class ChatClient:
     def reason(self, error: aiohttp.ClientError | TimeoutError | UnansweredError) -> str:
         """Why there was no answer, in one sentence."""
         if not isinstance(error, UnansweredError):
-            return f"Longhouse cannot be reached at {self.url}: {_cause(error)}"
+            return f"Longhouse cannot be reached at {self.url}: {cause(error)}"
         if error.code == "invalid_api_key" and "authorization" not in self.http.headers:
             return f"{self.url} asks for an API key: give one with --key, or as LONGHOUSE_API_KEY."
         return str(error)
@@ -102,11 +102,11 @@ class ChatClient:
 @asynccontextmanager
 async def open_client(url: str, key: str, user: str) -> AsyncIterator[ChatClient]:
     headers = {"authorization": f"Bearer {key}"} if key else None
-    async with aiohttp.ClientSession(_address(url), headers=headers) as http:
+    async with aiohttp.ClientSession(address_of(url), headers=headers) as http:
         yield ChatClient(http, url, user)
 
 
-def _address(url: str) -> URL:
+def address_of(url: str) -> URL:
     """The address of the server; `/v1` at its end is accepted, as OpenAI's clients write it."""
     try:
         address = URL(url)
@@ -146,7 +146,7 @@ def _unanswered(answer: bytes | Chunk) -> UnansweredError:
         return UnansweredError("what answers there is not Longhouse")
 
 
-def _cause(error: aiohttp.ClientError | TimeoutError) -> str:
+def cause(error: aiohttp.ClientError | TimeoutError) -> str:
     """What failed, without the connector's own terms."""
     if isinstance(error, TimeoutError):
         return "it took too long to answer"

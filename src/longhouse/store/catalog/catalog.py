@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from longhouse.agents import delegation, tool_descriptor
 from longhouse.agents.naming import AGENT_PREFIX
+from longhouse.agents.strategies.one_call import ONE_CALL
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.store.catalog.overlays import Overlaid, Overlays
@@ -16,6 +17,7 @@ from longhouse.store.database import Database, Executor, Transaction
 
 BUILT_IN: Final = "longhouse"
 """The publisher name of built-in tools and templates."""
+MOST_SERVED: Final = 1000
 FILES: Final = "files"
 """The publisher name of tools and templates from configuration files."""
 
@@ -29,6 +31,14 @@ ACTIVE_NAMES: Final = f"SELECT name, active FROM catalog_names WHERE {_VISIBLE} 
 # A prefix as a range that the primary key's index serves ("C" collation).
 ACTIVE_RANGE: Final = f"""
     SELECT name, active FROM catalog_names WHERE {_VISIBLE} AND name >= :prefix AND name < :prefix || U&'\\FFFF'
+    ORDER BY name LIMIT :limit
+"""
+
+SERVED: Final = f"""
+    SELECT name, active FROM catalog_names n WHERE {_VISIBLE} AND EXISTS (
+        SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.version = n.active
+        AND v.descriptor ->> 'serve_over_mcp' = 'true'
+    )
     ORDER BY name LIMIT :limit
 """
 
@@ -82,6 +92,10 @@ class Templates(VersionRepository[Template]):
         super().__init__(db, "template", Template, complete)
         self._tools = tools
 
+    async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> Template | None:
+        """Also the template of direct calls, which is published nowhere."""
+        return ONE_CALL if name == ONE_CALL.name else await super().find(name, version, owner=owner)
+
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
         done = await super().deactivate(name, retire=retire)
         if done:
@@ -121,6 +135,15 @@ class Catalog:
         await self.overlays.refresh()
         found = await self.tools.several(self.overlays.without_off(versions))
         return [over.over(one) if (over := self.overlays.of(one.name)) else one for one in found]
+
+    async def served_tools(self, owner: str, *, names: Collection[str] | None = None) -> list[ToolDescriptor]:
+        """The tools that this owner's clients may call directly; all of them by name, or those among `names`."""
+        if names is None:
+            rows = await self.db.rows(SERVED, owner=owner, limit=MOST_SERVED)
+            versions: Mapping[str, int] = {row["name"]: row["active"] for row in rows}
+        else:
+            versions = await active_versions(self.db, [name for name in names if not name.endswith(".*")], owner)
+        return [one for one in await self.described(versions) if one.serve_over_mcp and _may_be_direct(one)]
 
     async def overlay(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
         """Sets an operator's security overlay on a tool; it holds for every version."""
@@ -170,6 +193,12 @@ async def active_versions(
             rows = await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit)
             versions |= {row["name"]: row["active"] for row in rows}
     return dict(islice(versions.items(), limit))
+
+
+def _may_be_direct(tool: ToolDescriptor) -> bool:
+    """Whether the tool is not kept for the agents of some templates."""
+    templates = tool.security_policy.allow.templates
+    return templates is None or ONE_CALL.name in templates
 
 
 def _with_model(template: Template, model: str | None) -> Template:

@@ -1,0 +1,365 @@
+"""/a2a/{template}: the card of an agent, and its tasks over JSON-RPC."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, TypeVar
+
+import pydantic
+import structlog
+from fastapi import APIRouter, Depends, Request
+
+from longhouse.agents.strategies.one_call import ONE_CALL
+from longhouse.agents.template import Template
+from longhouse.api import auth, errors, streaming, wire
+from longhouse.api.a2a import tasks
+from longhouse.api.a2a.card import AgentCard, card_of
+from longhouse.api.a2a.tasks import Task
+from longhouse.api.a2a.wire import (
+    CONTENT_TYPE,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    NO_EXTENDED_CARD,
+    NO_PUSH,
+    NOT_CANCELABLE,
+    PARSE_ERROR,
+    TASK_NOT_FOUND,
+    UNSUPPORTED,
+    V03,
+    V1,
+    VERSION,
+    Dialect,
+    RpcAnswer,
+    RpcError,
+    SendParams,
+    TaskParams,
+    accepts_text,
+    rpc_error,
+    text_in,
+)
+from longhouse.api.caller import Caller
+from longhouse.api.json_route import JsonRoute, of_app, refuses
+from longhouse.api.openai.session_resolver import unknown_model
+from longhouse.api.openai.turn_handle import TurnHandle
+from longhouse.api.openai.turn_stream import TurnStream
+from longhouse.api.turns import Turns
+from longhouse.errors import CallerError
+from longhouse.store.database import PASSING
+from longhouse.validation_messages import explain, path_text
+
+log = structlog.get_logger()
+
+EXAMPLE: Final[dict[str, Any]] = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "SendMessage",
+    "params": {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}},
+}
+BODY: Final = {
+    "requestBody": {
+        "required": True,
+        "description": "A request of JSON-RPC 2.0, as A2A 1.0 or 0.3 has it.",
+        # Whatever it is, the answer is one of JSON-RPC, which says what is wrong.
+        "content": {"application/json": {"schema": {}, "example": EXAMPLE}},
+    }
+}
+
+
+class RpcRoute(JsonRoute):
+    """A route whose body is read by itself: what is no JSON is an error of JSON-RPC too."""
+
+    reads_body = True
+
+
+class RpcStream(streaming.EventStream[streaming.Sent]):
+    """Events that are responses of JSON-RPC, errors too."""
+
+    rpc_id: Any = None
+
+    def error(self, error: CallerError) -> bytes:
+        return streaming.data(_failed(self.rpc_id, rpc_error(error)))
+
+
+RpcEvents = streaming.Event[None, RpcAnswer]
+Answered = wire.Json[RpcAnswer] | RpcStream[RpcEvents]
+Params = TypeVar("Params", bound=pydantic.BaseModel)
+Sender = Annotated[Turns, of_app("turns")]
+
+router = APIRouter(prefix="/a2a/{template}", tags=["A2A"], dependencies=[Depends(auth.user)], route_class=RpcRoute)
+
+
+async def _agent(caller: auth.User, turns: Sender, template: str) -> Template:
+    """The template of the path, if the caller may use it."""
+    found, _ = await turns.resolver.template(template, caller.owner)
+    if found.name == ONE_CALL.name:
+        raise unknown_model(template)
+    caller.uses(found.name)
+    return found
+
+
+Agent = Annotated[Template, Depends(_agent)]
+
+
+@router.get("/.well-known/agent-card.json")
+async def get_agent_card(agent: Agent, request: Request) -> wire.Json[AgentCard]:
+    """The card of the agent, by which clients of A2A find out what it can and where it is reached."""
+    return wire.Json(card_of(agent, request.scope))
+
+
+@router.post("", openapi_extra=BODY, responses=refuses(415))
+async def call_agent(
+    caller: auth.User, turns: Sender, agent: Agent, template: str, request: Request
+) -> wire.Json[RpcAnswer] | RpcStream[RpcEvents]:
+    """A call of A2A: `SendMessage`, `SendStreamingMessage`, `GetTask`, `CancelTask`, `SubscribeToTask`; or, as 0.3 has
+    it, `message/send`, `message/stream`, `tasks/get`, `tasks/cancel`, `tasks/resubscribe`. A task is a turn of a
+    session, its `contextId` the conversation; a message with the `taskId` of a task that asks is the answer."""
+    rpc_id: Any = None
+    try:
+        given = _decoded(await wire.read_body(request))
+        rpc_id = _id_of(given)
+        called = _called(given, rpc_id, request.headers.get("a2a-version", ""))
+        method = METHODS.get(called.method)
+        if method is None:
+            raise RpcError(METHOD_NOT_FOUND, f"There is no method {called.method[:64]!r}.", param="method")
+        return await method(Call(turns, caller, agent, template, request, called))
+    except RpcError as error:
+        return wire.Json(_failed(rpc_id, error))
+    except CallerError as error:
+        if error.status in (413, 415):
+            raise
+        return wire.Json(_failed(rpc_id, rpc_error(error)))
+    except PASSING as error:
+        log.warning(errors.log_key(error), message="An A2A request was refused.", error=repr(error))
+        return wire.Json(_failed(rpc_id, rpc_error(errors.error_for(error))))
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A request of JSON-RPC."""
+
+    method: str
+    params: Any
+    id: Any
+    dialect: Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, and what it is answered with."""
+
+    turns: Turns
+    caller: Caller
+    agent: Template
+    model: str
+    """The template as the path names it, perhaps with a version."""
+    request: Request
+    called: Called
+
+    def result(self, result: dict[str, Any]) -> wire.Json[RpcAnswer]:
+        return wire.Json(_done(self.called.id, result))
+
+    # SendMessage, SendStreamingMessage
+
+    async def send(self) -> Answered:
+        params = self._sent()
+        handle = await self._handle(params)
+        stream, words = self.turns.follow(self.request.scope, handle), ""
+        if params.configuration.waits:
+            async for batch in stream.pieces():
+                words += "".join(one.content for one in batch)
+        task = await self._task(stream, words)
+        return self.result(self.called.dialect.sent(task, params.configuration.history_length))
+
+    async def stream(self) -> Answered:
+        handle = await self._handle(self._sent())
+        return self._streamed(self.turns.follow(self.request.scope, handle, shows_drafts=True))
+
+    def _sent(self) -> SendParams:
+        params = _params(SendParams, self.called.params)
+        configuration = params.configuration
+        if configuration.push_config or configuration.task_push_config:
+            raise RpcError(NO_PUSH, "Push notifications are not supported.", param="configuration")
+        if not accepts_text(configuration.accepted_output_modes):
+            raise RpcError(CONTENT_TYPE, "Agents here answer with text.", param="configuration.acceptedOutputModes")
+        return params
+
+    async def _handle(self, params: SendParams) -> TurnHandle:
+        message, text = params.message, text_in(params.message)
+        headers, context = self.request.headers, message.context_id or ""
+        if context:
+            wire.checked_id(context, "message.contextId")
+        if not message.task_id:
+            return await self.turns.send(self.caller, self.model, text, conversation=context, headers=headers)
+        task = await self._found(message.task_id, "message.taskId")
+        if context not in ("", task.session.conversation):
+            raise RpcError(INVALID_PARAMS, "message.contextId is not that of the task.", param="message.contextId")
+        if task.state != "input-required":
+            what = "has ended" if task.is_over else "is at work and asks nothing"
+            how = f"send the message without a taskId, with the contextId {task.session.conversation}"
+            raise RpcError(UNSUPPORTED, f"This task {what}: {how}.", param="message.taskId", reason=task.state)
+        return await self.turns.send(self.caller, task.session.id, text, reply_to=task.asks, headers=headers)
+
+    async def _task(self, stream: TurnStream, words: str = "") -> Task:
+        """The task of a turn that was followed until now; `words`: what it waits behind, if it could not begin."""
+        if stream.error and stream.error.code == "session_deleted":
+            raise RpcError(TASK_NOT_FOUND, "The session of this task was deleted.")
+        task = await tasks.task_of(self.turns, stream.session, stream.handle.trace, stream.error)
+        is_behind = stream.is_over and task.state == "submitted" and not task.text
+        return replace(task, text=words) if is_behind else task
+
+    # GetTask, CancelTask, SubscribeToTask
+
+    async def get(self) -> Answered:
+        params = _params(TaskParams, self.called.params)
+        return self.result(self.called.dialect.task(await self._found(params.id, "id"), params.history_length))
+
+    async def cancel(self) -> Answered:
+        self.caller.writes()
+        params = _params(TaskParams, self.called.params)
+        task = await self._found(params.id, "id")
+        if task.is_over:
+            raise RpcError(NOT_CANCELABLE, f"This task is {task.state}.", param="id", reason=task.state)
+        after = await self.turns.inbox.cancel(task.session, by=self.caller.decider, trace=task.trace)
+        return self.result(self.called.dialect.task(await tasks.task_of(self.turns, after, task.trace)))
+
+    async def subscribe(self) -> Answered:
+        params = _params(TaskParams, self.called.params)
+        task = await self._found(params.id, "id")
+        if task.is_over:
+            raise RpcError(UNSUPPORTED, f"This task is {task.state}; get it instead.", param="id", reason=task.state)
+        stream = self.turns.follow(self.request.scope, tasks.handle_of(task), shows_drafts=True)
+        return self._streamed(stream)
+
+    async def no_push(self) -> Answered:
+        raise RpcError(NO_PUSH, "Push notifications are not supported: subscribe to the task, or get it.")
+
+    async def no_card(self) -> Answered:
+        raise RpcError(NO_EXTENDED_CARD, "There is one card, at /.well-known/agent-card.json below this address.")
+
+    async def no_list(self) -> Answered:
+        raise RpcError(UNSUPPORTED, "Tasks are not listed here: GET /v1/sessions lists the sessions behind them.")
+
+    async def _found(self, task_id: str, param: str) -> Task:
+        task = None if "\x00" in task_id else await tasks.find(self.turns, self.caller, self.agent.name, task_id)
+        if task is None:
+            raise RpcError(TASK_NOT_FOUND, "There is no such task.", param=param, reason="TASK_NOT_FOUND")
+        return task
+
+    # Events
+
+    def _streamed(self, stream: TurnStream) -> Answered:
+        response: RpcStream[RpcEvents] = RpcStream(self._events(stream))
+        response.rpc_id = self.called.id
+        return response
+
+    async def _events(self, stream: TurnStream) -> AsyncGenerator[bytes, None]:
+        try:
+            async for event in self._told(stream):
+                yield event
+        except RpcError as error:
+            yield streaming.data(_failed(self.called.id, error))
+
+    async def _told(self, stream: TurnStream) -> AsyncGenerator[bytes, None]:
+        """The task, the text of its answer as it is written, and where the task stops."""
+        dialect, trace, is_begun, words = self.called.dialect, stream.handle.trace, False, ""
+        task = await tasks.task_of(self.turns, stream.session, trace)
+        yield self._event(dialect.task_event(task))
+        async for batch in stream.pieces():
+            if not batch:
+                yield streaming.HEARTBEAT
+                continue
+            # What a turn asks at its end is a status: it is no part of an answer.
+            text = "".join(one.content for one in batch)
+            if stream.is_over and not _is_answered(stream):
+                words = text
+            elif text:
+                yield self._event(dialect.artifact_event(task, text, append=is_begun, last=False))
+                is_begun = True
+            if task.state == "submitted" and stream.session.trace == trace and not stream.is_over:
+                task = Task(stream.session, trace, "working")
+                yield self._event(dialect.status_event(task))
+        task = await self._task(stream, words)
+        if task.answer is not None:
+            rest = "" if is_begun else task.answer
+            yield self._event(dialect.artifact_event(task, rest, append=is_begun, last=True))
+        yield self._event(dialect.status_event(task))
+
+    def _event(self, result: dict[str, Any]) -> bytes:
+        return streaming.data(_done(self.called.id, result))
+
+
+METHODS: Final[dict[str, Callable[[Call], Awaitable[Answered]]]] = {
+    "SendMessage": Call.send,
+    "SendStreamingMessage": Call.stream,
+    "GetTask": Call.get,
+    "ListTasks": Call.no_list,
+    "CancelTask": Call.cancel,
+    "SubscribeToTask": Call.subscribe,
+    "CreateTaskPushNotificationConfig": Call.no_push,
+    "GetTaskPushNotificationConfig": Call.no_push,
+    "ListTaskPushNotificationConfigs": Call.no_push,
+    "DeleteTaskPushNotificationConfig": Call.no_push,
+    "GetExtendedAgentCard": Call.no_card,
+    "message/send": Call.send,
+    "message/stream": Call.stream,
+    "tasks/get": Call.get,
+    "tasks/cancel": Call.cancel,
+    "tasks/resubscribe": Call.subscribe,
+    "tasks/pushNotificationConfig/set": Call.no_push,
+    "tasks/pushNotificationConfig/get": Call.no_push,
+    "tasks/pushNotificationConfig/list": Call.no_push,
+    "tasks/pushNotificationConfig/delete": Call.no_push,
+    "agent/getAuthenticatedExtendedCard": Call.no_card,
+}
+
+
+def _is_answered(stream: TurnStream) -> bool:
+    turn = stream.session.turn
+    return turn is not None and turn.trace == stream.handle.trace and turn.ended == "COMPLETED"
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    """A request of JSON-RPC; a batch is none."""
+    try:
+        given = wire.decode(body)
+    except CallerError as error:
+        raise RpcError(PARSE_ERROR, str(error)) from None
+    if not isinstance(given, dict):
+        raise RpcError(INVALID_REQUEST, "The body should be one object: a request of JSON-RPC 2.0.")
+    return given
+
+
+def _id_of(given: dict[str, Any]) -> str | int | float | None:
+    rpc_id = given.get("id")
+    if isinstance(rpc_id, bool) or not isinstance(rpc_id, str | int | float | None):
+        raise RpcError(INVALID_REQUEST, "id should be text, a number or null.", param="id")
+    return rpc_id
+
+
+def _called(given: dict[str, Any], rpc_id: str | int | float | None, version: str) -> Called:
+    method, params = given.get("method"), given.get("params", {})
+    if given.get("jsonrpc") != "2.0":
+        raise RpcError(INVALID_REQUEST, "jsonrpc should be '2.0'.", param="jsonrpc")
+    if not isinstance(method, str):
+        raise RpcError(INVALID_REQUEST, "method should be text.", param="method")
+    if version and not version.startswith(("0.3", "1.")):
+        raise RpcError(VERSION, "Version 1.0 and 0.3 of A2A are spoken here.", param="A2A-Version")
+    return Called(method, params, rpc_id, V03() if "/" in method else V1())
+
+
+def _params(kind: type[Params], given: Any) -> Params:
+    """The parameters of a method; the error names the field."""
+    try:
+        return kind.model_validate(given)
+    except pydantic.ValidationError as error:
+        where, problem = next(iter(explain(error)))
+        param = path_text(where)[:200] or "params"
+        raise RpcError(INVALID_PARAMS, f"Invalid value for {param}: {problem[:300]}.", param=param) from None
+
+
+def _done(rpc_id: Any, result: dict[str, Any]) -> RpcAnswer:
+    return {"jsonrpc": "2.0", "id": rpc_id, "result": result}
+
+
+def _failed(rpc_id: Any, error: RpcError) -> RpcAnswer:
+    return {"jsonrpc": "2.0", "id": rpc_id, "error": error.shown}
