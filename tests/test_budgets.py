@@ -19,7 +19,7 @@ BUDGETS = {
     "models": 1_990,  # numbers of endpoints are bounded; SOCKS proxies
     "runtime": 4_300,  # ends of turns; budgets; what keeps NATS away, long drafts; who is next; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 11_720,  # capsules that lie; places and permits in a fleet; statistics; passages, documents, the ledger
+    "store": 11_740,  # capsules that lie; places and permits in a fleet; statistics; passages, documents, the ledger
     "tools": 5_560,  # results that are remembered; tools that read documents; processes of their own
 }
 
