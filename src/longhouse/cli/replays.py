@@ -12,7 +12,11 @@ import msgspec
 import typer
 
 from longhouse.agents.template import Template
-from longhouse.app import TOOLS, memory_of, open_embedder, open_finder, open_model, open_store
+from longhouse.app.builtin import TOOLS
+from longhouse.app.memory import memory_of
+from longhouse.app.models import open_embedder, open_model
+from longhouse.app.store import open_store
+from longhouse.app.tools import open_finder
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
 from longhouse.cli.session_capsules import found

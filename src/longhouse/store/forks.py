@@ -21,7 +21,7 @@ from longhouse.journal.events import Event, Origin, Outcome, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.forking import AgentCalls, Joint, Names
 from longhouse.journal.session import EPHEMERAL, Session, State
-from longhouse.store import journals, memory_files
+from longhouse.store import journals, memory_scopes
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import results
 from longhouse.store.delegation.cancel import CANCELLED
@@ -500,9 +500,9 @@ class _Writing:
             row = source.rows[one]
             who = (source.owner, row["user"], row["agent"])
             for kind in ("agent", "conversation"):
-                old = memory_files.scope_for(kind, *who, source.conversation)
+                old = memory_scopes.scope_for(kind, *who, source.conversation)
                 if old.passing:
-                    scopes[old.key] = memory_files.scope_for(kind, *who, self.conversation).key
+                    scopes[old.key] = memory_scopes.scope_for(kind, *who, self.conversation).key
         for scope, new_scope in scopes.items():
             where = {"owner": source.owner, "scope": scope, "at": at, **mapped}
             left_out += [row["path"] for row in await source.tx.rows(LATER_MEMORIES, **where)]

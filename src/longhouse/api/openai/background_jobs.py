@@ -15,7 +15,8 @@ from longhouse.agents.template import Template
 from longhouse.api import streaming, wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai.completions import ChatCompletion, ChatEvents, ChatUsage, ChunkDelta
-from longhouse.api.openai.session_resolver import SESSION_ID, SessionResolver, unknown_model
+from longhouse.api.openai.request import SESSION_ID
+from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
 from longhouse.api.wire import ChatMessage, ChatRequest
 from longhouse.errors import CallerError, ProviderError
 from longhouse.journal.events import Sampling, Usage
@@ -146,8 +147,8 @@ class _Reply:
 
     async def _charge(self) -> None:
         if self._usage.total_tokens:
-            about = {"key": self._caller.key, "owner": self._caller.owner, "model": self._named}
-            await usage.charge(self._db, **about, usage=self._usage)
+            key, owner = self._caller.key, self._caller.owner
+            await usage.charge(self._db, key=key, owner=owner, model=self._named, usage=self._usage)
 
     def _head(self) -> dict[str, str | int]:
         return {
