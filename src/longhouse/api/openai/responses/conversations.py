@@ -184,9 +184,9 @@ async def _items(service: ResponseService, caller: Caller, conversation: str) ->
     names = await conversations.sessions(db, caller.owner, conversation)
     placed = set[tuple[str, int]]()
     for row in await responses.of_sessions(db, names):
-        projector = await following.settled(db, service.bus, row)
-        output: list[dict[str, Any]] = msgspec.to_builtins(projector.output)
-        found.append(_Said(row.created_at, [*await with_images(db, projector.request.input), *output]))
+        builder = await following.settled(db, service.bus, row)
+        output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
+        found.append(_Said(row.created_at, [*await with_images(db, builder.request.input), *output]))
         placed.add((row.session_id, row.after))
     for name in names:
         found += await _said_in_chat(service, name, placed)
