@@ -135,7 +135,7 @@ async def test_a_call_that_the_client_runs_can_only_be_given_up(serving: Serving
         await expect(card.get_by_role("button")).to_have_text(["Give up"])
         chat = await visit.open(f"/s/{session_id}")
         await expect(chat.locator(".question-card.client")).to_contain_text("Oslo")
-        await expect(chat.get_by_text("waits for client")).to_be_visible()
+        await expect(chat.get_by_role("img", name="waits for client")).to_be_visible()
         await chat.locator(".question-card.client").get_by_role("button", name="Give up").click()
         await expect(chat.locator(".talk")).to_contain_text("I cannot know.")
         await expect(card).to_have_count(0)

@@ -1,5 +1,6 @@
 """Functions of a client: the agent calls them, the session rests, and the client's result goes on with the turn."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from client_tools import WEATHER, Program, arguments, finish, function, result
 from longhouse.agents.template import Abilities, LLMPolicy, Streaming, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, calls, say
-from server_helpers import AGENT, House, Serving, assistant, content, user
+from server_helpers import AGENT, House, Serving, assistant, content, dictated, user
 
 ASK, TELL = call("get_weather", city="Oslo"), call("finalanswertool", answer="Rain in Oslo.")
 PLAIN = Template(name="plain", tool_policy=ToolPolicy(allowlist=()))
@@ -294,6 +295,31 @@ async def test_a_message_that_comes_with_the_results_is_read_after_them(serving:
         assert (content(told), told["model"]) == ("Rain in Oslo.", session_id)
         assert (await results_seen(house))[-2:] == [("tool", "12°"), ("user", "In short")]
         assert (await program.say("Thanks"))["model"] == session_id
+
+
+async def test_a_message_behind_the_call_is_told_what_it_waits_for(serving: Serving) -> None:
+    async with dictated() as model, serving(llm_base_url=model.url, templates=[CLERK]) as house:
+        program = Program(house, model="clerk", chat_id="talk")
+        asking = asyncio.create_task(program.say("Rain?"))
+        pen = await model.asked()
+        later = asyncio.create_task(house.say("And snow?", model="clerk", chat_id="talk"))
+        async with asyncio.timeout(20), house.http.get("/v1/sessions") as response:
+            [row] = (await response.json())["data"]
+            while not (await house.folded(row["session_id"])).queue:
+                await asyncio.sleep(0.01)
+        pen.call("get_weather", '{"city": "Oslo"}')
+        pen.end()
+        assert finish(await asking) == "tool_calls"
+        told = await later
+        assert content(told) == "Your message is next, once a client has sent the result of get_weather."
+        assert (finish(told), told["x_agent"]["waiting_for"]) == ("stop", "client"), "it is not asked to run anything"
+        answering = asyncio.create_task(program.send(*program.results("12°")))
+        for answer in ("Rain.", "Snow."):
+            pen = await model.asked()
+            pen.call("finalanswertool", f'{{"answer": "{answer}"}}')
+            pen.end()
+        assert content(await answering) == "Rain."
+        assert (await house.until(row["session_id"], "COMPLETED"))["result"] == "Snow."
 
 
 async def test_a_cancelled_turn_takes_no_result(serving: Serving) -> None:
