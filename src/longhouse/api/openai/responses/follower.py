@@ -85,10 +85,10 @@ class ResponseFollower:
         await self.settle()
         self._is_told_of_pause = True
         await self._check_pause()
+        if is_live:
+            await self._show_draft()
         yield self._new()
         if not self.builder.is_over and not self.error:
-            if is_live:
-                await self._show_draft()
             head = self.builder.session.head
             async for batch in follow(self.db, self.row.session_id, self.subscription, after=head, beat=self.beat):
                 await self._take(batch, is_live=is_live)
@@ -286,9 +286,9 @@ async def opened(db: Database, bus: Bus, row: ResponseRow, base: Session | None 
     return ResponseFollower(db, bus, ResponseBuilder(row, base))
 
 
-async def settled(db: Database, bus: Bus, row: ResponseRow) -> ResponseBuilder:
+async def settled(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseBuilder:
     """The response as it is now."""
-    follower = await opened(db, bus, row)
+    follower = await opened(db, bus, row, base)
     await follower.settle()
     return follower.builder
 
