@@ -145,6 +145,33 @@ async def test_a_client_that_resends_everything_finds_its_session(serving: Servi
         assert second["x_agent"]["session_id"] == first["x_agent"]["session_id"]
 
 
+async def test_items_of_other_responses_are_referred_to(serving: Serving) -> None:
+    async with serving([say("The code is 4711."), say("4711.")]) as house:
+        first = await said(house, "A code?")
+        reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+        given = [{"role": "user", "content": "Here:"}, reference, {"role": "user", "content": "Which one?"}]
+        await said(house, given)
+        assert house.model
+        assert "The code is 4711." in str(house.model.requests[1]["messages"])
+
+
+async def test_what_was_asked_is_listed_in_pages(serving: Serving) -> None:
+    async with serving([say("Hello.")]) as house:
+        given = [{"role": "user", "content": text} for text in ("One", "Two", "Three")]
+        where = f"/v1/responses/{(await said(house, given))['id']}/input_items"
+
+        async def page(query: str) -> tuple[list[str], bool]:
+            _, found = await get(house, f"{where}?{query}")
+            return [item["content"][0]["text"] for item in found["data"]], found["has_more"]
+
+        assert await page("order=asc") == (["One", "Two", "Three"], False)
+        assert await page("limit=2") == (["Three", "Two"], True)
+        last = (await get(house, f"{where}?limit=2"))[1]["last_id"]
+        assert await page(f"after={last}") == (["One"], False)
+        for query in ("limit=0", "limit=101", "order=up", "after=nothing"):
+            assert (await get(house, f"{where}?{query}"))[0] == 400, query
+
+
 # Background
 
 
@@ -337,6 +364,20 @@ async def test_a_response_that_is_not_stored_is_there_while_it_runs(serving: Ser
         await Retention(Inbox(house.db, house.app.bus)).erase_unstored()
         assert await house.db.value("SELECT count(*) FROM sessions") == 0
         assert await house.db.value("SELECT count(*) FROM responses") == 0
+
+
+async def test_a_response_that_is_not_stored_goes_on_from_a_copy(serving: Serving) -> None:
+    async with serving([say("I know."), say("A secret."), say("Nothing.")]) as house:
+        first = await said(house, "I am Ada.")
+        aside = await said(house, "Between us?", previous_response_id=first["id"], store=False)
+        assert aside["store"] is False
+        third = await said(house, "What did I say?", previous_response_id=first["id"])
+        assert house.model
+        asked = [str(request["messages"]) for request in house.model.requests]
+        assert "I am Ada." in asked[1]
+        assert "Between us?" not in asked[2]
+        sessions = [one["x_agent"]["session_id"] for one in (first, aside, third)]
+        assert sessions[0] == sessions[2] != sessions[1]
 
 
 async def test_the_last_response_takes_its_session_with_it(serving: Serving) -> None:

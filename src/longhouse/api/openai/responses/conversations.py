@@ -23,6 +23,7 @@ from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.wire import Lenient, Many, Metadata
 from longhouse.errors import CallerError
 from longhouse.journal import events
+from longhouse.journal.fold import blank
 from longhouse.journal.messages import Content, ImagePart, TextPart
 from longhouse.store import conversations, journals, responses
 from longhouse.store.conversations import Conversation
@@ -182,11 +183,15 @@ async def _items(service: ResponseService, caller: Caller, conversation: str) ->
     """The items of a conversation in the order of time."""
     db, found = service.db, list[_Said]()
     names = await conversations.sessions(db, caller.owner, conversation)
-    placed = set[tuple[str, int]]()
-    for row in await responses.of_sessions(db, names):
-        projector = await following.settled(db, service.bus, row)
-        output: list[dict[str, Any]] = msgspec.to_builtins(projector.output)
-        found.append(_Said(row.created_at, [*await with_images(db, projector.request.input), *output]))
+    placed, base = set[tuple[str, int]](), blank("")
+    rows = await responses.of_sessions(db, names)
+    for row in sorted(rows, key=lambda row: (row.session_id, row.after)):
+        # Each begins where the one before it began, or later: the journal is read once.
+        base = base if base.id == row.session_id else blank(row.session_id)
+        base = await journals.load_up_to(db, base, row.after)
+        builder = await following.settled(db, service.bus, row, base)
+        output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
+        found.append(_Said(row.created_at, [*await with_images(db, builder.request.input), *output]))
         placed.add((row.session_id, row.after))
     for name in names:
         found += await _said_in_chat(service, name, placed)

@@ -13,8 +13,8 @@ from longhouse.api import streaming, wire
 from longhouse.api.addresses import session_address
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
+from longhouse.api.openai.responses.builder import ResponseBuilder, Rest, WaitingCall
 from longhouse.api.openai.responses.objects import ErrorEvent, ResponseEvents, ResponseObject, StreamEvent
-from longhouse.api.openai.responses.projector import Projector, Rest, WaitingCall
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import PASSED_ON, failure, waits_for_budget
 from longhouse.api.sessions.decisions import all_waiting
@@ -43,7 +43,7 @@ class ResponseFollower:
 
     db: Database
     bus: Bus
-    projector: Projector
+    builder: ResponseBuilder
     address: str = ""
     """The session's page in the console."""
     subscription: Subscription | None = None
@@ -59,15 +59,15 @@ class ResponseFollower:
 
     @property
     def row(self) -> ResponseRow:
-        return self.projector.row
+        return self.builder.row
 
     async def catch_up(self) -> None:
         """Reads what has happened and what was shown since."""
-        projector = self.projector
-        while not projector.is_over:
-            facts = await journals.read(self.db, self.row.session_id, projector.session.head)
+        builder = self.builder
+        while not builder.is_over:
+            facts = await journals.read(self.db, self.row.session_id, builder.session.head)
             # After the events: what was shown before one of them is there by now.
-            self._merge(facts, await responses.shown_texts(self.db, self.row.id, *projector.shown_at))
+            self._merge(facts, await responses.shown_texts(self.db, self.row.id, *builder.shown_at))
             if len(facts) < journals.PAGE:
                 return
 
@@ -85,27 +85,27 @@ class ResponseFollower:
         await self.settle()
         self._is_told_of_pause = True
         await self._check_pause()
+        if is_live:
+            await self._show_draft()
         yield self._new()
-        if not self.projector.is_over and not self.error:
-            if is_live:
-                await self._show_draft()
-            head = self.projector.session.head
+        if not self.builder.is_over and not self.error:
+            head = self.builder.session.head
             async for batch in follow(self.db, self.row.session_id, self.subscription, after=head, beat=self.beat):
                 await self._take(batch, is_live=is_live)
                 new = self._new()
                 if new or not batch:
                     yield new
-                if self.projector.is_over or self.error:
+                if self.builder.is_over or self.error:
                     break
             else:
                 self.error = failure("the session was deleted", "session_deleted")
-        if self.projector.is_over:
+        if self.builder.is_over:
             await self._tidy()
             await self._record_fingerprint()
 
     async def _take(self, batch: Sequence[Any], *, is_live: bool) -> None:
-        if facts := [one for one in batch if isinstance(one, Recorded) and one.seq > self.projector.session.head]:
-            shown = await responses.shown_texts(self.db, self.row.id, *self.projector.shown_at)
+        if facts := [one for one in batch if isinstance(one, Recorded) and one.seq > self.builder.session.head]:
+            shown = await responses.shown_texts(self.db, self.row.id, *self.builder.shown_at)
             self._merge(facts, shown)
         if not batch and self.subscription:
             self.subscription.put(JournalGrew())  # a hint may have been lost
@@ -122,34 +122,32 @@ class ResponseFollower:
         left = deque(shown)
         for fact in facts:
             while left and left[0].seq < fact.seq:
-                self.projector.show(left.popleft())
-            self.projector.add(fact)
-        while left and left[0].seq <= self.projector.session.head:
-            self.projector.show(left.popleft())
+                self.builder.show(left.popleft())
+            self.builder.add(fact)
+        while left and left[0].seq <= self.builder.session.head:
+            self.builder.show(left.popleft())
 
     async def _show_draft(self) -> None:
         """Shows what is being written; it is written down first, so that it stays what it is."""
         now = asyncio.get_running_loop().time
         if (wait := self._show_at - now()) > 0:
             await asyncio.sleep(wait)
-        projector, draft = self.projector, self.bus.draft(self.row.session_id)
-        if draft is None or projector.is_over or not projector.is_ours:
+        builder, draft = self.builder, self.bus.draft(self.row.session_id)
+        if draft is None or builder.is_over or not builder.is_ours:
             return
-        if not projector.last_reply <= draft.after <= projector.session.head:
-            return
-        for text in projector.unshown(draft):
+        for text in builder.unshown(draft):
             if not await responses.show(self.db, self.row.id, self.row.session_id, text):
                 # Another process has shown something, or the reply is recorded.
                 await self.catch_up()
                 return
-            projector.show(text)
+            builder.show(text)
             self._show_at = now() + PACE
 
     async def _check_rest(self) -> None:
-        projector = self.projector
+        builder = self.builder
         for _ in range(RACES):
-            session = projector.session
-            if projector.is_over or session.turn is None or session.can_move:
+            session = builder.session
+            if builder.is_over or session.turn is None or session.can_move:
                 return
             status = await waiting_status(self.db, session)
             rest = await self._rest(status) if status.rests else None
@@ -160,26 +158,26 @@ class ResponseFollower:
     async def end_with(self, text: str) -> None:
         """Ends the response with these words, whatever its turn does."""
         for _ in range(RACES):
-            if self.projector.is_over or await self._end(Rest(seq=self._head, at=clock.now(), text=text)):
+            if self.builder.is_over or await self._end(Rest(seq=self._head, at=clock.now(), text=text)):
                 return
             await self.catch_up()
 
     @property
     def _head(self) -> int:
-        return self.projector.session.head
+        return self.builder.session.head
 
     async def _end(self, rest: Rest) -> bool:
         """Writes down how the response ends; False if the session has moved on."""
         written = await responses.end_at_rest(self.db, self.row.id, self.row.session_id, self._head, rest)
         if written:
-            self.projector.rest(written)
+            self.builder.rest(written)
         return written is not None
 
     async def _rest(self, status: WaitingStatus) -> Rest | None:
         """What the turn waits for; None: the response is not over."""
-        session, at = self.projector.session, clock.now()
-        if not self.projector.is_ours:
-            if self.projector.request.background:
+        session, at = self.builder.session, clock.now()
+        if not self.builder.is_ours:
+            if self.builder.request.background:
                 return None  # it is queued, and nobody waits for it
             told = await waiting_words.listed(self.db, session, is_aside=False, address=self.address)
             return Rest(seq=session.head, at=at, text=told.text) if told else None
@@ -201,38 +199,38 @@ class ResponseFollower:
 
     def _approval(self, question: Question) -> WaitingCall:
         call = question.call
-        return WaitingCall(id=question.label(self.projector.session), name=call.tool, arguments=call.arguments)
+        return WaitingCall(id=question.label(self.builder.session), name=call.tool, arguments=call.arguments)
 
     async def _check_pause(self) -> None:
         """Leaves the client if the turn waits for a budget of its key; a response in the background goes on."""
         is_told, self._is_told_of_pause = self._is_told_of_pause, False
-        if is_told and not self.projector.is_over and (spent := await budgets.paused(self.db, self.row.session_id)):
+        if is_told and not self.builder.is_over and (spent := await budgets.paused(self.db, self.row.session_id)):
             self.error = waits_for_budget(spent, self.row.session_id)
 
     async def _tidy(self) -> None:
         """Drops what was shown before it was recorded, if the journal alone says the same."""
-        if self.projector.shown_at == (0, 0):
+        if self.builder.shown_at == (0, 0):
             return
-        alone = Projector(self.row, self.projector.base)
-        alone.known_rest = self.projector.known_rest
+        alone = ResponseBuilder(self.row, self.builder.base)
+        alone.known_rest = self.builder.known_rest
         for fact in await journals.read(self.db, self.row.session_id, self.row.after):
             alone.add(fact)
-        if alone.events == self.projector.events:
+        if alone.events == self.builder.events:
             await responses.drop_shown(self.db, self.row.id)
 
     async def _record_fingerprint(self) -> None:
         """Records the fingerprint of what the client was sent, and will resend, if the session lacks it."""
-        projector, session = self.projector, self.projector.session
-        rest = projector.known_rest
-        if not self.chain or projector.status != "completed" or (rest and rest.calls):
+        builder, session = self.builder, self.builder.session
+        rest = builder.known_rest
+        if not self.chain or builder.status != "completed" or (rest and rest.calls):
             return
-        mark = fingerprint.grown(self.chain, [("assistant", projector.text)])
+        mark = fingerprint.grown(self.chain, [("assistant", builder.text)])
         if mark != session.rest_mark:
             await sessions.mark_rest(self.db, mark, session.id, session.head)
 
     def _new(self) -> Sequence[StreamEvent]:
-        new = self.projector.events[self.sent :]
-        self.sent = len(self.projector.events)
+        new = self.builder.events[self.sent :]
+        self.sent = len(self.builder.events)
         return new
 
     # What a client gets
@@ -241,7 +239,7 @@ class ResponseFollower:
         """The response, when it has ended."""
         async for _ in self.batches(is_live=False):
             pass
-        shown = self.projector.object()
+        shown = self.builder.object()
         error = self.error
         if error is None and shown.status == "cancelled":
             error = failure("the response was cancelled", "cancelled")
@@ -285,14 +283,14 @@ async def opened(db: Database, bus: Bus, row: ResponseRow, base: Session | None 
     """The response of this row, of which nothing is read yet. `base`: its session, if it is known as of some moment."""
     if base is None or (base.id, base.head) != (row.session_id, row.after):
         base = await journals.load_up_to(db, blank(row.session_id), row.after)
-    return ResponseFollower(db, bus, Projector(row, base))
+    return ResponseFollower(db, bus, ResponseBuilder(row, base))
 
 
-async def settled(db: Database, bus: Bus, row: ResponseRow) -> Projector:
+async def settled(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseBuilder:
     """The response as it is now."""
-    follower = await opened(db, bus, row)
+    follower = await opened(db, bus, row, base)
     await follower.settle()
-    return follower.projector
+    return follower.builder
 
 
 async def followed(

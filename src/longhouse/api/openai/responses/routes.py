@@ -63,7 +63,7 @@ async def create_response(
     if not asked.background:
         return await follower.whole()
     await follower.settle()
-    return wire.Json(follower.projector.object())
+    return wire.Json(follower.builder.object())
 
 
 @router.get("/v1/responses/{response_id}", responses=refuses(400))
@@ -80,9 +80,9 @@ async def get_response(
     follower = await service.follow(request.scope, await service.find(caller, response_id))
     await follower.settle()
     starting_after = -1 if asked.starting_after is None else asked.starting_after
-    if starting_after >= len(follower.projector.events):
+    if starting_after >= len(follower.builder.events):
         raise CallerError(
-            f"The stream has no event {starting_after} yet: its last one is {len(follower.projector.events) - 1}.",
+            f"The stream has no event {starting_after} yet: its last one is {len(follower.builder.events) - 1}.",
             param="starting_after",
         )
     return follower.streamed(starting_after)
@@ -106,8 +106,8 @@ async def list_input_items(
     caller: auth.User, service: Service, response_id: ResponseId, asked: Annotated[Listed, Query()]
 ) -> wire.Json[ItemPage]:
     """What a response was asked."""
-    projector = await service.read(caller, response_id)
-    return wire.Json(page_of(await with_images(service.db, projector.request.input), asked))
+    builder = await service.read(caller, response_id)
+    return wire.Json(page_of(await with_images(service.db, builder.request.input), asked))
 
 
 def page_of(items: list[dict[str, Any]], asked: Listed) -> ItemPage:

@@ -13,9 +13,9 @@ from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, Branch, parse, prior_of
 from longhouse.api.openai.responses import follower as following
+from longhouse.api.openai.responses.builder import APPROVAL, PREFIX, ResponseBuilder
 from longhouse.api.openai.responses.follower import ResponseFollower
 from longhouse.api.openai.responses.objects import FunctionCallItem, OutputMessage
-from longhouse.api.openai.responses.projector import APPROVAL, PREFIX, Projector
 from longhouse.api.openai.responses.request import (
     ApprovalInput,
     CallInput,
@@ -141,8 +141,8 @@ class ResponseService:
     async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Place:
         """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
         row = await responses.find(self.db, previous, caller.owner)
-        projector = await following.settled(self.db, self.bus, row) if row else None
-        if row is None or projector is None or self._is_gone(projector):
+        builder = await following.settled(self.db, self.bus, row) if row else None
+        if row is None or builder is None or self._is_gone(builder):
             raise CallerError(
                 "There is no previous response with this id.",
                 status=404,
@@ -155,13 +155,13 @@ class ResponseService:
         rows = await responses.of_sessions(self.db, [session.id])
         queued = any(waiting.prompt.trace == row.trace_id for waiting in session.queue)
         is_newest = rows[-1].id == row.id and (session.trace == row.trace_id or queued)
-        is_open = projector.known_rest is not None and bool(projector.known_rest.waiting_for)
+        is_open = builder.known_rest is not None and bool(builder.known_rest.waiting_for)
         model = request.model if request.model not in (None, AUTO, session.id) else session.agent
         assert model is not None
         if is_newest and is_same_agent and (request.store is not False or is_open or not row.is_stored):
             return _Place(session.id, session.agent, model)
         conversation = None if request.store is False else session.conversation
-        branch = Branch(conversation, _dialogue(projector.session))
+        branch = Branch(conversation, _dialogue(builder.session))
         return _Place(model, model.partition("@")[0], model, branch)
 
     async def _settle_named(self, caller: Caller, place: _Place, conversation: str | None) -> None:
@@ -239,12 +239,12 @@ class ResponseService:
             raise not_found()
         return row
 
-    async def read(self, caller: Caller, response: str) -> Projector:
+    async def read(self, caller: Caller, response: str) -> ResponseBuilder:
         """The response as it is now; one that is not stored is there while it runs."""
-        projector = await following.settled(self.db, self.bus, await self.find(caller, response))
-        if self._is_gone(projector):
+        builder = await following.settled(self.db, self.bus, await self.find(caller, response))
+        if self._is_gone(builder):
             raise not_found()
-        return projector
+        return builder
 
     async def follow(self, scope: Scope, row: ResponseRow, handle: TurnHandle | None = None) -> ResponseFollower:
         """A client follows the response from here on; `handle`: it has just begun it."""
@@ -253,22 +253,22 @@ class ResponseService:
             await following.begun(follower, handle)
         return follower
 
-    async def cancel(self, caller: Caller, response: str) -> Projector:
+    async def cancel(self, caller: Caller, response: str) -> ResponseBuilder:
         """Cancels the turn of a response that has not ended; of one that has, nothing changes."""
-        projector = await self.read(caller, response)
-        caller.uses(projector.session.agent)
-        if projector.is_over:
-            return projector
-        session = await journals.load(self.db, projector.row.session_id)
-        await self.inbox.cancel(session, by=caller.decider, trace=projector.row.trace_id)
+        builder = await self.read(caller, response)
+        caller.uses(builder.session.agent)
+        if builder.is_over:
+            return builder
+        session = await journals.load(self.db, builder.row.session_id)
+        await self.inbox.cancel(session, by=caller.decider, trace=builder.row.trace_id)
         return await self.read(caller, response)
 
     async def delete(self, caller: Caller, response: str) -> None:
         """Deletes a response; with the last one of its session, the session."""
         row = await self.find(caller, response)
-        projector = await following.settled(self.db, self.bus, row)
-        caller.uses(projector.session.agent)
-        if not projector.is_over:
+        builder = await following.settled(self.db, self.bus, row)
+        caller.uses(builder.session.agent)
+        if not builder.is_over:
             session = await journals.load(self.db, row.session_id)
             await self.inbox.cancel(session, by=caller.decider, trace=row.trace_id)
         if await responses.is_last(self.db, row.id, row.session_id):
@@ -276,10 +276,10 @@ class ResponseService:
         else:
             await responses.delete(self.db, row.id)
 
-    def _is_gone(self, projector: Projector) -> bool:
+    def _is_gone(self, builder: ResponseBuilder) -> bool:
         """Whether a response that is not stored has ended; one that waits for an answer is there to be answered."""
-        is_waiting = projector.known_rest is not None and projector.known_rest.waiting_for
-        return projector.is_over and not projector.row.is_stored and not is_waiting
+        is_waiting = builder.known_rest is not None and builder.known_rest.waiting_for
+        return builder.is_over and not builder.row.is_stored and not is_waiting
 
 
 def not_found() -> CallerError:

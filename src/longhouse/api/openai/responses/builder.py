@@ -118,7 +118,7 @@ class _Message:
     """Its reply is recorded."""
 
 
-class Projector:
+class ResponseBuilder:
     """One response; events are added in the order of the journal, and each adds to the stream and never changes it."""
 
     def __init__(self, row: ResponseRow, base: Session) -> None:
@@ -132,8 +132,8 @@ class Projector:
         self.shown_at = (0, 0)
         """The place of the last `ShownText`."""
         steps = (entry.seq for entry in reversed(base.transcript) if isinstance(entry, Step))
-        self.last_reply = next(steps, 0)
-        """The event of the last reply: what was written of one before it is known."""
+        self.last_step = next(steps, 0)
+        """The event of the last reply, or takeover: who writes since before it writes nothing that counts."""
         self._origin = ResponseOrigin(
             session_id=row.session_id, conversation_id=base.conversation, trace_id=row.trace_id, agent=base.agent
         )
@@ -145,6 +145,8 @@ class Projector:
         """The text of the last reply, and whether a message with it has ended."""
         self._step = self._draft = self._reasoned = ""
         """The running attempt at a step, and what was shown of it."""
+        self._fence = 0
+        """The highest fence of whom something was shown: a worker that was deposed may write on for a moment."""
         self._finish = ""
         """Why the model ended its last reply."""
         self._calls: dict[str, int] = {}
@@ -222,8 +224,8 @@ class Projector:
             return
         self.session = fold([record], self.session)
         self._ended_at = record.at
-        if isinstance(record.event, events.Replied):
-            self.last_reply = record.seq
+        if isinstance(record.event, events.Replied | events.Resumed):
+            self.last_step = record.seq
         if self.is_ours:
             if self.status == "queued":
                 self.status = "in_progress"
@@ -327,6 +329,8 @@ class Projector:
         """What of a reply that is being written is to be shown now; whole pieces only."""
         step, content = f"{draft.after}-{draft.fence}", draft.content
         known = self._draft if step == self._step else ""
+        if draft.fence < self._fence or not self.last_step <= draft.after <= self.session.head:
+            return []
         end = len(content) - len(content) % CHUNK
         shown = self._message.shown if self._message and not self._message.is_replied else ""
         if not content.startswith(known) or shown.startswith(content[:end]):
@@ -346,6 +350,7 @@ class Projector:
         if self.is_over:
             return
         self.shown_at = (shown.seq, shown.nth)
+        self._fence = max(self._fence, int(shown.step.rpartition("-")[2]))
         if shown.step != self._step:
             self._step, self._draft, self._reasoned = shown.step, "", ""
         if shown.part == "reasoning":

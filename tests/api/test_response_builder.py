@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longhouse.api.openai.responses.builder import CHUNK, ResponseBuilder, StoredRequest
 from longhouse.api.openai.responses.objects import ItemEvent, OutputMessage, TextDelta
-from longhouse.api.openai.responses.projector import CHUNK, Projector, StoredRequest
 from longhouse.journal import events
 from longhouse.journal.events import Event, Finished, Limits, Opened, Output, Prompted, Recorded, Replied, Started
 from longhouse.journal.fold import blank, fold
@@ -45,38 +45,38 @@ class Journal:
         for event in new:
             self.facts.append(self._record(self.head + 1, event))
 
-    def projector(self) -> Projector:
+    def builder(self) -> ResponseBuilder:
         request = msgspec.json.encode(StoredRequest(model=AGENT)).decode()
-        return Projector(ResponseRow("resp_1", "local", "s", "t", 2, request, None, True, AT), self.base)
+        return ResponseBuilder(ResponseRow("resp_1", "local", "s", "t", 2, request, None, True, AT), self.base)
 
-    def read(self, *, with_shown: bool = True) -> Projector:
+    def read(self, *, with_shown: bool = True) -> ResponseBuilder:
         """The response as a process reads it that has just begun."""
-        projector, shown = self.projector(), [*self.shown] if with_shown else []
+        builder, shown = self.builder(), [*self.shown] if with_shown else []
         for fact in self.facts:
             while shown and shown[0].seq < fact.seq:
-                projector.show(shown.pop(0))
-            projector.add(fact)
+                builder.show(shown.pop(0))
+            builder.add(fact)
         for one in shown:
-            projector.show(one)
-        return projector
+            builder.show(one)
+        return builder
 
     def write(self, text: str, fence: int, *, to: int) -> None:
         """A worker writes the beginning of a text; a gateway shows what it can of it."""
-        projector = self.read()
-        for one in projector.unshown(Draft(after=self.head, fence=fence, content=text[:to])):
-            projector.show(one)
+        builder = self.read()
+        for one in builder.unshown(Draft(after=self.head, fence=fence, content=text[:to])):
+            builder.show(one)
             self.shown.append(one)
 
 
-def told(projector: Projector) -> list[Any]:
-    return [msgspec.to_builtins(event) for event in projector.events]
+def told(builder: ResponseBuilder) -> list[Any]:
+    return [msgspec.to_builtins(event) for event in builder.events]
 
 
-def texts(projector: Projector) -> Iterator[tuple[OutputMessage, str]]:
+def texts(builder: ResponseBuilder) -> Iterator[tuple[OutputMessage, str]]:
     """Each message, with the text that a client has put together."""
-    for event in projector.events:
+    for event in builder.events:
         if isinstance(event, ItemEvent) and event.type.endswith("done") and isinstance(event.item, OutputMessage):
-            pieces = (one for one in projector.events if isinstance(one, TextDelta) and one.item_id == event.item.id)
+            pieces = (one for one in builder.events if isinstance(one, TextDelta) and one.item_id == event.item.id)
             yield event.item, "".join(piece.delta for piece in pieces)
 
 
@@ -115,3 +115,14 @@ def test_numbers_do_not_depend_on_how_a_text_was_written(text: str, ends: list[i
         journal.write(text, 1, to=end)
     journal.add(Replied(text=text, streamed_chars=len(text)), Finished(answer=text))
     assert told(journal.read()) == told(journal.read(with_shown=False))
+
+
+def test_a_deposed_worker_that_writes_on_is_not_heard() -> None:
+    journal = Journal()
+    journal.write("a" * 2 * CHUNK, 2, to=2 * CHUNK)
+    shown = [*journal.shown]
+    journal.write("b" * 2 * CHUNK, 1, to=2 * CHUNK)
+    assert journal.shown == shown
+    late = Draft(after=journal.head, fence=3, content="c" * 2 * CHUNK)
+    journal.add(events.Resumed(worker="w-2", previous="w-1"))
+    assert journal.read().unshown(late) == [], "it began before another worker took over"
