@@ -228,10 +228,14 @@ async def test_a_named_conversation_and_a_session_take_results_alone(serving: Se
 
 
 async def test_auto_finds_the_agent_that_waits(serving: Serving) -> None:
-    async with serving([ASK, TELL], templates=[CLERK], default_template="clerk") as house:
+    cast: Any = {"templates": [CLERK, PLAIN]}
+    async with serving([ASK, TELL], default_template="clerk", **cast) as house:
         program = Program(house, model="auto")
         asked = await program.say("Rain?")
-        told = await program.send(*program.results("12°"))
+        assert house.model is not None
+        async with serving(default_template="plain", llm_base_url=house.model.url, **cast) as other:
+            program.house = other
+            told = await program.send(*program.results("12°"))
         assert (content(told), told["model"]) == ("Rain in Oslo.", asked["model"])
 
 
@@ -390,6 +394,26 @@ async def test_a_template_says_whether_it_takes_them(serving: Serving) -> None:
         assert all("get_weather" not in offered(request) for request in house.model.requests)
         unread = await Program(house, {"type": "nonsense"}, model="clerk").say("Rain?")
         assert unread["error"]["code"] == "provider_error", "what is not taken is not looked at"
+
+
+async def test_the_version_that_a_turn_begins_with_says_whether_they_are_taken(serving: Serving) -> None:
+    async with dictated() as model, serving(llm_base_url=model.url, templates=[CLERK]) as house:
+        running = asyncio.create_task(house.say("Wait", model="clerk", chat_id="talk"))
+        pen = await model.asked()
+        later = asyncio.create_task(Program(house, model="clerk", chat_id="talk").say("Rain?"))
+        async with asyncio.timeout(20), house.http.get("/v1/sessions") as response:
+            [row] = (await response.json())["data"]
+            while not (await house.folded(row["session_id"])).queue:
+                await asyncio.sleep(0.01)
+        shut = {"name": "clerk", "allow_client_tools": False, "tool_policy": {"allowlist": ["finalanswertool"]}}
+        async with house.http.post("/admin/templates", json=shut) as response:
+            assert response.status == 201
+        for answer in ("Done.", "Who knows."):
+            assert "get_weather" not in offered(pen.body)
+            pen.call("finalanswertool", f'{{"answer": "{answer}"}}')
+            pen.end()
+            pen = await model.asked() if answer == "Done." else pen
+        assert [content(await one) for one in (running, later)] == ["Done.", "Who knows."]
 
 
 async def test_a_sub_agent_does_not_see_them(serving: Serving) -> None:
