@@ -332,10 +332,11 @@ async def test_two_owners_with_the_same_conversation_never_meet(serving: Serving
 async def test_a_session_of_the_protocol_belongs_to_the_key_that_opened_it(serving: Serving) -> None:
     async with keyed(serving, ask) as house:
         ann, ben = await client_of(house, "ann"), await client_of(house, "ben")
+        another = await client_of(house, "ann")
         async with house.http.post("/mcp", json=INITIALIZE, headers={**ann.headers, **ACCEPT}) as response:
             session = {"mcp-session-id": response.headers["mcp-session-id"]}
         ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-        for client, status in ((ben, 404), (ann, 200)):
+        for client, status in ((ben, 404), (another, 404), (ann, 200)):
             given = {**client.headers, **ACCEPT, **session}
             async with house.http.post("/mcp", json=ping, headers=given) as response:
                 assert response.status == status
