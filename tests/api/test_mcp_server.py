@@ -507,7 +507,8 @@ async def test_a_prompt_reaches_no_tool_that_is_not_served(serving: Serving) -> 
 async def test_an_agent_wins_over_a_tool_of_its_name(serving: Serving) -> None:
     named = Template(name="stocktool", tool_policy=ToolPolicy(allowlist=("finalanswertool",)))
     async with serving([RAIN], templates=(*BUILT_IN, named), tools=TOOLS) as house, over_http(house.url) as client:
-        assert list(names_of(await client.list_tools())).count("stocktool") == 1
+        [stock] = [tool for tool in (await client.list_tools()).tools if tool.name == "stocktool"]
+        assert "message" in stock.input_schema["properties"]
         assert text_of(await client.call_tool("stocktool", {"message": "hi"})) == "Rain in Oslo."
 
 
