@@ -332,10 +332,11 @@ async def test_two_owners_with_the_same_conversation_never_meet(serving: Serving
 async def test_a_session_of_the_protocol_belongs_to_the_key_that_opened_it(serving: Serving) -> None:
     async with keyed(serving, ask) as house:
         ann, ben = await client_of(house, "ann"), await client_of(house, "ben")
+        another = await client_of(house, "ann")
         async with house.http.post("/mcp", json=INITIALIZE, headers={**ann.headers, **ACCEPT}) as response:
             session = {"mcp-session-id": response.headers["mcp-session-id"]}
         ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-        for client, status in ((ben, 404), (ann, 200)):
+        for client, status in ((ben, 404), (another, 404), (ann, 200)):
             given = {**client.headers, **ACCEPT, **session}
             async with house.http.post("/mcp", json=ping, headers=given) as response:
                 assert response.status == status
@@ -506,7 +507,8 @@ async def test_a_prompt_reaches_no_tool_that_is_not_served(serving: Serving) -> 
 async def test_an_agent_wins_over_a_tool_of_its_name(serving: Serving) -> None:
     named = Template(name="stocktool", tool_policy=ToolPolicy(allowlist=("finalanswertool",)))
     async with serving([RAIN], templates=(*BUILT_IN, named), tools=TOOLS) as house, over_http(house.url) as client:
-        assert list(names_of(await client.list_tools())).count("stocktool") == 1
+        [stock] = [tool for tool in (await client.list_tools()).tools if tool.name == "stocktool"]
+        assert "message" in stock.input_schema["properties"]
         assert text_of(await client.call_tool("stocktool", {"message": "hi"})) == "Rain in Oslo."
 
 
