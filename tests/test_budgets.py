@@ -19,7 +19,7 @@ BUDGETS = {
     "models": 1_980,  # SOCKS proxies
     "runtime": 4_690,  # drafts on recorded turns; budgets; what keeps NATS away; who is next; titles; the bus; probes
     "search": 2_040,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 12_250,  # forks; places and permits in a fleet; counters, statistics; passages, documents, the ledger
+    "store": 12_270,  # forks; places and permits in a fleet; counters, statistics; passages, documents, the ledger
     "tools": 5_570,  # keys of branches; results that are remembered; tools that read documents; processes of their own
 }
 

@@ -371,7 +371,7 @@ async def test_erasing_one_branch_leaves_the_other(serving: Serving) -> None:
                 async with house.http.get(f"/v1/sessions/{ben}/artifacts") as response:
                     [report] = (await response.json())["data"]
                 async with house.http.get(f"/v1/sessions/{ben}/artifacts/{report['id']}") as response:
-                    assert long in await response.text()
+                    assert long.strip() in await response.text()
             await house.say("two", model=left[0]["session_id"])
         assert await house.db.value("SELECT count(*) FROM files") >= files
         async with house.http.delete(f"/v1/sessions/{twig['session_id']}") as response:
