@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import datetime
 from typing import Any, ClassVar
 
 import pytest
@@ -224,7 +225,7 @@ PAYING = {"payer": in_steps(calls(call("pay"), call("order")), answer("Done."))}
 
 @pytest.mark.usefixtures("tills")
 async def test_a_call_that_must_not_happen_twice_is_a_question_in_a_branch(serving: Serving) -> None:
-    tools = [PayTool, OrderTool]
+    tools: list[type[BaseTool]] = [PayTool, OrderTool]
     async with serving(cast(**PAYING), templates=PAYER, tools=tools) as house:
         origin = (await house.say("Pay", model="payer"))["model"]
         called = await seq_of(house, origin, events.Called)
@@ -236,7 +237,7 @@ async def test_a_call_that_must_not_happen_twice_is_a_question_in_a_branch(servi
         assert PayTool.paid == [f"{origin}:1-action-0"]
         # What may be repeated is, under the key of the first time: whoever knows that key does it once.
         assert OrderTool.ordered == [f"{origin}:1-action-1"] * 2
-        decided = {"call_id": "1-action-0", "decision": "happened", "result": "paid before"}
+        decided: dict[str, Any] = {"call_id": "1-action-0", "decision": "happened", "result": "paid before"}
         await post(house, f"/v1/sessions/{branch}/approval", **decided)
         assert (await house.until(branch, *ENDED))["result"] == "Done."
         assert len(PayTool.paid) == 1
@@ -250,7 +251,7 @@ async def test_a_call_that_must_not_happen_twice_is_a_question_in_a_branch(servi
 
 @pytest.mark.usefixtures("tills")
 async def test_a_probe_that_finds_nothing_does_not_let_a_branch_pay_again(serving: Serving) -> None:
-    tools = [ProbedPayTool, OrderTool, FindPaymentTool]
+    tools: list[type[BaseTool]] = [ProbedPayTool, OrderTool, FindPaymentTool]
     async with serving(cast(**PAYING), templates=PAYER, tools=tools) as house:
         origin = (await house.say("Pay", model="payer"))["model"]
         called = await seq_of(house, origin, events.Called)
@@ -290,9 +291,9 @@ async def test_open_questions_stay_open_in_both(serving: Serving) -> None:
             kinds = sorted(each["kind"] for each in shown["questions"])
             assert kinds == ["approval", "clarification"]
             waiting = {each["kind"]: each for each in shown["questions"]}
-            answering = {"answer": city, "call_id": waiting["clarification"]["name"]}
+            answering: dict[str, Any] = {"answer": city, "call_id": waiting["clarification"]["name"]}
             await post(house, f"/v1/sessions/{one}/clarification", **answering)
-            signing = {"call_id": waiting["approval"]["call_id"], "decision": "approve"}
+            signing: dict[str, Any] = {"call_id": waiting["approval"]["call_id"], "decision": "approve"}
             await post(house, f"/v1/sessions/{one}/approval", **signing)
         async with house.http.get("/v1/questions") as response:
             assert (await response.json())["data"] == []
@@ -314,12 +315,14 @@ async def test_an_old_approval_has_the_time_that_it_had(serving: Serving) -> Non
             WHERE session_id = :one AND seq = :seq
         """
         await house.db.run(late, one=origin, seq=seq)
-        [called] = [one for one in await house.journal(origin) if isinstance(one.event, events.Called)]
-        assert called.event.approve_by is not None
+
+        async def approve_by(session_id: str) -> datetime:
+            [called] = [one.event for one in await house.journal(session_id) if isinstance(one.event, events.Called)]
+            assert called.approve_by is not None
+            return called.approve_by
+
         branch = (await forked(house, origin, seq))["session_id"]
-        again = [one for one in await house.journal(branch) if isinstance(one.event, events.Called)]
-        assert again[0].event.approve_by is not None
-        shift = again[0].event.approve_by - called.event.approve_by
+        shift = await approve_by(branch) - await approve_by(origin)
         assert shift.days == 400
 
 
@@ -559,4 +562,4 @@ async def test_a_process_that_is_killed_in_a_fork_leaves_nothing_of_it(dsn: str,
         assert await db.row(COUNTS) == before
         async with cast_house(**settings) as again:
             assert (await forked(again, origin, 5))["head"] >= 5
-            assert (await db.row(COUNTS))["count"] != before
+            assert await db.row(COUNTS) != before
