@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -20,6 +20,7 @@ from delegating_server import (
     results,
     task_of,
 )
+from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MemoryPolicy
 from longhouse.journal import events
@@ -27,6 +28,7 @@ from longhouse.journal.events import Effect
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls, step_of
 from longhouse.models.scripted_server import serve as serve_model
+from longhouse.store import statistics
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import House, HouseClient, Serving
@@ -107,6 +109,33 @@ async def test_two_branches_with_two_agents_each_go_on_and_neither_sees_the_othe
         edges = await house.db.rows("SELECT parent, child FROM delegations")
         assert all(conversations[row["parent"]] == conversations[row["child"]] for row in edges)
         assert len(edges) == 6 + 6
+        # No event of the branch names a session of the origin, but for the words that say where it comes from.
+        own = {branch["session_id"], *(one["session_id"] for one in branch["agents"])}
+        for one in own:
+            prompts = [each.event for each in await house.journal(one) if isinstance(each.event, events.Prompted)]
+            assert {prompt.reply_to.session for prompt in prompts if prompt.reply_to} <= own
+            assert {prompt.root for prompt in prompts} <= {"", branch["session_id"]}
+        shared = "SELECT trace_id FROM journal GROUP BY trace_id HAVING count(DISTINCT conversation_id) > 1"
+        assert await house.db.rows(shared) == []
+
+
+async def test_the_clocks_of_machines_may_differ(serving: Serving) -> None:
+    async with playing(serving, TELLING) as house:
+        origin = (await house.say("one", model="master"))["model"]
+        called = await seq_of(house, origin, events.Called, 1)
+        returned = await seq_of(house, origin, events.Returned, 1)
+        for hours in (3, -6):
+            late = "UPDATE journal j SET at = at + make_interval(hours => :hours) FROM sessions s "
+            which = "WHERE s.id = j.session_id AND s.side = 'sub' AND s.family IS NULL"
+            await house.db.run(late + which, hours=hours)
+            # What the session knows, its agents have done; what it does not know, they have not.
+            knows = await forked(house, origin, returned)
+            assert {one["state"] for one in knows["agents"]} == {"COMPLETED"}, hours
+            waits = await forked(house, origin, called)
+            assert {one["state"] for one in waits["agents"]} <= {"INITED", "RESEARCHING"}, hours
+            for one in (knows, waits):
+                shown = await house.until(one["session_id"], *ENDED)
+                assert shown["result"] == "one (ann) / one (ben)"
 
 
 async def test_agents_are_as_they_were_at_that_event(serving: Serving) -> None:
@@ -452,8 +481,9 @@ async def test_nothing_of_a_fork_is_counted_twice(serving: Serving) -> None:
         async def used() -> tuple[Any, Any]:
             async with house.http.get("/v1/usage") as response:
                 usage = (await response.json())["total"]
-            async with house.http.get("/v1/statistics") as response:
-                return usage, (await response.json())["agents"]
+            now = clock.now()
+            counts = await statistics.count_events(house.db, now - timedelta(hours=1), now + timedelta(hours=1))
+            return usage, sorted((one.kind, one.name, one.what, one.times, one.tokens) for one in counts)
 
         before = await used()
         await forked(house, origin, await head_of(house, origin))
