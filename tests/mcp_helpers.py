@@ -48,6 +48,7 @@ async def over_http(
     async with httpx2.AsyncClient(headers={**given, **headers}, timeout=30.0, verify=False) as http:
         transport = streamable_http_client(f"{url}/mcp", http_client=http)
         async with Client(transport, mode=negotiated(mode), elicitation_callback=person, cache=None) as client:
+            assert (client.protocol_version == MODERN) == (mode == MODERN)
             yield client
 
 
@@ -58,6 +59,7 @@ async def over_stdio(
     env = {"LONGHOUSE_URL": url, "LONGHOUSE_API_KEY": key, "PYTHONPATH": os.pathsep.join(sys.path)}
     server = StdioServerParameters(command=sys.executable, args=["-m", "longhouse", "mcp"], env=env)
     async with Client(server, mode=negotiated(mode), elicitation_callback=person, cache=None) as client:
+        assert (client.protocol_version == MODERN) == (mode == MODERN)
         yield client
 
 
