@@ -15,6 +15,14 @@ from server_helpers import AGENT, House, Serving, sse
 
 ADMIN_PATH = "/admin/sessions/{session_id}"
 
+BODIES: dict[str, Any] = {
+    "clarification": {"answer": "x"},
+    "approval": {"call_id": "x", "decision": "deny"},
+    "fork": {"after": 1},
+    "replay": {},
+}
+"""What a route that changes a session is sent, by the end of its path."""
+
 
 class PayTool(BaseTool):
     """Pay somebody, after a person has approved it; leaves a receipt."""
@@ -168,8 +176,7 @@ async def test_an_admin_reads_all_that_the_owner_reads_and_users_read_nothing_th
 
         before = await remains(house.db)
         for method, path in calls:
-            body = {"answer": "x"} if "clarification" in path else {"call_id": "x", "decision": "deny"}
-            sent = body if "clarification" in path or "approval" in path else None
+            sent = BODIES.get(path.rpartition("/")[2])
             known = path.replace("/v1/", "/admin/", 1).format(session_id, artifact_id="1", digest="0")
             status, error = await ann.refused(method, known, sent)
             assert (status, error["code"]) == (403, "insufficient_permissions"), (method, path)

@@ -11,7 +11,7 @@ from delegating_server import agent, answer, cast, in_steps, requests_of
 from delegating_server import ask as delegate
 from longhouse import clock
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.api.auth import READING_PATHS
+from longhouse.api.auth import CHECKING_ROUTES, READING_PATHS
 from longhouse.models.scripted import call
 from server_helpers import AGENT, Serving, content, dictated, sse
 
@@ -82,7 +82,11 @@ async def test_a_key_that_only_reads_changes_nothing(serving: Serving) -> None:
         for route in routes_of(house):
             path = str(route.path)
             for method in set(methods_of(route)) - {"GET"}:
-                if path not in (*OPEN, *READING_PATHS):
+                if path not in (
+                    *OPEN,
+                    *READING_PATHS,
+                    *CHECKING_ROUTES,
+                ):
                     filled = path.replace("{session_id}", session_id)
                     status, error = await reader.refused(method, filled, {})
                     assert (status, error["code"]) == (403, "read_only_key"), (method, path)

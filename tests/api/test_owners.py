@@ -16,6 +16,8 @@ BODIES: dict[str, Any] = {
     "clarification": {"answer": "Oslo"},
     "approval": {"call_id": "1-action-0", "decision": "happened"},
     "provide_clarification": {"clarifications": "Oslo"},
+    "fork": {"after": 2},
+    "replay": {},
 }
 """What a route that changes a session is sent, by the end of its path."""
 

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi import checks
 
 from conformance import closed
 from longhouse.api.admin.docs import EXAMPLES
-from server_helpers import House, Serving
+from server_helpers import AGENT, House, Serving
 
 REQUESTS: Final = 1
 """Made for each operation, fitting and not; each is sent as it is, and about things that exist."""
@@ -44,6 +44,7 @@ BEYOND: Final = {
     "expires_at": "a key expires in the future",
     "file": "a document can be read",
     "filename": "a file has a name that can be printed",
+    "model": "a response names its agent, or one to go on from",
     "messages": "the last message is the user's, and a tool message answers a call before it",
     "name": "the name of a key can be printed",
     "path": "the path of a memory file can be printed",
@@ -149,7 +150,13 @@ def can_be_wrong(described: Any) -> bool:
     Hypothesis would find that out too, by hundreds of attempts.
     """
     given = described.get("parameters", ())
-    return "requestBody" in described or any(one["in"] != "path" or not is_any_text(one["schema"]) for one in given)
+    return has_form(described) or any(one["in"] != "path" or not is_any_text(one["schema"]) for one in given)
+
+
+def has_form(described: Any) -> bool:
+    """Whether the body has a form to break: JSON-RPC answers whatever it is sent, by an error of its own."""
+    bodies = described.get("requestBody", {}).get("content", {}).values()
+    return any(body["schema"] for body in bodies)
 
 
 def is_any_text(schema: Any) -> bool:
@@ -205,7 +212,7 @@ async def prepared(house: House) -> dict[str, str]:
         "key_id": client.id,
     }
     erased = {"user": "u-1", "owner": "ann", "admin_user": "u-2", "admin_conversation_id": "c-3"}
-    return {**named, **erased, "reg_id": "rules", "version": "1", "step": "1", "path": "notes.md"}
+    return {**named, **erased, "template": AGENT, "reg_id": "rules", "version": "1", "step": "1", "path": "notes.md"}
 
 
 async def test_every_request_is_answered_as_the_document_says(serving: Serving) -> None:

@@ -98,8 +98,8 @@ async def replay_sessions(
     ] = "way",
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
-    """Replay recorded sessions against a version of their template, and tell what changed. The model is asked; no tool
-    runs: a call that was recorded has its outcome from the record, and at another one the replay of the turn stops."""
+    """Replay recorded sessions against a version of their template, before it is activated."""
+    # The model is asked, and no tool runs: see runtime/rehearsal.py.
     async with _Stage.opened(settings) as stage:
         name, number = _named(template, version)
         sources = await _sources(stage.db, what or [], name, last=last, owner=owner)
