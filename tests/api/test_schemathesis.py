@@ -11,7 +11,7 @@ import requests
 import schemathesis
 from attack_helpers import ask
 from hypothesis import HealthCheck, Phase, given, settings
-from key_helpers import ADMIN, admin_of, client_of, keyed
+from key_helpers import ADMIN, Client, admin_of, client_of, keyed
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.config import SchemathesisConfig
@@ -203,8 +203,14 @@ async def prepared(house: House) -> dict[str, str]:
     for who, user, chat in ((admin, "u-1", "c-1"), (client, "u-2", "c-2"), (client, "u-3", "c-3")):
         assert "model" in await who.say("hi", user=user, chat_id=chat)
     assert await admin.status("PUT", "/v1/memory/files/notes.md", {"content": "x"}) == 201
+    response = await made(admin, "/v1/responses", {"model": AGENT, "input": "hi", "background": True})
+    talk = await made(admin, "/v1/conversations", {"items": [{"role": "user", "content": "hi"}]})
+    [item] = (await admin.got(f"/v1/conversations/{talk['id']}/items"))["data"]
     # An agent may ask only so often in one turn: each way to answer has a session of its own.
     named = {
+        "response_id": response["id"],
+        "conversation_id": talk["id"],
+        "item_id": item["id"],
         "session_id": session,
         "admin_session_id": theirs,
         "agent_id": other,
@@ -213,6 +219,12 @@ async def prepared(house: House) -> dict[str, str]:
     }
     erased = {"user": "u-1", "owner": "ann", "admin_user": "u-2", "admin_conversation_id": "c-3"}
     return {**named, **erased, "template": AGENT, "reg_id": "rules", "version": "1", "step": "1", "path": "notes.md"}
+
+
+async def made(client: Client, path: str, body: Any) -> Any:
+    async with client.ask("POST", path, body) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
 
 
 async def test_every_request_is_answered_as_the_document_says(serving: Serving) -> None:

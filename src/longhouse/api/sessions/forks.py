@@ -35,7 +35,7 @@ class ForkedSession(BranchedSession):
     """Memory files of the conversation that were changed since: what they said then is not kept."""
 
 
-@router.post(f"{SESSION_PATH}/fork", status_code=201, openapi_extra=wire.example(after=12), responses=refuses(409, 429))
+@router.post(f"{SESSION_PATH}/fork", status_code=201, openapi_extra=wire.example(after=2), responses=refuses(409, 429))
 async def fork(caller: auth.User, sessions: Held, session_id: str, asked: ForkRequest) -> wire.Json[ForkedSession]:
     """Opens a branch of the session in a conversation of its own: with the events up to and including `after`, and with
     the agents that it had called by then, as they were. Both go on, and neither sees the other."""

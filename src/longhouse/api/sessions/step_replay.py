@@ -216,7 +216,7 @@ class StepReplays:
 
 @router.post(
     f"{SESSION_PATH}/steps/{{step}}/replay",
-    openapi_extra=wire.example(template_version=3),
+    openapi_extra=wire.example(model="gpt-4o-mini"),
     responses=refuses(409, 429, 503),
 )
 async def replay_step(
