@@ -119,6 +119,20 @@ async def test_two_branches_with_two_agents_each_go_on_and_neither_sees_the_othe
         assert await house.db.rows(shared) == []
 
 
+async def test_a_call_of_an_agent_that_was_never_asked_keeps_no_branch_waiting(serving: Serving) -> None:
+    # The call and its refusal are written together: between them, nobody works for it.
+    roles = {"master": in_steps(call("agent_ann", tusk="?"), answer("Done."))}
+    async with playing(serving, roles) as house:
+        origin = (await house.say("Go", model="master"))["model"]
+        branch = await forked(house, origin, await seq_of(house, origin, events.Called))
+        assert (await house.until(branch["session_id"], *ENDED))["result"] == "Done."
+        [first, *_] = [
+            one.event for one in await house.journal(branch["session_id"]) if isinstance(one.event, events.Returned)
+        ]
+        assert isinstance(first.outcome, events.Fault)
+        assert first.outcome.code == "not_made"
+
+
 async def test_the_clocks_of_machines_may_differ(serving: Serving) -> None:
     async with playing(serving, TELLING) as house:
         origin = (await house.say("one", model="master"))["model"]
