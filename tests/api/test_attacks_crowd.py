@@ -22,7 +22,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 CLOSE = b"Connection: close\r\n\r\n"
 HONEST = msgspec.json.encode(chat())
 POST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % CHAT.encode()
-QUICK = Bounds(head_within=2.0, pause_within=2.0, request_within=4.0, linger=0.3, check_every=0.05)
+QUICK = Bounds(head_within=2.0, idle=6.0, pause_within=2.0, request_within=4.0, linger=0.3, check_every=0.05)
 """The usual bounds, in a hurry."""
 
 
@@ -204,6 +204,9 @@ async def test_patient_clients_are_served(serving: Serving) -> None:
         upgrade = HEALTH + b"Connection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
         assert answers(await raw(house.url, upgrade, hang_up=True)) == [200]
 
+        kept, writer = await asyncio.open_connection(*address_of(house.url))
+        writer.write(HEALTH + b"\r\n")
+        assert await kept.readline() == b"HTTP/1.1 200 OK\r\n"
         session_id = (await house.say("Hello"))["model"]
         async with house.http.get(f"/v1/sessions/{session_id}/events?until=never") as response:
             events = sse(response)
@@ -212,6 +215,9 @@ async def test_patient_clients_are_served(serving: Serving) -> None:
             assert content(await house.say("Oslo", model=session_id)) == "Which city?"
             assert [await anext(events) for _ in range(3)], "an open stream is no request that is waited for"
         assert [event.event for event in seen] == ["Opened", "Prompted", "Started"]
+        writer.write(HEALTH + CLOSE)
+        assert answers(await closed(kept)) == [200], "a connection is kept longer than a first request is awaited"
+        writer.close()
 
 
 # Numbers

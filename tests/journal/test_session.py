@@ -12,7 +12,7 @@ from longhouse.journal.effects import effects_of
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import TextPart, User
-from longhouse.journal.session import AGENT_FAILED, MOST_LOST, Session, State, Turn
+from longhouse.journal.session import AGENT_FAILED, MOST_LOST, TAKES_WORKERS, Session, State, Turn
 from longhouse.journal.timeline import timeline_of
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 from server_helpers import AGENT, BEGAN, LIMITS, folded, opened, prompted, returned, started, used
@@ -221,6 +221,8 @@ def test_a_step_that_lost_its_workers_waits_for_a_person_and_is_no_call(before: 
 
     again = folded(events.Decided(call="step-6", decision="did_not_happen", by="ann"), session=session)
     assert (again.state, again.lost, again.open, again.transcript) == (State.RESEARCHING, 0, {}, lonely.transcript)
+    assert again.is_suspect, "it counts anew, and is still tried alone"
+    assert not folded(events.Replied(), session=again).is_suspect
     given_up = folded(events.Decided(call="step-6", decision="give_up", by="ann"), session=session)
     assert (given_up.state, given_up.is_hopeless, given_up.open) == (State.RESEARCHING, True, {})
     assert turn_of(given_up).is_given_up
@@ -314,6 +316,15 @@ def test_calls_that_were_surely_not_begun_are_no_question() -> None:
     )
     assert [call.call for call in session.uncertain] == ["1-action-0"]
     assert [call.call for call in session.due_calls] == ["1-action-1"]
+
+
+def test_a_call_that_a_person_lets_try_again_counts_anew_and_is_still_suspect() -> None:
+    session = folded(*RUNNING, events.Replied(), used("1-action-0"), *lost(MOST_LOST))
+    asked = events.Decided(call="1-action-0", decision="unknown", by="w9", comment=TAKES_WORKERS)
+    again = events.Decided(call="1-action-0", decision="did_not_happen", by="ann")
+    retried = folded(asked, again, session=session)
+    assert (retried.open["1-action-0"].lost, retried.is_suspect) == (0, True)
+    assert not folded(returned("1-action-0"), session=retried).is_suspect
 
 
 def test_calls_that_waited_while_another_was_tried_alone_are_no_question() -> None:

@@ -426,6 +426,29 @@ async def test_who_lost_two_workers_is_tried_alone(db: Database) -> None:
     assert (await room.advance(other, room.another("w4"))).state is State.COMPLETED
 
 
+async def test_what_a_person_lets_try_again_is_still_tried_alone(db: Database) -> None:
+    """It may take the next worker down too: whoever runs beside it would lose one with it."""
+    room = Room(db, [*[say("", fault=Hang(seconds=60))] * 7, FINISH, FINISH])
+    guilty, other = await room.prompt("guilty"), await room.prompt("other")
+    for worker in ("w1", "w2", "w3"):
+        await lost_in_thought(room, guilty, worker, breaks_off=False)
+    for worker in ("w1", "w2"):
+        await lost_in_thought(room, other, worker, breaks_off=False)
+    asking = await room.advance(guilty, room.another("w4"))
+    [question] = asking.open.values()
+    again = events.Decided(call=question.call, decision="did_not_happen", by="ann")
+    await Inbox(db, room.bus).report(guilty, [again], trace=asking.trace)
+    engine = room.another("w5")
+    trying = asyncio.create_task(engine.advance(await room.claim(other, "w5")))
+    await room.until_asked(6)
+    lease = await room.claim(guilty, "w5")
+    assert lease.previous is None, "nobody was lost since it was asked about"
+    with pytest.raises(Postponed):
+        await engine.advance(lease)
+    trying.cancel()
+    await asyncio.wait([trying])
+
+
 class Paying(Gate):
     """Pays, so many times a minute; a test that holds the count holds the call before it begins."""
 

@@ -3,10 +3,11 @@
 import asyncio
 import re
 from collections import Counter
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from deadly_server import CHIEF, CLERK, DEADLY
 from test_kill import session_ids
@@ -98,7 +99,8 @@ async def test_a_tool_that_ends_its_process_is_left_to_a_person_and_what_runs_be
                 for field in ("kind", "text", "tool", "arguments", "name"):
                     assert listed[field] == question[field]
                 assert await decided(fourth, root, question["call_id"], "happened") in (400, 409), "it is no effect"
-                assert await decided(fourth, root, question["call_id"], "did_not_happen") == 202
+                with suppress(aiohttp.ServerDisconnectedError):  # it may end before it has answered
+                    assert await decided(fourth, root, question["call_id"], "did_not_happen") == 202
                 assert await fourth.ended() == 3, "it is tried again, since somebody said so"
             for _ in range(2):  # and counts anew
                 async with house(tmp_path, **settings) as another:

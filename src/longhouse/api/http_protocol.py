@@ -6,6 +6,7 @@ about receiving. Responses have none: event streams last for hours, and clients 
 
 import asyncio
 import functools
+import math
 import resource
 import uuid
 from collections.abc import Sequence
@@ -53,6 +54,9 @@ class Bounds:
     """Pipelined requests on one connection; hardly any client pipelines."""
     head_within: float = 10.0
     """Seconds for a head, from its first byte on; also the seconds to wait for that byte."""
+    idle: float = 75.0
+    """Seconds that a connection is kept after a response: longer than proxies and clients keep theirs (nginx 60,
+    aiohttp 15), since a request that meets the close is lost, and clients do not repeat a POST."""
     pause_within: float = 30.0
     """Seconds without a byte while a body is awaited."""
     request_within: float = 300.0
@@ -229,7 +233,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Closes the connection if one of its timeouts has passed."""
         waited, bounds = now - self.since, self._bounds
         match self.phase:
-            case "awaiting" if waited > bounds.head_within:
+            case "awaiting" if waited > (bounds.idle if self.cycle else bounds.head_within):
                 self.transport.close()
             case "head" if waited > bounds.head_within:
                 self._refuse(TOO_SLOW)
@@ -286,7 +290,8 @@ def config_of(
     app: ASGIApp, connections: Connections | None = None, *, trusts: Sequence[str] = (), **options: Any
 ) -> uvicorn.Config:
     """The uvicorn configuration of the server; `trusts`: addresses of proxies that may say for whom they ask."""
-    bounded = functools.partial(BoundedProtocol, connections=connections or Connections())
+    connections = connections or Connections()
+    bounded = functools.partial(BoundedProtocol, connections=connections)
     return uvicorn.Config(
         app,
         http=bounded,  # type: ignore[arg-type]  # uvicorn only calls it, like a class
@@ -298,5 +303,6 @@ def config_of(
         proxy_headers=bool(trusts),
         forwarded_allow_ips=list(trusts),
         backlog=BACKLOG,
+        timeout_keep_alive=math.ceil(connections.bounds.idle),
         **options,
     )

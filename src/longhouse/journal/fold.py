@@ -21,7 +21,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 19
+FOLD_VERSION: Final = 20
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -56,6 +56,7 @@ class _Builder:
         self.memory = session.memory
         self.iteration = session.iteration
         self.lost = session.lost
+        self.retried = session.retried
         self.head = session.head
         self.updated_at = session.updated_at
 
@@ -71,6 +72,7 @@ class _Builder:
             memory=self.memory,
             iteration=self.iteration,
             lost=self.lost,
+            retried=self.retried,
             head=self.head,
             updated_at=self.updated_at,
         )
@@ -132,6 +134,10 @@ class _Builder:
             case _:
                 assert_never(event)
 
+    def _advanced(self) -> None:
+        """There is progress: what took workers down before is not what runs next."""
+        self.lost, self.retried = 0, False
+
     def _turn_at(self, seq: int) -> Turn:
         if self.turn is None:
             raise UnknownShape(
@@ -169,7 +175,7 @@ class _Builder:
                 f"the journal of {self.base.id} starts at {seq} with a prompt, {event.prompt}, that does not wait in it"
             )
         self.queue.remove(waiting)
-        self.lost = 0
+        self._advanced()
         prompt = waiting.prompt
         self._clean(event.cleaned)
         # Reasoning about the last task does not apply to this one.
@@ -196,7 +202,7 @@ class _Builder:
     def _reply(self, event: events.Replied, seq: int, turn: Turn) -> None:
         # An action belongs to the iteration of the reasoning before it.
         step = 0 if event.phase == "action" and is_thought(self.transcript) else 1
-        self.lost = 0
+        self._advanced()
         self.iteration += step
         gone = set(event.withdrawn)
         self.offered = [ref for ref in self.offered if ref not in gone] + list(event.offered)
@@ -235,7 +241,7 @@ class _Builder:
 
     def _return(self, event: events.Returned, at: datetime) -> None:
         call = self.open.pop(event.call)
-        self.lost = 0
+        self._advanced()
         date = at.date().isoformat() if call.call_kind == "ask" and self.turn and self.turn.form else ""
         index = self._step_of(event.call)
         if index is not None and isinstance(entry := self.transcript[index], Step):
@@ -296,7 +302,7 @@ class _Builder:
         return next((use for use in step.uses if use.call == call), None) if isinstance(step, Step) else None
 
     def _condense(self, event: events.Condensed) -> None:
-        self.lost = 0
+        self._advanced()
         self.turn = self.turn and _charged(self.turn, event.usage)
         kept = [entry for entry in self.transcript if entry.seq > event.upto]
         if self.turn and not self.turn.ended:
@@ -326,12 +332,12 @@ class _Builder:
     def _decide_step(self, event: events.Decided) -> None:
         """Tried again, the step counts lost workers anew."""
         if event.decision == "did_not_happen":
-            self.lost = 0
+            self.lost, self.retried = 0, True
         elif self.turn:
             self.turn = replace(self.turn, is_given_up=True)
 
     def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: str) -> None:
-        self.lost = 0
+        self._advanced()
         open_calls.drop_step(self.open)
         self.turn = replace(turn, ended=ended, answer=answer, **why)
         if answer and self.transcript and isinstance(step := self.transcript[-1], Step):

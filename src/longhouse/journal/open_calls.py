@@ -56,7 +56,8 @@ def _decide_step(calls: dict[str, Open], event: Decided, seq: int, at: datetime)
 def _decided(call: Open, event: Decided) -> Open:
     match event.decision:
         case "did_not_happen":
-            return replace(call, uncertain=False, doubt="", deadline=None, lost=0, probed=False)
+            retried = call.retried or call.takes_workers
+            return replace(call, uncertain=False, doubt="", deadline=None, lost=0, retried=retried, probed=False)
         case "approve":
             return replace(call, approve_by=None)
         case "unknown" if event.by.startswith(BY_PROBE):

@@ -84,6 +84,8 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
     """How its result was lost; empty if its worker was lost."""
     lost: int = 0
     """Workers that were lost while they ran it."""
+    retried: bool = False
+    """It took workers down, and a person let it be tried again."""
     probed: bool = False
     """It is uncertain, and its probe is asked; until that has said that it cannot tell, no person is."""
 
@@ -277,6 +279,8 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     files: tuple[Artifact, ...] = ()
     lost: int = 0
     """Workers lost with this session since its last progress."""
+    retried: bool = False
+    """The step took workers down, and a person let it be tried again; there was no progress since."""
     title: str | None = None
     """The title that the model gave it; None: the model was not asked, empty: it gave none."""
 
@@ -323,8 +327,8 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a worker was lost during the current step."""
-        return self.lost > 0 or any(call.lost for call in self.due_calls)
+        """Whether a worker was lost during the current step, however often it was tried anew."""
+        return self.lost > 0 or self.retried or any(call.lost or call.retried for call in self.due_calls)
 
     @property
     def is_hopeless(self) -> bool:

@@ -122,7 +122,7 @@ class Engine:
     @contextmanager
     def _tried_alone(self, run: Run) -> Iterator[None]:
         """Sessions that lost a worker run one at a time until they advance: if we crash too, the cause is known."""
-        if run.lease.previous and run.session.is_suspect:
+        if run.session.is_suspect:
             if self._on_trial and self._on_trial.session.is_suspect:
                 raise Postponed(f"another session than {run.session.id!r} is tried now")
             self._on_trial = run
