@@ -42,12 +42,16 @@ def _without(sql: str, condition: str) -> str:
 
 def _deposed_retries() -> None:
     def wrap(append: Function) -> Function:
-        async def wrapped(db: Any, session: Any, new: Any, *, fence: int, **rest: Any) -> Any:
+        async def retried(db: Any, session: Any, new: Any, *, fence: int, **rest: Any) -> Any:
             try:
                 return await append(db, session, new, fence=fence, **rest)
             except Deposed:
                 current = await db.value("SELECT fence FROM sessions WHERE id = :id", id=session.id)
                 return await append(db, session, new, fence=current, **rest)
+
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            # A worker that was frozen cancels its runs by its clock: this one does not give up for that.
+            return await asyncio.shield(retried(*args, **kwargs))
 
         return wrapped
 
@@ -96,8 +100,8 @@ def _seq_reset() -> None:
 
 
 MUTANTS: Final = (
-    Mutant("no_fence", "I3", _no_fence, faults={"freeze": 1.0}),
-    Mutant("deposed_retries", "I3", _deposed_retries, faults={"freeze": 1.0}),
+    Mutant("no_fence", "I3", _no_fence, faults={"freeze recording": 1.0}),
+    Mutant("deposed_retries", "I3", _deposed_retries, faults={"freeze recording": 1.0}),
     Mutant("ack_before_commit", "I1", _ack_before_commit, faults={"gateway": 1.0}, mix={"plain": 1.0}),
     Mutant("result_twice", "I2", _result_twice, faults={"worker": 1.0}, sql=("DROP INDEX journal_returned",)),
     Mutant(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from chaos import freezing
 from chaos.history import History, Loss
 from chaos.house import House, Member
 from chaos.model import FAULTS
@@ -16,7 +17,8 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "worker": 0.35,
     "leave": 0.10,
     "gateway": 0.20,
-    "freeze": 0.15,
+    "freeze": 0.10,
+    "freeze recording": 0.05,
     "terminate": 0.10,
     "postmaster": 0.05,
     "model": 0.05,
@@ -67,12 +69,15 @@ class Nemesis:
                 if not ready:
                     return
                 self._house.kill(self._random.choice(ready), kind)
-            case "freeze" | "leave":
+            case "freeze" | "freeze recording" | "leave":
                 ready = [one for one in self._house.workers if one.is_ready.is_set() and not one.is_frozen]
                 if not ready:
                     return
                 chosen = self._random.choice(ready)
-                self._house.dismiss(chosen) if kind == "leave" else self._start(self._freeze(chosen))
+                if kind == "leave":
+                    self._house.dismiss(chosen)
+                else:
+                    self._start(self._freeze(chosen, is_recording=kind == "freeze recording"))
             case "terminate":
                 await self._terminate()
             case "postmaster":
@@ -88,12 +93,17 @@ class Nemesis:
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
-    async def _freeze(self, member: Member) -> None:
-        """SIGSTOP for two leases, then SIGCONT: a worker that was replaced and does not know it."""
-        process, began = member.process, time.time()
+    async def _freeze(self, member: Member, *, is_recording: bool) -> None:
+        """SIGSTOP for two leases, then SIGCONT: a worker that was replaced and does not know it. `is_recording`: it
+        stops right before it records something, if it comes to that."""
+        process = member.process
         assert process is not None
         member.is_frozen = True
-        self._history.log("frozen", member=member.name, pid=process.pid)
+        if is_recording:
+            process.send(freezing.BEFORE_IT_RECORDS)
+            is_recording = await freezing.is_stopped(process.pid)
+        began = time.time()
+        self._history.log("frozen", member=member.name, pid=process.pid, is_recording=is_recording)
         process.send(signal.SIGSTOP)
         await asyncio.sleep(2 * self._house.lease)
         process.send(signal.SIGCONT)
