@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from chaos import kill_points, mutants
+from chaos import freezing, kill_points, mutants
 from chaos.checks import CHECKS, check, takeovers
 from chaos.evidence import Evidence, Row
 from chaos.history import Answered, History, Loss, Message, Streamed
@@ -178,6 +178,7 @@ def test_what_is_patched_by_name_is_there(monkeypatch: pytest.MonkeyPatch) -> No
     for point in kill_points.POINTS:
         for target in point.targets:
             assert callable(getattr(*located(target)))
+    assert callable(getattr(*located(freezing.RECORDS)))
     with pytest.raises(LookupError, match=r"there is no .*seize any more"):
         located("longhouse.store.leases:seize")
 
