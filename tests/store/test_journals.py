@@ -17,7 +17,7 @@ from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Call, Say, call
 from longhouse.store import journals, leases
-from longhouse.store.database import Database, open_database
+from longhouse.store.database import Database, Transaction, open_database
 from longhouse.store.requests import Accepted, Repeated
 from server_helpers import AGENT, Serving
 
@@ -66,6 +66,29 @@ async def whole(db: Database) -> list[events.Event]:
     assert [record.seq for record in told] == list(range(1, len(told) + 1))
     assert await db.value("SELECT head FROM sessions WHERE id = 's'") == len(told)
     return [record.event for record in told]
+
+
+async def test_appends_are_not_planned_anew_each_time(db: Database) -> None:
+    """Postgres keeps a plan for all values unless plans for each look cheaper: planning costs more than the append."""
+    lease = await held(db)
+    await append(db, lease, [started()])
+    session, used = await journals.load(db, "s"), events.Usage(prompt_tokens=100, completion_tokens=5, total_tokens=105)
+    plans = """
+        SELECT generic_plans > custom_plans FROM pg_prepared_statements
+        WHERE statement LIKE '%UPDATE sessions SET%head = head +%fence = $%' AND generic_plans + custom_plans >= 20
+    """
+
+    async def record(tx: Transaction) -> list[bool]:
+        for nth in range(20):
+            _, called, returned = stepped(f"{nth}")
+            replied = events.Replied(model="m", usage=used)
+            for new, mark in (([replied, called], None), ([returned], None), (list[Event](), f"{nth}")):
+                await journals.append(
+                    tx, session, new, fence=lease.fence, worker="w", at=clock.now(), rest=None, fingerprint=mark
+                )
+        return [row[0] for row in await tx.rows(plans)]
+
+    assert await db.together(record) == [True, True, True]
 
 
 # Written once, whatever happens on the way

@@ -1,5 +1,6 @@
 """Appends events to session journals and reads them; one function is one statement."""
 
+import functools
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,12 +79,14 @@ MARK_REST: Final = """
     SELECT :fingerprint, moved.id, moved.head FROM moved WHERE :fingerprint::text IS NOT NULL
 """
 
+SPENT: Final = budgets.spent_of("moved.key_id")
 # What this statement itself writes is not visible to it.
-SPENT: Final = budgets.spent_of(
+SPENT_WITH_THIS: Final = budgets.spent_of(
     "moved.key_id",
     tokens="(SELECT COALESCE(sum(n), 0) FROM unnest(:used_total::bigint[]) n)",
     turns="(SELECT COALESCE(sum(n), 0) FROM unnest(:used_turns::bigint[]) n)",
 )
+# Written out by `_appending`: a statement carries only what its append needs, which halves its cost.
 APPEND: Final = f"""
 WITH moved AS (
     UPDATE sessions SET
@@ -96,12 +99,8 @@ WITH moved AS (
     RETURNING id, head, due, fence, conversation_id, owner, key_id
 ), written AS (
     {WRITE.format(nth="new.nth", author=":worker, moved.fence")}
-), rested AS (
-    {MARK_REST}
-), counted AS (
-    {usage.WRITE}
-)
-SELECT head, due, CASE WHEN due THEN {SPENT} END AS spent FROM moved
+){{more}}
+SELECT head, due, CASE WHEN due THEN {{spent}} END AS spent FROM moved
 """
 
 ADD: Final = f"""
@@ -227,6 +226,14 @@ async def columns_of(db: Executor, new: Sequence[Event]) -> dict[str, Sequence[s
     }
 
 
+@functools.cache
+def _appending(template: str, *, marks_rest: bool, counts: str) -> str:
+    """The statement of an append: with a mark of the rest, and with what counts the usage."""
+    rested = f", rested AS ({MARK_REST})" if marks_rest else ""
+    counted = f", counted AS ({counts})" if counts else ""
+    return template.format(more=rested + counted, spent=SPENT_WITH_THIS if counts else SPENT)
+
+
 async def append(
     db: Executor,
     session: Session,
@@ -246,9 +253,12 @@ async def append(
     """
     append_id, columns, turn = append_id or uuid.uuid4(), await columns_of(db, new), session.turn
     used = usage.used_by(new, is_root=session.side == "root")
+    more: dict[str, object] = {} if fingerprint is None else {"fingerprint": fingerprint}
+    if used:
+        more |= usage.columns(used)
     try:
         row = await db.row(
-            APPEND,
+            _appending(APPEND, marks_rest=fingerprint is not None, counts=usage.write_of(used)),
             session=session.id,
             fence=fence,
             count=len(new),
@@ -262,9 +272,8 @@ async def append(
             wake_at=rest.wake_at if rest else None,
             worker=worker,
             append_id=append_id,
-            fingerprint=fingerprint,
             **columns,
-            **usage.columns(used),
+            **more,
         )
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session.id, append_id, error)

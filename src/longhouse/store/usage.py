@@ -15,19 +15,24 @@ AT_ONCE: Final = 20_000
 _COUNTS: Final = "turns, replies, prompt_tokens, cached_tokens, completion_tokens, total_tokens"
 _SUMS: Final = ", ".join(f"sum({name})::bigint AS {name}" for name in _COUNTS.split(", "))
 
-# A part of the append's statement. Replies that were discarded, summaries and titles name no model: they are by that of
-# the session's last reply.
-WRITE: Final = f"""
+# A part of the append's statement.
+_WRITE: Final = f"""
     INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
-    SELECT COALESCE(moved.key_id, ''), moved.owner, CASE WHEN used.model <> '' OR used.total = 0 THEN used.model
-        ELSE COALESCE((
-            SELECT j.body ->> 'model' FROM journal j
-            WHERE j.session_id = moved.id AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
-        ), '') END, used.turns, used.replies, used.prompt, used.cached, used.completion, used.total
+    SELECT COALESCE(moved.key_id, ''), moved.owner, {{model}},
+           used.turns, used.replies, used.prompt, used.cached, used.completion, used.total
     FROM moved, unnest(:used_models::text[], :used_turns::bigint[], :used_replies::bigint[], :used_prompt::bigint[],
                        :used_cached::bigint[], :used_completion::bigint[], :used_total::bigint[])
          AS used (model, turns, replies, prompt, cached, completion, total)
 """
+# Replies that were discarded, summaries and titles name no model: they are by that of the session's last reply. The
+# search for it makes a plan that Postgres would rather make anew each time, so it stands only where it is needed.
+WRITE: Final = _WRITE.format(
+    model="""CASE WHEN used.model <> '' OR used.total = 0 THEN used.model ELSE COALESCE((
+               SELECT j.body ->> 'model' FROM journal j
+               WHERE j.session_id = moved.id AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
+           ), '') END"""
+)
+WRITE_NAMED: Final = _WRITE.format(model="used.model")
 CHARGE: Final = f"""
     INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
     VALUES (:key, :owner, :model, 0, :replies, :prompt, :cached, :completion, :total)
@@ -104,6 +109,13 @@ def used_by(new: Iterable[Event], *, is_root: bool) -> dict[str, Used]:
             case events.Spent() | events.Condensed() if event.usage and event.usage.total_tokens:
                 _charge(_of(found, ""), event.usage)
     return found
+
+
+def write_of(used: dict[str, Used]) -> str:
+    """The part of the append's statement that counts this; empty: there is nothing to count."""
+    if not used:
+        return ""
+    return WRITE if "" in used and used[""].total_tokens else WRITE_NAMED
 
 
 def columns(used: dict[str, Used]) -> dict[str, Sequence[str | int]]:
