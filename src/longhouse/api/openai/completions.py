@@ -276,7 +276,9 @@ async def completion_of(
 ) -> Completion:
     """The response to a request whose turn is followed, in the form that its template streams in."""
     handle = turn_stream.handle
-    template = await catalog.templates.find(handle.session.agent, handle.version)
+    template, agent = handle.template, handle.session.agent
+    if template is None or template.name != agent or handle.version is not None:
+        template = await catalog.templates.find(agent, handle.version)
     streaming = template.llm_policy.streaming if template else Streaming()
     if handle.offers_tools and streaming.tool_activity == "tool_calls":
         # The client runs the calls that it gets: those of the agent's own tools are not among them.

@@ -134,11 +134,14 @@ class SessionResolver:
         return replace(await self._find_or_open(replace(chat, request=request)), routed=routed)
 
     async def _find_or_open(self, chat: ChatInput) -> TurnHandle:
-        owner, request, history, conversation = chat.caller.owner, chat.request, chat.history, chat.conversation
-        template, version = await self.template(request.model, owner)
+        template, version = await self.template(chat.request.model, chat.caller.owner)
         chat.caller.uses(template.name)
         chat = await self._with_tools(chat, template)
         prompt = await chat.prompt(self.db, version=version)
+        return replace(await self._place_with(chat, template, prompt), template=template)
+
+    async def _place_with(self, chat: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
+        owner, request, history, conversation = chat.caller.owner, chat.request, chat.history, chat.conversation
         if request.brings_memory:
             return await self._open_once(chat, template, prompt)
         if branch := chat.branch:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from msgspec import structs
 
+from longhouse.agents.template import Template
 from longhouse.api.sessions.waiting import MAX_TEXT, Question
 from longhouse.errors import CallerError
 from longhouse.journal.events import Decided, Prompted
@@ -39,6 +40,8 @@ class TurnHandle:
     """Does the session belong to the user of the request?"""
     repeats: AcceptedRequest | None = None
     """The request that this one repeats."""
+    template: Template | None = None
+    """The active version of the agent that the request names, if it was looked up."""
     passed_on_to: str = ""
     """The sub-agent that the message went to, if the turn of this session has ended without it: nothing is followed."""
 
