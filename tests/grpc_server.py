@@ -94,6 +94,7 @@ def main(folder: Path, port: int, options: list[str]) -> None:
         asked["arguments"] = json.loads(request.arguments_json)
         asked["metadata"] = dict(context.invocation_metadata())
         asked["peer"] = context.peer()
+        asked["host"] = context._rpc_event.call_details.host.decode()
         with (folder / "seen.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(asked) + "\n")
 

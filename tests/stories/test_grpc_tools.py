@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -149,12 +150,14 @@ async def test_a_payment_in_the_middle_of_which_the_house_is_killed_is_settled_b
 ) -> None:
     async with serve_model(cashier) as model, grpc_server(folder) as served:
         described = {name: str(path) for name, path in written(tmp_path, agents=files(served.place)).items()}
-        settings = {"database_url": dsn, "llm_base_url": model.url, **described}
+        settings: dict[str, Any] = {"database_url": dsn, "llm_base_url": model.url, **described}
         tasks = {name: f"pay pay:{name}" for name in ("happened", "did not", "unknown")}
         said: list[str] = []
         async with process(**settings) as first:
+            assert not has_grpc(first), "nobody pays for the library before the first call"
             saying = [asyncio.create_task(first.say(task, model=AGENT)) for task in tasks.values()]
             await until(lambda: len(served.asked()) == 3)
+            assert has_grpc(first)
             ids = {name: (await session_ids(first))[task] for name, task in tasks.items()}
             first.kill()
             for one in saying:
@@ -229,6 +232,10 @@ async def listening(port: int) -> None:
             writer.close()
             await writer.wait_closed()
             return
+
+
+def has_grpc(there: Process) -> bool:
+    return "cygrpc" in Path(f"/proc/{there.process.pid}/maps").read_text()
 
 
 def settle(served: GrpcServer, session_id: str, outcome: str) -> None:

@@ -21,7 +21,7 @@ from longhouse.egress import Egress, Lookup, look_up
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.tools.bindings.grpc import GrpcBinding
-from longhouse.tools.grpc.channels import Channels, open_channels
+from longhouse.tools.grpc.channels import LONGEST, Channels, open_channels
 from longhouse.tools.toolbox import Toolbox
 from server_helpers import folded, opened, prompted, started, turn_of, used
 
@@ -151,7 +151,8 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         ({"do": "json", "text": "{"}, "sent an answer that is not valid JSON"),
         ({"do": "json", "text": '"\\ud800"'}, "sent an answer that is not valid JSON"),
         ({"do": "huge"}, "sent more than 4194304 bytes"),
-        ({"do": "packed"}, ""),
+        # It was not asked for packed answers, and unpacks none: 50 MB would be more than a server may send.
+        ({"do": "packed"}, "sent an answer that does not follow tool.proto"),
         ({"do": "die"}, "was asked, and its answer was lost (UNAVAILABLE: "),
     ]
     async with reaching(tmp_path) as (served, channels):
@@ -203,6 +204,7 @@ async def test_only_what_is_allowed_is_reached_and_at_the_address_that_was_check
         assert isinstance(await call(channels, named, {}), str)
         assert isinstance(await call(channels, named, {}), str), "over the connection that is there"
         assert names.asked == [("tool.test", served.port)]
+        assert {one["host"] for one in served.seen} == {f"tool.test:{served.port}"}
         await channels.close()
         for refusal in ("is a link-local", "is not a public address", "is not a public address"):
             assert refusal in await failure(channels, named, {}, effect="once")
@@ -287,3 +289,15 @@ async def test_connections_are_shared_given_up_when_idle_and_bounded(tmp_path: P
                 await asyncio.sleep(0.01)
         assert isinstance(await call(channels, one.url, {}), str)
         assert len({asked["peer"] for asked in one.seen[-2:]}) == 2
+    async with grpc_server(first) as one, open_channels(Egress(["127.0.0.1"])) as channels:
+        assert isinstance(await call(channels, one.url, {}), str)
+        [old] = channels._open.values()
+        old.opened -= LONGEST
+        assert isinstance(await call(channels, one.url, {}), str)
+        assert len({asked["peer"] for asked in one.seen[-2:]}) == 2, "one that is old takes no new calls"
+        before = len(one.asked())
+        hanging = asyncio.create_task(call(channels, one.url, {"do": "hang"}, effect="once"))
+        await one.saw("Call", before + 1)
+        await channels.close()
+        assert "answered CANCELLED: the connection was closed here" in str(await hanging)
+        assert "unknown_outcome" in str(await hanging), "what this end has broken off may have happened, too"

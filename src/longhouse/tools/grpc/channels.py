@@ -60,6 +60,7 @@ class _Channel:
     idle: asyncio.TimerHandle | None = None
     is_retired: bool = False
     """It takes no new calls, and is closed after the last."""
+    is_closed: bool = False
 
     def is_ready(self, now: float) -> bool:
         state = self.grpc.get_state()
@@ -106,6 +107,11 @@ class Channels:
             )
         except grpc.RpcError as error:
             raise GrpcFailure(error.code().name, error.details() or "") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise GrpcFailure("CANCELLED", "the connection was closed here") from None
         finally:
             channel.calls -= 1
             self._rest(channel)
@@ -116,6 +122,7 @@ class Channels:
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         for channel in list(self._open.values()):
             self._retire(channel)
+            self._close(channel)
         await asyncio.gather(*self._closing)
 
     async def _ready(self, url: URL) -> _Channel:
@@ -234,6 +241,9 @@ class Channels:
             self._close(channel)
 
     def _close(self, channel: _Channel) -> None:
+        if channel.is_closed:
+            return
+        channel.is_closed = True
         if channel.idle:
             channel.idle.cancel()
         task = asyncio.create_task(self._closed(channel))
