@@ -94,7 +94,6 @@ def main(folder: Path, port: int, options: list[str]) -> None:
         asked["arguments"] = json.loads(request.arguments_json)
         asked["metadata"] = dict(context.invocation_metadata())
         asked["peer"] = context.peer()
-        asked["host"] = context._rpc_event.call_details.host.decode()
         with (folder / "seen.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(asked) + "\n")
 
@@ -157,10 +156,15 @@ def main(folder: Path, port: int, options: list[str]) -> None:
                 return messages.ProbeResponse(**told)
 
     class Garbage(grpc.GenericRpcHandler):  # type: ignore[misc]
-        """Bytes that are no message at all."""
+        """Bytes that are no message at all. Only such a handler is told under which host it was called."""
 
         def service(self, details: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(lambda request, context: b"\xff\xff not a message")
+            return grpc.unary_unary_rpc_method_handler(self.answer)
+
+        def answer(self, request: bytes, context: Any) -> bytes:
+            host = context._rpc_event.call_details.host.decode()
+            (folder / "seen.jsonl").write_text(json.dumps({"method": "Call", "host": host}) + "\n")
+            return b"\xff\xff not a message"
 
     server = grpc.server(futures.ThreadPoolExecutor(16), options=[("grpc.max_send_message_length", -1)])
     if "garbage" in options:

@@ -177,10 +177,11 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         assert len(served.asked()) == len(known) + len(doubtful) + 2, "nothing was asked twice"
 
 
-async def test_bytes_that_are_no_answer_are_told(tmp_path: Path) -> None:
-    async with reaching(tmp_path, "garbage") as (served, channels):
-        told = await failure(channels, served.url, {})
+async def test_bytes_that_are_no_answer_are_told_and_the_host_is_named_at_its_checked_address(tmp_path: Path) -> None:
+    async with reaching(tmp_path, "garbage", lookup=Names(["127.0.0.1"])) as (served, channels):
+        told = await failure(channels, f"grpc://Tool.Test:{served.port}", {})
         assert told == "weather sent an answer that does not follow tool.proto"
+        assert served.seen == [{"method": "Call", "host": f"tool.test:{served.port}"}]
 
 
 async def test_only_what_is_allowed_is_reached_and_at_the_address_that_was_checked(
@@ -204,7 +205,6 @@ async def test_only_what_is_allowed_is_reached_and_at_the_address_that_was_check
         assert isinstance(await call(channels, named, {}), str)
         assert isinstance(await call(channels, named, {}), str), "over the connection that is there"
         assert names.asked == [("tool.test", served.port)]
-        assert {one["host"] for one in served.seen} == {f"tool.test:{served.port}"}
         await channels.close()
         for refusal in ("is a link-local", "is not a public address", "is not a public address"):
             assert refusal in await failure(channels, named, {}, effect="once")
