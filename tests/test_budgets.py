@@ -21,7 +21,7 @@ BUDGETS = {
     "runtime": 4_950,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_070,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 12_740,  # forks, responses; what a capsule may hold; places and permits in a fleet, its counts
-    "tools": 5_690,  # tools of clients; names in any spelling; results that are remembered; tools that read documents
+    "tools": 6_330,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 
 

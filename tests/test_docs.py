@@ -41,6 +41,7 @@ RUN_BY = {
     "docs/documents.md": ("bash",),
     "docs/clients.md": ("bash",),
     "docs/responses.md": ("python",),
+    "docs/grpc-tools.md": ("bash", "python", "yaml"),  # stories/test_grpc_tools.py
     "docs/sql.md": ("sql",),  # stories/test_sql_questions.py
     "docs/architecture.md": ("text",),
     "docs/templates.md": ("text",),

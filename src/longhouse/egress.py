@@ -20,6 +20,14 @@ from yarl import URL
 
 from longhouse.errors import SetupError
 
+HTTP: Final = ("http", "https")
+GRPC: Final = ("grpc", "grpcs")
+"""gRPC, and gRPC over TLS."""
+SOCKS: Final = ("socks5", "socks5h")
+"""Both are the same here: names are resolved by the proxy."""
+TOOLS: Final = (*HTTP, *GRPC)
+"""Schemes of the endpoints of remote tools."""
+PROXIES: Final = (*HTTP, *SOCKS)
 LONGEST_URL: Final = 2_000
 SOCKS_PORT: Final = 1080
 """The port of a SOCKS proxy that names none."""
@@ -100,10 +108,10 @@ class Egress:
                 more._allowed += (_Allowed(ipaddress.ip_network(address) if address else host, port),)
         return more
 
-    def problem(self, url: str, *, is_proxy: bool = False) -> str | None:
+    def problem(self, url: str, schemes: Sequence[str] = HTTP) -> str | None:
         """Why this URL cannot be called. No name is resolved, so the resolver may still refuse it later."""
         try:
-            return self.refusal_of(parse(url, is_proxy=is_proxy))
+            return self.refusal_of(parse(url, schemes))
         except ValueError as error:
             return str(error)
 
@@ -144,20 +152,31 @@ class Egress:
         """Whether the operator named this host: then its addresses are not restricted."""
         return any(one.covers(plain_host(host), port) for one in self._allowed)
 
+    async def resolved(self, host: str, port: int, lookup: Lookup) -> list[Address]:
+        """The addresses of a host, all of them allowed; EgressRefused if one is not, OSError if there is none."""
+        if refused := self.refusal(host, port):
+            raise EgressRefused(refused)
+        found = [ipaddress.ip_address(text) for text in await lookup(host, port)]
+        if not found:
+            raise OSError(f"{host} has no address")
+        if any(is_forbidden(address) for address in found):
+            raise EgressRefused(_never_allowed(host))
+        # One address that is not allowed refuses the whole name: which address will be taken is unknown.
+        if not self.allows_name(host, port) and not all(self.allows(address, port) for address in found):
+            raise EgressRefused(_not_allowed(host))
+        return found
+
 
 ANYWHERE: Final = Egress(anywhere=True)
 """For services that the operator configures: a model on this machine, a search service in the local network."""
 
 
 def _port(url: URL) -> int:
-    return url.port or (SOCKS_PORT if url.scheme.startswith("socks5") else 0)
+    return url.port or (SOCKS_PORT if url.scheme in SOCKS else 0)
 
 
-def parse(url: str, *, is_proxy: bool = False) -> URL:
-    """Parses the URL of a tool, both to check it and to call it. ValueError says what is wrong with it.
-
-    `is_proxy`: it may also be a SOCKS proxy.
-    """
+def parse(url: str, schemes: Sequence[str] = HTTP) -> URL:
+    """Parses the URL of a tool, both to check it and to call it. ValueError says what is wrong with it."""
     if len(url) > LONGEST_URL:
         raise ValueError(f"the address has more than {LONGEST_URL} characters")
     if not url.isascii() or not url.isprintable() or any(c in url for c in ' \\"<>^`{|}'):
@@ -167,8 +186,9 @@ def parse(url: str, *, is_proxy: bool = False) -> URL:
         host, port = parsed.raw_host, _port(parsed)
     except ValueError:
         raise ValueError("this is not an address") from None
-    if parsed.scheme not in ("http", "https", *(("socks5", "socks5h") if is_proxy else ())) or not host:
-        raise ValueError(f"the address begins with http://{', socks5://' if is_proxy else ''} or https:// and a host")
+    if parsed.scheme not in schemes or not host:
+        *first, last = (f"{scheme}://" for scheme in schemes)
+        raise ValueError(f"the address begins with {', '.join(first)} or {last} and a host")
     written = _AUTHORITY.match(url)
     if not written or "@" in written[1]:  # the parser would drop an empty user name
         raise ValueError("the address contains a user or a password; name a secret instead")
@@ -176,6 +196,8 @@ def parse(url: str, *, is_proxy: bool = False) -> URL:
         raise ValueError("the host of the address is not an IPv6 address")
     if parsed.raw_fragment:
         raise ValueError("the address has a fragment, which is never sent")
+    if parsed.scheme in GRPC and (not port or parsed.raw_path_qs not in ("", "/")):
+        raise ValueError("the address of a gRPC server is grpc://host:port or grpcs://host:port, without a path")
     if not port:
         raise ValueError("the address has no port that can be reached")
     _address_of(host)
@@ -233,18 +255,9 @@ class EgressResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        if refused := self._egress.refusal(host, port):
-            raise EgressRefused(refused)
-        found = [ipaddress.ip_address(text) for text in await self._lookup(host, port)]
-        if not found:
-            raise OSError(f"{host} has no address")
-        if any(is_forbidden(address) for address in found):
-            raise EgressRefused(_never_allowed(host))
+        found = await self._egress.resolved(host, port, self._lookup)
         if self._egress.allows_name(host, port):
             self._named |= {(str(address), port) for address in found}
-        elif not all(self._egress.allows(address, port) for address in found):
-            # One address that is not allowed refuses the whole name: which address the connector takes is unknown.
-            raise EgressRefused(_not_allowed(host))
         return [
             ResolveResult(
                 hostname=host,

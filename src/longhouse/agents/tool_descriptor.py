@@ -42,6 +42,7 @@ class RuntimeBinding(Strict):
     python_entrypoint: Annotated[str, Field(max_length=300)] | None = None
     """`package.module:ClassName`, from an allowed package."""
     remote_endpoint: Annotated[str, Field(max_length=2000)] | None = None
+    """`https://…` or `http://…`; over gRPC, `grpcs://host:port` or `grpc://host:port`."""
     mcp: Annotated[str, Field(max_length=200)] | None = None
     """`<server>.<tool>` of a configured MCP server."""
     agent: Annotated[str, Field(max_length=128)] | None = None

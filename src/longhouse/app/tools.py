@@ -20,6 +20,7 @@ from longhouse.tools.bindings.registry import binder_of
 from longhouse.tools.builtin.tavily import BASE_URL, WebSearch, open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
+from longhouse.tools.grpc.channels import open_channels
 from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.offering import Offering
@@ -48,6 +49,7 @@ async def open_tools(
         ProcessPool(most=settings.tool_processes, environment=settings.tool_environment).running() as processes,
         open_searches(common_search, configs) as searches,
         open_remote(setup.egress) as http,
+        open_channels(setup.egress) as channels,
     ):
         tool_search = ToolSearchService(catalog, finder)
         services = Services(memory=Memories(core.db), find_tools=tool_search.find, documents=documents)
@@ -58,7 +60,7 @@ async def open_tools(
             services=replace(services, search=searches[None]),
             own_services={name: replace(services, search=searches[name]) for name in configs},
             catalog=catalog,
-            binder=binder_of(http, setup.secrets.find, settings.tool_packages, processes),
+            binder=binder_of(http, channels, setup.secrets.find, settings.tool_packages, processes),
             activity=core.activity,
         )
         await publish(catalog, setup, toolbox.classes, processes)

@@ -15,7 +15,7 @@ from longhouse.agents.template import Template, tools_named_in, with_tool_names
 from longhouse.agents.tool_descriptor import ISOLATED, REMEMBERS_READS, ToolDescriptor
 from longhouse.catalog import drafts
 from longhouse.catalog.drafts import Problem
-from longhouse.egress import ANYWHERE, Egress
+from longhouse.egress import ANYWHERE, HTTP, PROXIES, TOOLS, Egress
 from longhouse.journal.events import Effect
 from longhouse.secrets import PROXY_READS_KEY, Secrets, is_like_a_key, is_unencrypted, keys_in
 from longhouse.store.catalog.catalog import BUILT_IN, Catalog
@@ -148,7 +148,7 @@ class CatalogValidator:
 
     def _reach(self, endpoint: str, ref: str | None) -> Iterator[Found]:
         yield from _key_as_ref(ref, "runtime_binding", "api_key_ref")
-        if problem := self.egress.problem(endpoint) or _key_in(endpoint):
+        if problem := self.egress.problem(endpoint, TOOLS) or _key_in(endpoint):
             yield ("runtime_binding", "remote_endpoint"), problem
         elif problem := self._missing(ref, endpoint):
             yield ("runtime_binding", "api_key_ref"), problem
@@ -158,7 +158,8 @@ class CatalogValidator:
         for name in ("base_url", "proxy"):
             where = ("llm_policy", name)
             url = getattr(policy, name)
-            if url and where not in found and (problem := self.models.problem(url, is_proxy=name == "proxy")):
+            schemes = PROXIES if name == "proxy" else HTTP
+            if url and where not in found and (problem := self.models.problem(url, schemes)):
                 found[where] = problem
         base_url, of_base_url = policy.base_url, ("llm_policy", "base_url")
         if base_url and policy.proxy and not found and (problem := self.models.refusal_behind_proxy(URL(base_url))):

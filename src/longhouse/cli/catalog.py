@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,6 +23,7 @@ from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator, probe_problem
 from longhouse.cli.running import add_commands, given
 from longhouse.config.effective import Configured, configure
+from longhouse.egress import TOOLS as TOOL_SCHEMES
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings, comma_list
 from longhouse.store.catalog.catalog import Catalog
@@ -50,6 +52,7 @@ def commands(kind: Kind) -> typer.Typer:
     add_commands(cli, {"deactivate": deactivate, "retire": retire}, kind=kind)
     if kind == "tool":
         add_commands(cli, {"policy": policy, "describe": describe, "check": check})
+        cli.command("proto")(proto)
     return cli
 
 
@@ -239,6 +242,11 @@ async def check(settings: Settings) -> None:
     typer.echo(f"all {tools} active tools can be used here")
 
 
+def proto() -> None:
+    """Print the .proto of the service that gRPC tools offer, to generate servers from."""
+    typer.echo(files("longhouse.tools.grpc").joinpath("tool.proto").read_text("utf-8"), nl=False)
+
+
 async def _class_problems(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> list[str]:
     """The problems of a tool with its class, which is imported where a call would run."""
     if tool.runtime_binding.python_entrypoint is None:
@@ -271,7 +279,7 @@ def _problems(tool: ToolDescriptor, setup: Configured, served: Toolbox, away: Aw
         yield f"input_schema: {says}"
     way = tool.runtime_binding
     if url := way.remote_endpoint:
-        says = setup.egress.problem(url)
+        says = setup.egress.problem(url, TOOL_SCHEMES)
         if says or (way.api_key_ref is not None and (says := setup.secrets.problem(way.api_key_ref, url))):
             yield says
     if way.mcp is not None and not served.find(tool.name):

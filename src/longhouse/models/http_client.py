@@ -20,13 +20,22 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from longhouse import tracing
-from longhouse.egress import ANYWHERE, SOCKS_PORT, Egress, EgressRefused, EgressResolver, Lookup, look_up
+from longhouse.egress import (
+    ANYWHERE,
+    HTTP,
+    PROXIES,
+    SOCKS,
+    SOCKS_PORT,
+    Egress,
+    EgressRefused,
+    EgressResolver,
+    Lookup,
+    look_up,
+)
 from longhouse.errors import SetupError
 from longhouse.models import socks
 from longhouse.redaction import Redaction, redaction_of
 
-HTTP_SCHEMES: Final = ("http", "https")
-PROXY_SCHEMES: Final = (*HTTP_SCHEMES, *socks.SCHEMES)
 CONNECT: Final = 10.0
 """Seconds for the DNS lookup and the connect."""
 CONNECTING: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
@@ -189,7 +198,7 @@ async def open_endpoint(
     `has_user`: the URL may hold a user and a password.
     """
     url = _address(base_url, f"{whose} base URL", egress, has_user)
-    via = _address(proxy, f"{whose} proxy", egress, schemes=PROXY_SCHEMES) if proxy else None
+    via = _address(proxy, f"{whose} proxy", egress, schemes=PROXIES) if proxy else None
     if via and egress.refusal_behind_proxy(url):
         raise SetupError(f"{whose} base URL is a name that its proxy would look up; see LONGHOUSE_ALLOW_EGRESS.")
     if not can_be_sent(api_key):
@@ -225,7 +234,7 @@ async def open_session(
     gate = EgressResolver(egress, lookup)
     kept: dict[str, Any] = {"keepalive_timeout": _KEEP_ALIVE} if keep else {"force_close": True, "use_dns_cache": False}
     connector: Callable[..., aiohttp.TCPConnector] = aiohttp.TCPConnector
-    if proxy and proxy.scheme in socks.SCHEMES:
+    if proxy and proxy.scheme in SOCKS:
         connector, proxy = partial(socks.SocksConnector, proxy), None
     async with aiohttp.ClientSession(
         connector=connector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept),
@@ -254,7 +263,7 @@ def can_be_sent(key: str) -> bool:
     return key.isascii() and key.isprintable()
 
 
-def _address(text: str, what: str, egress: Egress, has_user: bool = True, schemes: Sequence[str] = HTTP_SCHEMES) -> URL:
+def _address(text: str, what: str, egress: Egress, has_user: bool = True, schemes: Sequence[str] = HTTP) -> URL:
     try:
         url = URL(text)
     except ValueError:

@@ -12,8 +12,6 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-SCHEMES: Final = ("socks5", "socks5h")
-"""Both are the same here: names are resolved by the proxy."""
 REFUSED: Final = {
     1: "it failed",
     2: "its rules do not allow it",

@@ -18,6 +18,7 @@ from longhouse.journal.session import MOST_LOST, Open, Session, Turn
 from longhouse.runtime.takeovers import lost_in
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
+from longhouse.tools.bindings.base import OWN_PROBE
 from longhouse.tools.context import key_of
 from longhouse.tools.outcomes import text_of
 from longhouse.tools.toolbox import Toolbox
@@ -51,7 +52,7 @@ class Prober:
         found: list[Settlement] = []
         again: list[datetime] = []
         for (call, probe), answer in zip(asked, answers, strict=True):
-            by = f"{events.BY_PROBE}{probe.name if probe else ''}"
+            by = f"{events.BY_PROBE}{probe.name.removesuffix(OWN_PROBE) if probe else ''}"
             if answer and answer.happened:
                 found.append(events.Returned(call=call.call, outcome=Output(content=text_of(answer.result)), by=by))
             elif answer and not session.is_inherited(call) and await self._is_over(session, call):
@@ -73,9 +74,9 @@ class Prober:
     async def _probe_of(self, session: Session, call: Open) -> Tool | None:
         """The probe of a call whose outcome is unknown; one that would change anything itself is none."""
         tool = await self.toolbox.resolve(call.tool, call.version)
-        if tool is None or not tool.probe:
+        probe = await self.toolbox.probe_of(tool, session.owner) if tool else None
+        if tool is None or (probe is None and not tool.probe):
             return None
-        probe = await self.toolbox.active(tool.probe, session.owner)
         if probe and probe.effect == "read":
             return probe
         message = "a tool names a probe that is not there or does not only read; a person is asked"
@@ -85,15 +86,16 @@ class Prober:
     async def _ask(self, call: Open, probe: Tool | None, session: Session, turn: Turn) -> ProbeAnswer | None:
         if probe is None:
             return None
-        given = {"key": key_of(session, call), "tool": call.tool, "arguments": msgspec.Raw(call.arguments.encode())}
+        arguments = (call.arguments or "{}").encode()
+        given = {"key": key_of(session, call), "tool": call.tool, "arguments": msgspec.Raw(arguments)}
         taken = probe.schema.get("properties", {})
-        arguments = msgspec.json.encode({name: value for name, value in given.items() if name in taken}).decode()
+        asked = msgspec.json.encode({name: value for name, value in given.items() if name in taken}).decode()
         asking = replace(
             call,
             call=f"{call.call}-probe",
             tool=probe.name,
             version=probe.version,
-            arguments=arguments,
+            arguments=asked,
             effect="read",
             deadline=None,
             uncertain=False,

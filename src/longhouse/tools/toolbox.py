@@ -156,6 +156,8 @@ class Toolbox:
             if len(self._bound) >= MOST_BOUND:
                 del self._bound[next(iter(self._bound))]
             self._bound[name, version] = binding
+            if binding.probe:
+                self._bound[binding.probe.tool.name, version] = binding.probe
         if self.catalog and self.catalog.overlays.is_due:
             await self.catalog.overlays.refresh()
         if binding.is_refused:
@@ -167,6 +169,13 @@ class Toolbox:
         """The active version of a tool that this owner may see."""
         version = await self.catalog.tools.active(name, owner=owner) if self.catalog else 1
         return await self.resolve(name, version) if version is not None else None
+
+    async def probe_of(self, tool: Tool, owner: str) -> Tool | None:
+        """The tool that says whether a call of this one took effect: the one that it names, or its server's own."""
+        if tool.probe:
+            return await self.active(tool.probe, owner)
+        binding = self._binding(tool.name, tool.version)
+        return binding.probe.tool if binding and binding.probe else None
 
     def _services_of(self, session: Session) -> Services:
         return self._own_services.get(session.agent, self._services)

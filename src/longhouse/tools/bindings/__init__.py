@@ -1,1 +1,1 @@
-"""Tool bindings: from a descriptor to what runs it, a class, an HTTP endpoint, an MCP server or an agent."""
+"""Tool bindings: from a descriptor to what runs it, a class, an HTTP or gRPC endpoint, an MCP server or an agent."""

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pydantic
 
@@ -14,6 +14,9 @@ from longhouse.tools.base import BaseTool
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, ToolContext
 from longhouse.validation_messages import explain
+
+OWN_PROBE: Final = ":probe"
+"""Ends the name of the tool that asks another tool's own server. No tool of the catalog can have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Binding:
     """The descriptor is not allowed: the tool is not offered, and a call returns the fault."""
     revision: Callable[[str, ToolContext], Awaitable[str]] | None = None
     """The state of what a call with these arguments would read; None: it is not known, and taken as unchanged."""
+    probe: "Binding | None" = None
+    """Asks its server whether a call took effect; its name ends with OWN_PROBE. None: there is nobody to ask."""
 
 
 def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:

@@ -3,18 +3,27 @@
 from collections.abc import Sequence
 
 import aiohttp
+from yarl import URL
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.egress import GRPC
 from longhouse.tools.bindings import isolated, python
 from longhouse.tools.bindings.agent import agent_binding
 from longhouse.tools.bindings.base import Binding
-from longhouse.tools.bindings.http import RemoteBinding, SecretFor
+from longhouse.tools.bindings.grpc import GrpcBinding
+from longhouse.tools.bindings.http import RemoteBinding
+from longhouse.tools.bindings.remote import EndpointOptions, SecretFor
+from longhouse.tools.grpc.channels import Channels
 from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.toolbox import Binder
 
 
 def binder_of(
-    http: aiohttp.ClientSession, secret_for: SecretFor, packages: Sequence[str], processes: ProcessPool
+    http: aiohttp.ClientSession,
+    channels: Channels,
+    secret_for: SecretFor,
+    packages: Sequence[str],
+    processes: ProcessPool,
 ) -> Binder:
     """The binder of catalog descriptors. Classes are imported at first use."""
 
@@ -23,8 +32,10 @@ def binder_of(
         if way.agent:
             return agent_binding(descriptor.tool)
         if way.remote_endpoint:
-            ref, url = way.api_key_ref, way.remote_endpoint
-            return RemoteBinding(descriptor.tool, url, http, api_key_ref=ref, secret_for=secret_for)
+            url, options = way.remote_endpoint, EndpointOptions(api_key_ref=way.api_key_ref, secret_for=secret_for)
+            if URL(url).scheme in GRPC:
+                return GrpcBinding(descriptor.tool, url, channels, **options)
+            return RemoteBinding(descriptor.tool, url, http, **options)
         if not way.python_entrypoint:
             return None
         if python.isolation_of(descriptor) == "process":

@@ -114,6 +114,7 @@ const WAYS = [
 ];
 
 function wayOf(one) {
+  if (/^grpcs?:/i.test(one.runtime_binding?.remote_endpoint ?? "")) return "gRPC";
   return WAYS.find(([name]) => one.runtime_binding?.[name])?.[1] ?? "unknown";
 }
 
