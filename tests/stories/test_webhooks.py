@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,10 +13,15 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, step_of
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.store.database import open_database
-from server_helpers import Process, free_port, process
+from longhouse.store.database import Database, open_database
+from server_helpers import Process, free_port, launched_words, process
 from webhook_receiver import Receiver, receiving
 
+# What a process that dies before it has looked leaves behind: nobody knows how far the journals were read.
+LOST = (
+    "DELETE FROM webhook_deliveries",
+    "DELETE FROM projection_cursors WHERE projection = 'webhooks'",
+)
 QUICK = ",".join(["0.1"] * 100)
 WAITING = ["question.opened", "session.rested WAITING_FOR_CLARIFICATION"]
 WHOLE = [*WAITING, "session.rested COMPLETED"]
@@ -91,7 +97,49 @@ async def test_a_receiver_that_is_down_then_slow_then_broken_misses_nothing_thou
         async with asyncio.timeout(30):
             while {one["status"] for one in await log_of(left, hook["id"])} != {"delivered"}:
                 await asyncio.sleep(0.02)
-        assert {one["id"] for one in await log_of(left, hook["id"])} == {one.id for one in receiver.got}
+        ids = {one["id"] for one in await log_of(left, hook["id"])}
+        assert ids == {one.id for one in receiver.got}
+        await found_again_in_the_journals(left, hook["id"], receiver, db)
+        assert {one.id for one in receiver.got} == ids
+        await known_to_the_command_line(settings, receiver)
         said = "\n".join(line for one in houses for line in one.said)
         dump = await db.rows("SELECT body::text FROM journal")
         assert hook["secret"] not in said + str(dump) + msgspec.json.encode(await log_of(left, hook["id"])).decode()
+
+
+async def found_again_in_the_journals(house: Process, hook: str, receiver: Receiver, db: Database) -> None:
+    """Without a hint: by the sweep alone, and under the same ids."""
+    ids, before = {one["id"] for one in await log_of(house, hook)}, len(receiver.got)
+    for statement in LOST:
+        await db.run(statement)
+    await receiver.until(lambda one: {each.id for each in one.got[before:]} >= ids)
+
+
+async def known_to_the_command_line(settings: dict[str, str], receiver: Receiver) -> None:
+    async def said(*words: str) -> str:
+        code, text = await launched_words("webhooks", *words, **settings)
+        assert code == 0, text
+        return text
+
+    code, text = await launched_words("webhooks", "create", "http://10.0.0.1/hook", **settings)
+    assert (code, "url cannot be used: 10.0.0.1 is not a public address" in text) == (1, True), text
+    told = await said("create", receiver.url, "--event", "turn.failed", "--agent", "support", "--description", "日志")
+    found, secret = re.search(r"wh_[0-9a-f]{32}", told), re.search(r"whsec_[A-Za-z0-9+/=]{44}", told)
+    assert found
+    assert secret
+    receiver.secret = secret[0]
+    listed = await said("list")
+    assert f"{found[0]}  active, {receiver.url}, turn.failed, of support, 日志" in listed
+    assert "whsec_" not in listed
+    sent = re.search(r"msg_[0-9a-f]{32}", await said("test", found[0]))
+    assert sent
+    await receiver.until(lambda one: sent[0] in {each.id for each in one.got})
+    async with asyncio.timeout(30):
+        while "webhook.test, delivered, 1 attempts" not in await said("log", found[0]):
+            await asyncio.sleep(0.05)
+    assert sent[0] in await said("retry", found[0], sent[0])
+    await receiver.until(lambda one: [each.id for each in one.got].count(sent[0]) == 2)
+    assert secret[0] not in await said("rotate", found[0], "--overlap", "60")
+    assert "its former secret signs until" in await said("resume", found[0])
+    assert "is deleted" in await said("delete", found[0])
+    assert (await launched_words("webhooks", "log", found[0], **settings))[0] == 1

@@ -42,13 +42,14 @@ BEHIND: Final = f"""
     ORDER BY s.id LIMIT {PAGE}
 """
 LOCK_CONVERSATION: Final = "SELECT pg_advisory_xact_lock(:family, hashtext(:name))"
-# Locked against an erasure alone: appends do not wait.
 MEMBERS: Final = f"""
     SELECT s.id, s.side, s.agent, s."user", s.head, {_SEEN} AS seen FROM sessions s
     LEFT JOIN projection_cursors c ON c.projection = '{PROJECTION}' AND c.session_id = s.id
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side IN ('root', 'sub') AND s.capsule IS NULL
-    ORDER BY s.id FOR KEY SHARE OF s
+    ORDER BY s.id
 """
+# Against an erasure, for the moment of writing: whoever claims a session waits no longer than that, and appends never.
+THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE"
 WRITE: Final = """
     INSERT INTO webhook_deliveries (id, webhook_id, type, session_id, from_session, agent, payload)
     SELECT new.id, w.id, new.type, new.session_id, new.from_session, new.agent, new.payload
@@ -237,8 +238,10 @@ async def collect(db: Database, owner: str, conversation: str, look: Look) -> in
         await tx.run(LOCK_CONVERSATION, family=LOCK, name=f"{owner}/{conversation}")
         rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation)
         found = await look(tx, [Member(*row) for row in rows])
-        added = await _write(tx, found.deliveries) if found.deliveries else 0
-        ids = sorted(found.heads)
+        there = {row["id"] for row in await tx.rows(THERE, ids=[row["id"] for row in rows])}
+        new = [one for one in found.deliveries if {one.session_id, one.from_session} <= there]
+        added = await _write(tx, new) if new else 0
+        ids = sorted(found.heads.keys() & there)
         await tx.run(SAVE, ids=ids, heads=[found.heads[one] for one in ids])
         return added
 

@@ -114,7 +114,8 @@ class Listener:
     """Those that its key may use; None: all."""
 
     def hears(self, kind: str, agent: str, at: datetime) -> bool:
-        """Whether it is told of such an event of a session of this agent; never of what happened before it was made, or while it was off."""
+        """Whether it is told of such an event of a session of this agent; never of what happened before it was made, or
+        while it was off."""
         is_meant = kind in self.events and self.agent in (None, agent) and at >= self.told_since
         return is_meant and (self.templates is None or agent in self.templates)
 
