@@ -10,6 +10,7 @@ from standardwebhooks import Webhook
 from delegating_server import answer, ask, last_result, playing, question, task_of
 from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, call, step_of
+from longhouse.store import webhook_deliveries
 from server_helpers import House, Serving
 from webhook_receiver import Received, Receiver, receiving, types
 
@@ -202,6 +203,7 @@ async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving
         await broken.until(lambda one: bool(one.held))
         await well.first(1)
         assert not broken.got
+        assert await webhook_deliveries.claim(house.db, slow["id"], "another worker", seconds=60) is None
         broken.body, broken.headers = f"{slow['secret']} {'x' * 10_000}", {"location": well.url}
         broken.answers = [301, 500]
         broken.go_on.set()
@@ -243,6 +245,13 @@ async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving
         await successor.say("hi", model="ben")
         await well.until(lambda one: len(one.got) >= 3)
         assert await house.db.value("SELECT count(*) FROM journal WHERE body::text LIKE '%whsec_%'") == 0
+
+        # The log is kept for a while.
+        kept = await log_of(successor, fine)
+        old = "UPDATE webhook_deliveries SET created_at = created_at - interval '31 days' WHERE id = :id"
+        await house.db.run(old, id=kept[0]["id"])
+        await webhook_deliveries.expire(house.db, days=30)
+        assert await log_of(successor, fine) == kept[1:]
 
 
 async def test_what_cannot_be_is_refused_and_nothing_is_half_done(serving: Serving) -> None:

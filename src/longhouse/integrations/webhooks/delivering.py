@@ -34,6 +34,7 @@ EXPIRE_EVERY: Final = 3600.0
 MOST_ANSWER: Final = 64 * 2**10
 JITTER: Final = 0.1
 """The share by which a delay may be longer: webhooks that failed together are not tried together."""
+_RANDOM: Final = random.SystemRandom()
 GONE: Final = 410
 """The answer by which a receiver says that it wants no more."""
 
@@ -153,7 +154,7 @@ class Deliverer:
 
     async def _failed(self, webhook_id: str, one: DueDelivery, status: int | None, error: str) -> None:
         delays = self._options.retry_delays
-        longer = random.uniform(1, 1 + JITTER)  # noqa: S311 - a delay is no secret
+        longer = _RANDOM.uniform(1, 1 + JITTER)
         delay = delays[one.attempts] * longer if one.attempts < len(delays) else None
         since = await webhook_deliveries.failed(
             self._db, one.id, status=status, error=error, delay=delay, pause_after=self._options.pause_after
