@@ -284,9 +284,9 @@ async def test_what_cannot_be_is_refused_and_nothing_is_half_done(serving: Servi
             if "url" in body and body != {"url": url}:
                 refused = await shop.refused("PATCH", path, {**body, "status": "disabled"})
                 assert (refused[0], refused[1]["param"]) == (400, param), body
-        for body, param in (({}, None), ({"status": "paused"}, "status"), ({"url": None}, "url"), ({"x": 1}, "x")):
+        for body, field in (({}, None), ({"status": "paused"}, "status"), ({"url": None}, "url"), ({"x": 1}, "x")):
             status, error = await shop.refused("PATCH", path, body)
-            assert (status, error["param"]) == (400, param), body
+            assert (status, error["param"]) == (400, field), body
         for query in ("overlap_seconds=-1", "overlap_seconds=x", "overlap=1"):
             status, error = await shop.refused("POST", f"{path}/rotate?{query}")
             assert (status, error["param"]) == (400, query.partition("=")[0])

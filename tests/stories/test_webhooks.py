@@ -115,7 +115,7 @@ async def found_again_in_the_journals(house: Process, hook: str, receiver: Recei
     await receiver.until(lambda one: {each.id for each in one.got[before:]} >= ids)
 
 
-async def known_to_the_command_line(settings: dict[str, str], receiver: Receiver) -> None:
+async def known_to_the_command_line(settings: dict[str, Any], receiver: Receiver) -> None:
     async def said(*words: str) -> str:
         code, text = await launched_words("webhooks", *words, **settings)
         assert code == 0, text

@@ -46,8 +46,8 @@ async def create_webhook(
     except pydantic.ValidationError as error:
         where, problem = explain(error)[0]
         raise SetupError(f"{where[0]}: {problem}.") from None
-    if problem := _egress(settings).problem(url):
-        raise SetupError(f"url cannot be used: {problem}.")
+    if refused := _egress(settings).problem(url):
+        raise SetupError(f"url cannot be used: {refused}.")
     async with open_store(settings) as (db, _):
         try:
             made, secret = await webhooks.create(db, _viewer(owner), **new.model_dump(), status="active")

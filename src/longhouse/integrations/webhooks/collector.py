@@ -33,6 +33,8 @@ LOOK_EVERY: Final = 1.0
 SHARE: Final = 10
 """A slow sweep runs less often: it takes at most one part in this many of the time."""
 BATCH: Final = 64
+LINGER: Final = 0.05
+"""Seconds between a hint and a look: what is appended meanwhile is found by the same query."""
 MOST_HINTS: Final = 10_000
 """Beyond this number hints are dropped: the sweep finds those sessions."""
 CLOCKS_DIFFER: Final = timedelta(minutes=1)
@@ -66,6 +68,7 @@ class Collector:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._look_at):
                 await self._hinted.wait()
+                await asyncio.sleep(LINGER)
         clock = asyncio.get_running_loop().time
         if clock() >= self._look_at:
             await self._look()
