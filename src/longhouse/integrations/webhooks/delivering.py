@@ -160,7 +160,9 @@ class Deliverer:
             self._db, one.id, status=status, error=error, delay=delay, pause_after=self._options.pause_after
         )
         if delay is None:
-            log.warning("webhook_delivery_failed", webhook=webhook_id, delivery=one.id, attempts=one.attempts + 1)
+            message = "the last attempt of a delivery has failed"
+            found = {"webhook": webhook_id, "delivery": one.id, "attempts": one.attempts + 1}
+            log.warning("webhook_delivery_failed", message=message, **found)
         reason = ""
         if status == GONE:
             reason = f"The receiver answered {GONE}: it wants no more."
@@ -168,7 +170,7 @@ class Deliverer:
             reason = f"Nothing could be delivered since {since:%Y-%m-%d %H:%M} UTC. {error}"
         if reason:
             await webhooks.pause(self._db, webhook_id, reason)
-            log.warning("webhook_paused", webhook=webhook_id)
+            log.warning("webhook_paused", message="nothing is sent to this webhook any more", webhook=webhook_id)
 
 
 @asynccontextmanager
