@@ -85,7 +85,7 @@ async def test_who_is_told_of_what(serving: Serving) -> None:
 
 async def told(house: House, shop: Client, bob: Client, receiver: Receiver, other: Receiver) -> None:
     """Events of the owner's root sessions, also what sub-agents ask; of no one else's."""
-    assert "choices" in await bob.say("done", model="master")
+    theirs = (await bob.say("done", model="master"))["model"]
     failed, done, signed, below = [
         (await shop.say(text, model="master"))["model"] for text in ("fail", "done", "sign", "ask below")
     ]
@@ -102,6 +102,13 @@ async def told(house: House, shop: Client, bob: Client, receiver: Receiver, othe
     assert (approval.data["tool"], approval.data["kind"]) == ("signtool", "approval")
     assert approval.data["deadline"]
     await answered(shop, below, receiver)
+    # A branch tells what happens in it, and not what it has inherited.
+    head = len(await house.journal(done))
+    branch = (await sent(shop, "POST", f"/v1/sessions/{done}/fork", {"after": head}))["session_id"]
+    await shop.say("done", model=branch)
+    await receiver.until(lambda one: bool(one.of(branch)))
+    assert receiver.of(branch) == ["session.rested COMPLETED"]
+    assert not receiver.of(theirs)
     assert types(other.got) == ["session.rested"], "a key that is limited to templates is told of those alone"
     assert other.got[0].data["agent"] == "ben"
     assert {one.data["agent"] for one in receiver.got} == {"master", "ben"}
