@@ -128,7 +128,8 @@ async def _look(owner: str, conversation: str, tx: Transaction, members: Sequenc
     known, heads, told = {one.id: one for one in members}, dict[str, int](), list[Occurrence]()
     folded, roots = dict[str, Session](), dict[str, datetime]()
     for member in members:
-        records = await _read(tx, member.id, member.seen) if member.is_behind else []
+        # Up to heads of one moment: a cause is never looked at after what followed from it in another session.
+        records = await _read(tx, member) if member.is_behind else []
         if not records:
             continue
         found, session = occurrences(await journals.load_at(tx, member.id, member.seen), records)
@@ -165,12 +166,15 @@ def payload_of(kind: str, at: datetime, data: Mapping[str, object]) -> str:
     return msgspec.json.encode({"type": kind, "timestamp": at.isoformat(), "data": data}).decode()
 
 
-async def _read(tx: Transaction, session_id: str, after: int) -> list[Recorded]:
-    records: list[Recorded] = []
-    while page := await journals.read(tx, session_id, records[-1].seq if records else after):
+async def _read(tx: Transaction, member: Member) -> list[Recorded]:
+    """The events of a session that were not looked at, up to its head."""
+    records, after = list[Recorded](), member.seen
+    while after < member.head:
+        page = await journals.read(tx, member.id, after, min(member.head - after, journals.PAGE))
+        if not page:
+            break  # it was erased in between
         records += page
-        if len(page) < journals.PAGE:
-            break
+        after = page[-1].seq
     return records
 
 
