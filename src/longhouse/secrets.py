@@ -28,7 +28,9 @@ _KEYS: Final = frozenset({
 """Last words of the names of key parameters in URL queries."""
 _LONG_CODE: Final = 20
 """Characters: a `code` parameter of this length is a key, as in Azure Functions."""
-_KEY: Final = re.compile(r"(sk|pk|rk)[-_]|lh_|tvly-|gsk_|gh[pousr]_|github_pat_|xai-|xox[a-z]-|hf_|AIza|AKIA|eyJ")
+_KEY: Final = re.compile(
+    r"(sk|pk|rk)[-_]|lh_|whsec_|tvly-|gsk_|gh[pousr]_|github_pat_|xai-|xox[a-z]-|hf_|AIza|AKIA|eyJ"
+)
 """Prefixes of the API keys of well-known services, to detect a key that was pasted into the wrong field."""
 _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 

@@ -78,6 +78,12 @@ def _hosts(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(one.lower() for one in given)
 
 
+def _delays(given: tuple[str, ...]) -> tuple[str, ...]:
+    if len(given) > 100 or not all(re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,3})?", one) for one in given):
+        raise ValueError("should be seconds such as 5,300,1800: up to 100 numbers, with commas between them")
+    return given
+
+
 def _root_path(given: str) -> str:
     root = given.strip().rstrip("/")
     if root and not re.fullmatch(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+", root):
@@ -229,6 +235,16 @@ class Settings(BaseSettings):
     sessions_per_hour: int = Field(default=1_000, ge=1)
     max_running: int | None = Field(default=None, ge=1, le=1_000_000)
     """Sessions of each key that run at once; None: any number. The same in all processes."""
+    webhook_timeout: float = Field(default=15.0, gt=0, le=300)
+    """Seconds in which the receiver of a webhook must answer."""
+    webhook_retry_delays: Annotated[Items, AfterValidator(_delays)] = (
+        "5", "300", "1800", "7200", "18000", "36000", "50400", "72000", "86400",
+    )  # fmt: skip
+    """Seconds before each further attempt of a delivery, separated by commas; after the last one it has failed."""
+    webhook_pause_days: float = Field(default=5.0, gt=0, le=365)
+    """Days in which no delivery succeeds, after which a webhook is paused."""
+    webhook_log_days: float = Field(default=30.0, gt=0, le=36_500)
+    """Days for which deliveries are kept, sent or not."""
     prices: Annotated[Items, AfterValidator(_prices)] = ()
     """What a million tokens of a model cost, read and written: `gpt-4o-mini=0.15/0.60`, separated by commas."""
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$")

@@ -47,8 +47,10 @@ BEYOND: Final = {
     "model": "a response names its agent, or one to go on from",
     "messages": "the last message is the user's, and a tool message answers a call before it",
     "name": "the name of a key can be printed",
+    "description": "what a webhook is for can be printed",
     "path": "the path of a memory file can be printed",
     "since": "a span has an order, and an end",
+    "url": "an address is one that may be reached",
     "user": "a user, or a conversation, is named",
 }
 """By the `param` of the error: rules that no schema can say, and by which what fits the schemas may be refused."""
@@ -206,6 +208,8 @@ async def prepared(house: House) -> dict[str, str]:
     response = await made(admin, "/v1/responses", {"model": AGENT, "input": "hi", "background": True})
     talk = await made(admin, "/v1/conversations", {"items": [{"role": "user", "content": "hi"}]})
     [item] = (await admin.got(f"/v1/conversations/{talk['id']}/items"))["data"]
+    hook = await made(admin, "/v1/webhooks", {"url": "https://example.com/hook"}, 201)
+    sent = await made(admin, f"/v1/webhooks/{hook['id']}/test", None, 202)
     # An agent may ask only so often in one turn: each way to answer has a session of its own.
     named = {
         "response_id": response["id"],
@@ -216,14 +220,16 @@ async def prepared(house: House) -> dict[str, str]:
         "agent_id": other,
         "model": session,
         "key_id": client.id,
+        "webhook_id": hook["id"],
+        "delivery_id": sent["id"],
     }
     erased = {"user": "u-1", "owner": "ann", "admin_user": "u-2", "admin_conversation_id": "c-3"}
     return {**named, **erased, "template": AGENT, "reg_id": "rules", "version": "1", "step": "1", "path": "notes.md"}
 
 
-async def made(client: Client, path: str, body: Any) -> Any:
+async def made(client: Client, path: str, body: Any, status: int = 200) -> Any:
     async with client.ask("POST", path, body) as response:
-        assert response.status == 200, await response.text()
+        assert response.status == status, await response.text()
         return await response.json()
 
 

@@ -21,8 +21,9 @@ from longhouse.api import auth, pagination, streaming, wire
 from longhouse.api.json_route import Answers, of_app, strict_router
 from longhouse.api.pagination import MAX_PAGE, Omittable, Page
 from longhouse.api.sessions.routes import SESSION_PATH, Held
-from longhouse.api.sessions.waiting import subagent_label, text_of, tree_ids
+from longhouse.api.sessions.waiting import tree_ids
 from longhouse.errors import CallerError
+from longhouse.journal.question_words import subagent_label, text_of
 from longhouse.journal.session import QuestionKind
 from longhouse.journal.visible_text import readable_json
 from longhouse.runtime.bus.local import Bus

@@ -24,6 +24,7 @@ from longhouse.api import (
     questions,
     statistics,
     usage,
+    webhooks,
     wire,
 )
 from longhouse.api import documents as document_routes
@@ -60,8 +61,10 @@ from longhouse.api.sgr import routes as sgr_routes
 from longhouse.api.statistics import Statistics
 from longhouse.api.turns import Turns
 from longhouse.api.usage import Prices
+from longhouse.api.webhooks import Webhooks
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
+from longhouse.egress import Egress
 from longhouse.errors import CallerError, SetupError
 from longhouse.memory.parts import MemoryParts
 from longhouse.memory.session_memory import SessionMemory
@@ -119,6 +122,7 @@ ROUTERS: Final = (
     statistics.admin_router,
     usage.router,
     usage.admin_router,
+    webhooks.router,
     operations.router,
     admin_catalog.TOOLS,
     admin_catalog.TEMPLATES,
@@ -156,6 +160,8 @@ class Parts:
     prices: Prices = field(default_factory=Prices)
     root_path: str = ""
     mcp: McpEndpoint = field(default_factory=McpEndpoint)
+    egress: Egress = field(default_factory=Egress)
+    """Where tools and webhooks may reach."""
 
 
 def build(parts: Parts) -> ASGIApp:
@@ -203,6 +209,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "operations": Operations(parts.db, counts, parts.toolbox, is_mirrored=parts.is_mirrored),
         "eraser": Eraser(inbox),
         "retain_days": RetainDays(parts.retain_days),
+        "webhooks": Webhooks(parts.db, parts.egress),
     }
 
 

@@ -70,6 +70,7 @@ async def open_api(
                 prices=prices_of(settings),
                 root_path=settings.root_path,
                 mcp=mcp,
+                egress=setup.egress,
             )
         )
         async with watchdog.watching(), background.running("database_size", sample_size(core.db), every=SIZE_EVERY):

@@ -8,6 +8,7 @@ from longhouse.app.copies import cleanup_of
 from longhouse.app.core import Core
 from longhouse.app.tools import Tools
 from longhouse.integrations.agent_log import LogFolder
+from longhouse.integrations.webhooks.delivering import DeliveryOptions, open_webhooks
 from longhouse.memory.parts import MemoryParts
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.engine import Engine
@@ -18,6 +19,7 @@ from longhouse.runtime.instances import ModelFor, Pool
 from longhouse.runtime.retention import Retention
 from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.worker import Worker, WorkerOptions
+from longhouse.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,19 @@ async def open_runtime(
         worker.working(),
         Eraser(inbox).running(),
         Retention(inbox, settings.retain_days).running(),
+        open_webhooks(core.db, worker.id, core.setup.egress, delivery_options(settings)) as webhooks,
     ):
+        core.bus.on_append.append(webhooks.nudge)
         yield runtime
+
+
+def delivery_options(settings: Settings) -> DeliveryOptions:
+    return DeliveryOptions(
+        retry_delays=[float(one) for one in settings.webhook_retry_delays],
+        timeout=settings.webhook_timeout,
+        pause_after=settings.webhook_pause_days * 86_400,
+        log_days=settings.webhook_log_days,
+    )
 
 
 def _engine(core: Core, pool: Pool, tools: Tools, memory: MemoryParts, prior: PriorOf | None) -> Engine:

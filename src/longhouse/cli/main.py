@@ -56,6 +56,7 @@ COMMANDS: Final = {
     ),
     "keys": Listed("keys", "API keys: who may come in, for whom, and how much they may use.", "cli"),
     "usage": Listed("usage", "What keys have used: turns, tokens, and what that cost."),
+    "webhooks": Listed("webhooks", "Webhooks: who is told of what happens in sessions, and what was sent.", "cli"),
     "replay": Listed(
         "replays", "Replay recorded sessions against a version of their template, before it is activated."
     ),

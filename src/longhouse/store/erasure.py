@@ -77,7 +77,7 @@ GONE: Final = {
         ("requests", "session_id"),
         ("responses", "session_id"),  # with what was shown of them
         ("projection_cursors", "session_id"),
-        ("sessions", "id"),  # with counters, places and open questions
+        ("sessions", "id"),  # with counters, places, open questions and deliveries
     )
 }
 FORGET_LEDGER: Final = "DELETE FROM ledger WHERE session_id = ANY(:ids)"

@@ -44,6 +44,7 @@ COUNT_SCOPES: Final = f"""
 COUNT_OF_OWNER: Final = f"""
     SELECT (SELECT count(*) FROM documents WHERE owner = :owner) AS documents,
            (SELECT count(*) FROM api_keys WHERE owner = :owner) AS keys,
+           (SELECT count(*) FROM webhooks WHERE owner = :owner) AS webhooks,
            (SELECT count(*) FROM catalog_names WHERE owner = :owner AND kind = 'tool') AS tools,
            (SELECT count(*) FROM catalog_names WHERE owner = :owner AND kind = 'template') AS templates,
            (SELECT count(*) FROM passages p JOIN documents d ON p."group" = d.text_id

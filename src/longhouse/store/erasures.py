@@ -96,6 +96,7 @@ OF_OWNER: Final = (
     "DELETE FROM usage_days WHERE owner = :owner",
     "DELETE FROM conversations WHERE owner = :owner",  # with the items that were added to them
 )
+DROP_WEBHOOKS: Final = "DELETE FROM webhooks WHERE owner = :owner"  # with their log
 CONVERSATION: Final = "DELETE FROM conversations WHERE owner = :owner AND id = :name AND created_at <= :at"
 
 
@@ -210,7 +211,7 @@ async def drop_keys(db: Database, owner: str) -> int:
 
 
 async def forget_owner(db: Database, owner: str) -> Counter[str]:
-    """Deletes what an owner has besides sessions, memory, documents and keys: tools, templates, bookkeeping."""
+    """Deletes what an owner has besides sessions, memory, documents and keys: tools, templates, webhooks and so on."""
 
     async def write(tx: Transaction) -> Counter[str]:
         await tx.lock(*publish.LOCK)
@@ -218,6 +219,7 @@ async def forget_owner(db: Database, owner: str) -> Counter[str]:
         assert row is not None
         for sql in OF_OWNER:
             await tx.run(sql, owner=owner)
-        return Counter(tools=row["tools"], templates=row["templates"])
+        hooks = int((await tx.run(DROP_WEBHOOKS, owner=owner)).rpartition(" ")[2])
+        return Counter(tools=row["tools"], templates=row["templates"], webhooks=hooks)
 
     return await db.together(write)

@@ -513,6 +513,13 @@ async def load_up_to(db: Executor, session: Session, seq: int) -> Session:
     return fold(await read(db, session.id, session.head, seq - session.head), session)
 
 
+async def load_at(db: Executor, session_id: str, seq: int) -> Session:
+    """The session as it was with event `seq`; 0: before its first one."""
+    row = await db.row(LATEST, session=session_id, fold_version=FOLD_VERSION) if seq > SNAPSHOT_EVERY else None
+    known = _session_decoder.decode(row["state"]) if row and row["seq"] <= seq else blank(session_id)
+    return await load_up_to(db, known, seq)
+
+
 async def snapshot(db: Database, session: Session) -> None:
     await db.run(
         SNAPSHOT, session=session.id, seq=session.head, fold_version=FOLD_VERSION, state=msgspec.json.encode(session)

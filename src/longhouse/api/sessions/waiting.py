@@ -11,8 +11,8 @@ from typing import Final
 from longhouse import clock
 from longhouse.errors import CallerError
 from longhouse.journal.json_text import value_of
-from longhouse.journal.pending_decisions import happened, took_workers
-from longhouse.journal.session import Open, QuestionKind, Session, State, own_label
+from longhouse.journal.question_words import asker, subagent_label, text_of
+from longhouse.journal.session import Open, Session, State
 from longhouse.journal.visible_text import readable
 from longhouse.store import journals, sessions
 from longhouse.store.database import Database
@@ -77,28 +77,6 @@ class WaitingStatus:
         if "ask" in kinds:
             return State.WAITING_FOR_CLARIFICATION
         return State.WAITING_FOR_APPROVAL if kinds else None
-
-
-def text_of(kind: QuestionKind | None, tool: str, question: str, *, doubt: str) -> str:
-    """What a person is asked about a call."""
-    if question:
-        return question
-    if kind == "client":
-        return f"The client runs {tool}, and has not sent its result yet."
-    if kind == "worker_lost":
-        return took_workers(tool)
-    return f"May {tool} run?" if kind == "approval" else happened(tool, readable(doubt))
-
-
-def subagent_label(agent: str, label: str, call: str) -> str:
-    """The name of a sub-agent's call in the top session."""
-    return f"{asker(agent, label)}/{call}"
-
-
-def asker(agent: str, label: str) -> str:
-    """The agent's name with the label of its session: one agent may have several. Labels: letters, digits, . _ : @ -"""
-    label = own_label(label)
-    return f"{agent}:{label}" if label else agent
 
 
 def _own(session: Session) -> list[Question]:

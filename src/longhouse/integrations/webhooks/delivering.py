@@ -1,0 +1,185 @@
+"""Sends what waits for webhooks: each webhook by one worker of the fleet at a time, each session in its order.
+
+A worker that is killed in the middle leaves its webhook to another; what it was sending is sent again.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+import structlog
+
+from longhouse import background, clock
+from longhouse.egress import Egress, Lookup, look_up, parse
+from longhouse.integrations.webhooks.collector import Collector
+from longhouse.integrations.webhooks.signing import headers_of
+from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, json_headers, open_session
+from longhouse.redaction import redaction_of
+from longhouse.store import webhook_deliveries, webhooks
+from longhouse.store.database import Database
+from longhouse.store.webhook_deliveries import Claim, DueDelivery
+
+log = structlog.get_logger()
+
+AT_ONCE: Final = 4
+"""Requests to one webhook, each about another session."""
+LOOK_EVERY: Final = 1.0
+HELD_FOR: Final = 10.0
+"""Seconds for which a webhook is held beyond those that a request may take."""
+EXPIRE_EVERY: Final = 3600.0
+MOST_ANSWER: Final = 64 * 2**10
+JITTER: Final = 0.1
+"""The share by which a delay may be longer: webhooks that failed together are not tried together."""
+_RANDOM: Final = random.SystemRandom()
+GONE: Final = 410
+"""The answer by which a receiver says that it wants no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    retry_delays: Sequence[float]
+    """Seconds before each further attempt; after the last one, the delivery has failed."""
+    timeout: float
+    pause_after: float
+    """Seconds without a success after which a webhook is paused."""
+    log_days: float
+
+
+class Deliverer:
+    """The deliveries of one process."""
+
+    def __init__(self, db: Database, worker: str, http: aiohttp.ClientSession, options: DeliveryOptions) -> None:
+        self._db = db
+        self._worker = worker
+        self._http = http
+        self._options = options
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wanted = asyncio.Event()
+
+    def nudge(self) -> None:
+        """There is something new to send."""
+        self._wanted.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with (
+            background.running("webhook_deliveries", self.step),
+            background.running("webhook_log", self.expire, every=EXPIRE_EVERY),
+        ):
+            try:
+                yield
+            finally:
+                for task in self._tasks.values():
+                    task.cancel()
+                await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def step(self) -> None:
+        """Begins with the webhooks that have something to send; a slow one holds no other up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_EVERY):
+                await self._wanted.wait()
+        self._wanted.clear()
+        for webhook_id in await webhook_deliveries.with_work(self._db, self._worker):
+            if webhook_id not in self._tasks:
+                work = background.guarded("webhook_delivery", self._deliver(webhook_id))
+                self._tasks[webhook_id] = task = asyncio.create_task(work)
+                task.add_done_callback(lambda _, ended=webhook_id: self._tasks.pop(ended, None))  # type: ignore[misc]
+
+    async def expire(self) -> None:
+        await webhook_deliveries.expire(self._db, days=self._options.log_days)
+
+    async def _deliver(self, webhook_id: str) -> None:
+        """Sends what is due, until nothing is, or another worker has the webhook."""
+        sending: dict[asyncio.Task[None], str] = {}
+        try:
+            while claim := await self._claim(webhook_id):
+                free = AT_ONCE - len(sending)
+                for one in await self._due(webhook_id, list(sending.values()), free):
+                    sending[asyncio.create_task(self._send(webhook_id, claim, one))] = one.id
+                if not sending:
+                    await webhook_deliveries.release(self._db, webhook_id, self._worker)
+                    return
+                # What has come meanwhile, and the next of each session, are looked for again.
+                done, _ = await asyncio.wait(sending, timeout=LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del sending[task]
+                    task.result()
+        finally:
+            for task in sending:
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
+
+    async def _due(self, webhook_id: str, under_way: Sequence[str], limit: int) -> Sequence[DueDelivery]:
+        if not limit:
+            return ()
+        return await webhook_deliveries.due(self._db, webhook_id, under_way=under_way, limit=limit)
+
+    async def _claim(self, webhook_id: str) -> Claim | None:
+        seconds = self._options.timeout + HELD_FOR
+        return await webhook_deliveries.claim(self._db, webhook_id, self._worker, seconds=seconds)
+
+    async def _send(self, webhook_id: str, claim: Claim, one: DueDelivery) -> None:
+        status: int | None = None
+        try:
+            status = await self._post(claim, one)
+        except HttpFailure as failure:
+            status = failure.status if isinstance(failure, StatusFailure) else None
+            await self._failed(webhook_id, one, status, failure.sentence("The receiver"))
+        except ValueError as error:
+            await self._failed(webhook_id, one, None, f"The address cannot be used: {error}")
+        else:
+            await webhook_deliveries.delivered(self._db, one.id, status=status)
+
+    async def _post(self, claim: Claim, one: DueDelivery) -> int:
+        payload = one.payload.encode()
+        signed = headers_of(one.id, int(clock.now().timestamp()), payload, claim.secrets)
+        endpoint = Endpoint(
+            http=self._http,
+            url=parse(claim.url),
+            headers=json_headers() | signed,
+            redaction=redaction_of([*claim.secrets, *signed.values()]),
+        )
+        try:
+            async with (
+                asyncio.timeout(self._options.timeout),
+                endpoint.post(payload, most_bytes=MOST_ANSWER) as answer,
+            ):
+                return answer.status
+        except TimeoutError:
+            raise HttpFailure(f"did not answer within {self._options.timeout:g} seconds") from None
+
+    async def _failed(self, webhook_id: str, one: DueDelivery, status: int | None, error: str) -> None:
+        delays = self._options.retry_delays
+        longer = _RANDOM.uniform(1, 1 + JITTER)
+        delay = delays[one.attempts] * longer if one.attempts < len(delays) else None
+        since = await webhook_deliveries.failed(
+            self._db, one.id, status=status, error=error, delay=delay, pause_after=self._options.pause_after
+        )
+        if delay is None:
+            message = "the last attempt of a delivery has failed"
+            found = {"webhook": webhook_id, "delivery": one.id, "attempts": one.attempts + 1}
+            log.warning("webhook_delivery_failed", message=message, **found)
+        reason = ""
+        if status == GONE:
+            reason = f"The receiver answered {GONE}: it wants no more."
+        elif since:
+            reason = f"Nothing could be delivered since {since:%Y-%m-%d %H:%M} UTC. {error}"
+        if reason:
+            await webhooks.pause(self._db, webhook_id, reason)
+            log.warning("webhook_paused", message="nothing is sent to this webhook any more", webhook=webhook_id)
+
+
+@asynccontextmanager
+async def open_webhooks(
+    db: Database, worker: str, egress: Egress, options: DeliveryOptions, *, lookup: Lookup = look_up
+) -> AsyncIterator[Collector]:
+    """Finds and delivers while the block runs; its `nudge` takes hints of appends."""
+    async with open_session(egress, lookup=lookup, limit=0) as http:
+        deliverer = Deliverer(db, worker, http, options)
+        collector = Collector(db, deliverer.nudge)
+        async with deliverer.running(), background.running("webhook_events", collector.step):
+            yield collector

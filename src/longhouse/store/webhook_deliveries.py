@@ -1,0 +1,348 @@
+"""Deliveries of webhooks: found in the journals, once each; sent by one worker at a time; kept as a log for a while.
+
+A conversation is looked at as a whole, under a lock: what happened in its sessions is told in one order. How far each
+journal was read is a cursor, as those of projections, and moves in the transaction that writes the deliveries.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal
+
+from longhouse.store.database import Database, Transaction
+from longhouse.store.pages import Position, page
+from longhouse.store.webhooks import VALID_KEY
+
+PROJECTION: Final = "webhooks"
+TEST: Final = "webhook.test"
+DeliveryStatus = Literal["pending", "delivered", "failed"]
+
+LOCK: Final = 0x6C687763  # "lhwc": one process at a time looks at a conversation
+PAGE: Final = 200
+BATCH: Final = 1_000
+
+# The calls that ask somebody, and what ends a turn or puts a call in doubt. A long body is not looked into.
+_TELLING: Final = """
+    (j.kind IN ('Finished', 'Failed', 'Cancelled', 'Decided', 'Resumed') OR j.kind = 'Called' AND (
+        j.body_digest IS NOT NULL OR j.body ->> 'approve_by' IS NOT NULL OR j.body ->> 'question' IS NOT NULL
+        OR j.body ->> 'call_kind' IN ('ask', 'client')
+    ))
+"""
+_SEEN: Final = "COALESCE(c.head, s.inherited, 0)"
+# A branch does not tell again what it has inherited. While a session runs, only an event that may tell something makes
+# it worth a look.
+BEHIND: Final = f"""
+    SELECT s.id, s.owner, s.conversation_id FROM sessions s
+    LEFT JOIN projection_cursors c ON c.projection = '{PROJECTION}' AND c.session_id = s.id
+    WHERE {{which}} AND s.owner = ANY(:owners) AND s.side IN ('root', 'sub') AND s.capsule IS NULL
+      AND s.head > {_SEEN} AND s.updated_at > :since AND (NOT s.due OR EXISTS (
+          SELECT FROM journal j WHERE j.session_id = s.id AND j.seq > {_SEEN} AND {_TELLING}
+      ))
+    ORDER BY s.id LIMIT {PAGE}
+"""
+LOCK_CONVERSATION: Final = "SELECT pg_advisory_xact_lock(:family, hashtext(:name))"
+MEMBERS: Final = f"""
+    SELECT s.id, s.side, s.agent, s."user", s.head, {_SEEN} AS seen FROM sessions s
+    LEFT JOIN projection_cursors c ON c.projection = '{PROJECTION}' AND c.session_id = s.id
+    WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side IN ('root', 'sub') AND s.capsule IS NULL
+    ORDER BY s.id
+"""
+# Against an erasure, for the moment of writing: whoever claims a session waits no longer than that, and appends never.
+THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE"
+WRITE: Final = """
+    INSERT INTO webhook_deliveries (id, webhook_id, type, session_id, from_session, agent, payload)
+    SELECT new.id, w.id, new.type, new.session_id, new.from_session, new.agent, new.payload
+    FROM unnest(:ids::text[], :webhooks::text[], :types::text[], :sessions::text[], :sources::text[], :agents::text[],
+                :payloads::text[])
+         WITH ORDINALITY AS new (id, webhook, type, session_id, from_session, agent, payload, nth)
+    JOIN (SELECT id FROM webhooks WHERE id = ANY(:webhooks) ORDER BY id FOR KEY SHARE) w ON w.id = new.webhook
+    ORDER BY new.nth ON CONFLICT (id) DO NOTHING
+"""
+SAVE: Final = f"""
+    INSERT INTO projection_cursors (projection, session_id, epoch, head)
+    SELECT '{PROJECTION}', saved.id, '', saved.head FROM unnest(:ids::text[], :heads::bigint[]) AS saved (id, head)
+    ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head
+    WHERE projection_cursors.head < excluded.head
+"""
+
+# Free, or held by a worker that is gone, or that has said nothing for too long.
+_FREE: Final = """
+    (w.holder IS NULL OR w.holder = :worker OR w.held_until < now()
+     OR NOT EXISTS (SELECT FROM workers r WHERE r.id = w.holder))
+"""
+_DUE: Final = """
+    d.status = 'pending' AND d.next_at <= now()
+    AND (d.agent IS NULL OR NOT EXISTS (
+        SELECT FROM api_keys k WHERE k.id = w.key_id AND k.templates IS NOT NULL AND d.agent <> ALL(k.templates)
+    ))
+"""
+# Of each session the first that waits: one that fails keeps back what came after it in the same session, and no more.
+_FIRST: Final = """
+    NOT EXISTS (
+        SELECT FROM webhook_deliveries e WHERE e.webhook_id = d.webhook_id AND e.session_id = d.session_id
+          AND e.status = 'pending' AND e.nth < d.nth
+    )
+"""
+WITH_WORK: Final = f"""
+    SELECT w.id FROM webhooks w WHERE w.status = 'active' AND {VALID_KEY} AND {_FREE}
+      AND EXISTS (SELECT FROM webhook_deliveries d WHERE d.webhook_id = w.id AND {_DUE} AND {_FIRST})
+    ORDER BY w.id
+"""
+CLAIM: Final = f"""
+    UPDATE webhooks w SET holder = :worker, held_until = now() + make_interval(secs => :seconds)
+    WHERE w.id = :webhook AND w.status = 'active' AND {VALID_KEY} AND {_FREE}
+    RETURNING w.url, w.secret, CASE WHEN w.former_until > now() THEN w.former_secret END AS former_secret
+"""
+RELEASE: Final = "UPDATE webhooks SET holder = NULL, held_until = NULL WHERE id = :webhook AND holder = :worker"
+DUE: Final = f"""
+    SELECT d.id, d.session_id, d.payload, d.attempts FROM webhook_deliveries d JOIN webhooks w ON w.id = d.webhook_id
+    WHERE d.webhook_id = :webhook AND d.id <> ALL(:under_way) AND {_DUE} AND {_FIRST}
+    ORDER BY d.next_at, d.nth LIMIT :limit
+"""
+DELIVERED: Final = """
+    WITH done AS (
+        UPDATE webhook_deliveries SET status = 'delivered', attempts = attempts + 1, attempted_at = now(),
+            last_status = :status, last_error = NULL
+        WHERE id = :id AND status = 'pending' RETURNING webhook_id
+    )
+    UPDATE webhooks SET failing_since = NULL WHERE id IN (SELECT webhook_id FROM done) AND failing_since IS NOT NULL
+"""
+# The first failure after a success begins the time after which the webhook is paused.
+FAILED: Final = """
+    WITH failed AS (
+        UPDATE webhook_deliveries SET attempts = attempts + 1, attempted_at = now(), last_status = :status,
+            last_error = :error, status = CASE WHEN :delay::float8 IS NULL THEN 'failed' ELSE 'pending' END,
+            next_at = now() + make_interval(secs => COALESCE(:delay::float8, 0))
+        WHERE id = :id AND status = 'pending' RETURNING webhook_id
+    )
+    UPDATE webhooks w SET failing_since = COALESCE(w.failing_since, now()) WHERE id IN (SELECT webhook_id FROM failed)
+    RETURNING w.failing_since, w.failing_since < now() - make_interval(secs => :pause_after) AS is_hopeless
+"""
+
+COLUMNS: Final = """
+    d.id, d.webhook_id, d.type, d.session_id, d.payload, d.status, d.attempts,
+    CASE WHEN d.status = 'pending' THEN d.next_at END AS next_attempt_at, d.attempted_at, d.last_status, d.last_error,
+    d.created_at
+"""
+ADD_TEST: Final = f"""
+    INSERT INTO webhook_deliveries AS d (id, webhook_id, type, payload) VALUES (:id, :webhook, '{TEST}', :payload)
+    ON CONFLICT (id) DO UPDATE SET type = EXCLUDED.type RETURNING {COLUMNS}
+"""
+RETRY: Final = f"""
+    UPDATE webhook_deliveries d SET status = 'pending', attempts = 0, next_at = now()
+    WHERE d.id = :id AND d.webhook_id = :webhook AND (:templates::text[] IS NULL OR d.agent IS NULL
+        OR d.agent = ANY(:templates)) RETURNING {COLUMNS}
+"""
+EXPIRE: Final = f"""
+    DELETE FROM webhook_deliveries WHERE id IN (
+        SELECT id FROM webhook_deliveries WHERE created_at < now() - make_interval(secs => :seconds)
+        ORDER BY created_at LIMIT {BATCH}
+    )
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A session of a conversation, and the last of its events that was looked at."""
+
+    id: str
+    side: str
+    agent: str
+    user: str | None
+    head: int
+    seen: int
+
+    @property
+    def is_behind(self) -> bool:
+        return self.head > self.seen
+
+
+@dataclass(frozen=True, slots=True)
+class NewDelivery:
+    webhook_id: str
+    key: str
+    """Names what happened: the same each time that it is found."""
+    type: str
+    session_id: str
+    from_session: str
+    agent: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a look at a conversation has found, and how far it went in each journal."""
+
+    deliveries: Sequence[NewDelivery] = ()
+    heads: Mapping[str, int] = field(default_factory=dict)
+
+
+Look = Callable[[Transaction, Sequence[Member]], Awaitable[Findings]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A webhook that this worker delivers."""
+
+    url: str
+    secrets: tuple[str, ...] = field(repr=False)
+    """The present one first; while a former one is valid, that too."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueDelivery:
+    id: str
+    session_id: str | None
+    payload: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An entry of the log."""
+
+    id: str
+    webhook_id: str
+    type: str
+    session_id: str | None
+    payload: str
+    status: DeliveryStatus
+    attempts: int
+    next_attempt_at: datetime | None
+    attempted_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+    created_at: datetime
+
+
+def delivery_id(webhook_id: str, key: str) -> str:
+    """The id that the receiver sees: the same in each attempt, and for each process that finds the event."""
+    return f"msg_{hashlib.sha256(f'{webhook_id}:{key}'.encode()).hexdigest()[:32]}"
+
+
+async def behind(
+    db: Database, owners: Sequence[str], *, since: datetime, ids: Sequence[str] | None = None, after: str = ""
+) -> list[tuple[str, str, str]]:
+    """A page of sessions of these owners, with owner and conversation, that may have something to tell: of these ids,
+    or of all after one."""
+    which, values = ("s.id > :after", {"after": after}) if ids is None else ("s.id = ANY(:ids)", {"ids": list(ids)})
+    rows = await db.rows(BEHIND.format(which=which), owners=list(owners), since=since, **values)
+    return [(row["id"], row["owner"], row["conversation_id"]) for row in rows]
+
+
+async def collect(db: Database, owner: str, conversation: str, look: Look) -> int:
+    """Has a conversation looked at, and writes what was found, in one transaction; how many deliveries were new."""
+
+    async def write(tx: Transaction) -> int:
+        await tx.run(LOCK_CONVERSATION, family=LOCK, name=f"{owner}/{conversation}")
+        rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation)
+        found = await look(tx, [Member(*row) for row in rows])
+        there = {row["id"] for row in await tx.rows(THERE, ids=[row["id"] for row in rows])}
+        new = [one for one in found.deliveries if {one.session_id, one.from_session} <= there]
+        added = await _write(tx, new) if new else 0
+        ids = sorted(found.heads.keys() & there)
+        await tx.run(SAVE, ids=ids, heads=[found.heads[one] for one in ids])
+        return added
+
+    return await db.together(write)
+
+
+async def _write(tx: Transaction, new: Sequence[NewDelivery]) -> int:
+    tag = await tx.run(
+        WRITE,
+        ids=[delivery_id(one.webhook_id, one.key) for one in new],
+        webhooks=[one.webhook_id for one in new],
+        types=[one.type for one in new],
+        sessions=[one.session_id for one in new],
+        sources=[one.from_session for one in new],
+        agents=[one.agent for one in new],
+        payloads=[one.payload for one in new],
+    )
+    return int(tag.rpartition(" ")[2])
+
+
+async def with_work(db: Database, worker: str) -> list[str]:
+    """The webhooks that have something to send now, and that no other worker delivers."""
+    return [row["id"] for row in await db.rows(WITH_WORK, worker=worker)]
+
+
+async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -> Claim | None:
+    """Takes a webhook for so many seconds, or once more; None if another worker has it, or it is not active."""
+    row = await db.row(CLAIM, webhook=webhook_id, worker=worker, seconds=seconds)
+    return Claim(row["url"], tuple(filter(None, (row["secret"], row["former_secret"])))) if row else None
+
+
+async def release(db: Database, webhook_id: str, worker: str) -> None:
+    await db.run(RELEASE, webhook=webhook_id, worker=worker)
+
+
+async def due(db: Database, webhook_id: str, *, under_way: Sequence[str], limit: int) -> list[DueDelivery]:
+    """What to send now, besides what is under way: of each session its first that waits."""
+    rows = await db.rows(DUE, webhook=webhook_id, under_way=list(under_way), limit=limit)
+    return [DueDelivery(*row) for row in rows]
+
+
+async def delivered(db: Database, delivery: str, *, status: int) -> None:
+    await db.run(DELIVERED, id=delivery, status=status)
+
+
+async def failed(
+    db: Database, delivery: str, *, status: int | None, error: str, delay: float | None, pause_after: float
+) -> datetime | None:
+    """Records a failed attempt; the next one is after `delay` seconds, None: never.
+
+    Returns since when nothing succeeds, if that is longer than `pause_after` seconds.
+    """
+    row = await db.row(FAILED, id=delivery, status=status, error=error, delay=delay, pause_after=pause_after)
+    return row["failing_since"] if row and row["is_hopeless"] else None
+
+
+async def log_of(
+    db: Database,
+    webhook_id: str,
+    *,
+    status: DeliveryStatus | None = None,
+    templates: Sequence[str] | None = None,
+    before: Position | None = None,
+    limit: int,
+) -> list[Delivery]:
+    """A page of the log of a webhook, newest first. `templates`: of sessions of these alone."""
+    found = await page(
+        db,
+        f"SELECT {COLUMNS} FROM webhook_deliveries d",
+        by="d.created_at, d.id",
+        before=before,
+        limit=limit,
+        conditions={
+            "webhook": "d.webhook_id = :webhook",
+            "status": "d.status = :status",
+            "templates": "(d.agent IS NULL OR d.agent = ANY(:templates))",
+        },
+        webhook=webhook_id,
+        status=status,
+        templates=templates,
+    )
+    return [Delivery(*row) for row in found]
+
+
+async def add_test(db: Database, webhook_id: str, key: str, payload: str) -> Delivery:
+    row = await db.row(ADD_TEST, id=delivery_id(webhook_id, key), webhook=webhook_id, payload=payload)
+    assert row is not None
+    return Delivery(*row)
+
+
+async def retry(
+    db: Database, webhook_id: str, delivery: str, *, templates: Sequence[str] | None = None
+) -> Delivery | None:
+    """Has a delivery sent again, whether it succeeded or not; None if there is no such one."""
+    if "\x00" in delivery:
+        return None
+    row = await db.row(RETRY, id=delivery, webhook=webhook_id, templates=templates)
+    return Delivery(*row) if row else None
+
+
+async def expire(db: Database, *, days: float) -> None:
+    """Deletes what is older than the log is kept, sent or not."""
+    while int((await db.run(EXPIRE, seconds=days * 86_400)).rpartition(" ")[2]) == BATCH:
+        pass

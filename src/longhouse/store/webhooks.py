@@ -1,0 +1,233 @@
+"""Webhooks: whom to tell of what happens in the sessions of an owner. Who signs reads their secrets, nobody else."""
+
+import base64
+import secrets
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from longhouse import clock
+from longhouse.store import browser_sessions
+from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.pages import Position, page
+
+EventType = Literal["session.rested", "question.opened", "approval.needed", "turn.failed"]
+Status = Literal["active", "disabled", "paused"]
+
+PREFIX: Final = "whsec_"
+"""Of secrets, as Standard Webhooks has it."""
+RANDOM_BYTES: Final = 32
+MOST: Final = 50
+"""Webhooks of one owner."""
+LOCK: Final = 0x6C687768  # "lhwh": one owner creates one webhook at a time
+KEY_INVALID: Final = "The API key that it acts for was revoked or has expired."
+
+CHANGEABLE: Final = ("url", "events", "agent", "description", "status")
+COLUMNS: Final = """
+    w.id, w.owner, w.key_id, w.url, w.events, w.agent, w.description, w.status, w.reason, w.failing_since,
+    CASE WHEN w.former_until > now() THEN w.former_until END AS former_until, w.created_at, w.updated_at
+"""
+# The key of the settings, and nobody's where none was set, have no row.
+VALID_KEY: Final = f"""
+    (w.key_id IN ('', '{browser_sessions.SETTINGS_KEY}') OR EXISTS (
+        SELECT FROM api_keys k WHERE k.id = w.key_id AND k.revoked_at IS NULL
+          AND (k.expires_at IS NULL OR k.expires_at > now())
+    ))
+"""
+
+COUNT: Final = "SELECT count(*) FROM webhooks WHERE owner = :owner AND id <> :id"
+CREATE: Final = f"""
+    INSERT INTO webhooks AS w (id, owner, key_id, secret, told_since, created_at, updated_at, {", ".join(CHANGEABLE)})
+    VALUES (:id, :owner, :key, :secret, :at, :at, :at, {", ".join(f":{name}" for name in CHANGEABLE)})
+    ON CONFLICT (id) DO UPDATE SET url = EXCLUDED.url RETURNING {COLUMNS}
+"""
+# A key that is limited to templates has webhooks of its own; what another key made may tell more than it may see.
+SEEN: Final = "w.owner = :owner AND (:only_of::text IS NULL OR w.key_id = :only_of)"
+FIND: Final = f"SELECT {COLUMNS} FROM webhooks w WHERE w.id = :id AND {SEEN}"
+# Whoever switches it on lends it a key, where that of before is not valid any more. What happened while it was off, or
+# without a key, is not told.
+CHANGE: Final = f"""
+    UPDATE webhooks w SET updated_at = now(),
+        key_id = CASE WHEN :adopts AND NOT {VALID_KEY} THEN :key ELSE w.key_id END,
+        told_since = CASE WHEN :adopts AND (w.status = 'disabled' OR NOT {VALID_KEY}) THEN :at ELSE w.told_since END,
+        reason = CASE WHEN :is_switched THEN NULL ELSE w.reason END,
+        failing_since = CASE WHEN :is_switched THEN NULL ELSE w.failing_since END {{set}}
+    WHERE w.id = :id AND {SEEN} RETURNING {COLUMNS}
+"""
+DELETE: Final = f"DELETE FROM webhooks w WHERE w.id = :id AND {SEEN} RETURNING w.id"
+# A retry finds its own secret.
+ROTATE: Final = f"""
+    UPDATE webhooks w SET secret = :secret, updated_at = now(),
+        former_secret = CASE WHEN :overlap::float8 > 0
+            THEN CASE WHEN w.secret = :secret THEN w.former_secret ELSE w.secret END END,
+        former_until = CASE WHEN :overlap::float8 > 0 THEN now() + make_interval(secs => :overlap) END
+    WHERE w.id = :id AND {SEEN} RETURNING {COLUMNS}
+"""
+PAUSE: Final = "UPDATE webhooks SET status = 'paused', reason = :reason WHERE id = :id AND status = 'active'"
+PAUSE_WITHOUT_KEY: Final = f"""
+    UPDATE webhooks w SET status = 'paused', reason = '{KEY_INVALID}' WHERE w.status = 'active' AND NOT {VALID_KEY}
+"""
+# One that is paused for its failures is still told: it goes on with what has waited.
+LISTENING: Final = f"""
+    SELECT w.id, w.owner, w.events, w.agent, w.told_since, w.status, {VALID_KEY} AS is_valid,
+           (SELECT k.templates FROM api_keys k WHERE k.id = w.key_id) AS templates
+    FROM webhooks w WHERE w.status <> 'disabled' AND (:owner::text IS NULL OR w.owner = :owner) ORDER BY w.id
+"""
+
+
+class TooMany(Exception):  # noqa: N818 - it says what there is
+    """The owner has as many webhooks as it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A webhook as it is shown: without its secret."""
+
+    id: str
+    owner: str
+    key_id: str
+    url: str
+    events: Sequence[EventType]
+    agent: str | None
+    description: str
+    status: Status
+    reason: str | None
+    failing_since: datetime | None
+    former_until: datetime | None
+    """Until then, what is sent is signed with its former secret too."""
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A webhook as far as it says what it is told of."""
+
+    id: str
+    owner: str
+    events: frozenset[str]
+    agent: str | None
+    told_since: datetime
+    templates: frozenset[str] | None
+    """Those that its key may use; None: all."""
+
+    def hears(self, kind: str, agent: str, at: datetime) -> bool:
+        """Whether it is told of such an event of a session of this agent; never of what happened before it was made, or
+        while it was off."""
+        is_meant = kind in self.events and self.agent in (None, agent) and at >= self.told_since
+        return is_meant and (self.templates is None or agent in self.templates)
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Whose webhooks are looked at."""
+
+    owner: str
+    key: str
+    only_own: bool
+    """Only those that were made with this key: it may use some templates alone."""
+
+    @property
+    def seen(self) -> dict[str, str | None]:
+        return {"owner": self.owner, "only_of": self.key if self.only_own else None}
+
+
+def new_secret() -> str:
+    return PREFIX + base64.b64encode(secrets.token_bytes(RANDOM_BYTES)).decode()
+
+
+async def create(db: Database, viewer: Viewer, **values: Any) -> tuple[Webhook, str]:
+    """Creates a webhook; returns it with its secret, which cannot be shown again. `values`: all of `CHANGEABLE`."""
+    new_id, secret, at = f"wh_{uuid.uuid4().hex}", new_secret(), clock.now()
+
+    async def write(tx: Transaction) -> Webhook:
+        await tx.run("SELECT pg_advisory_xact_lock(:family, hashtext(:owner))", family=LOCK, owner=viewer.owner)
+        if await tx.value(COUNT, owner=viewer.owner, id=new_id) >= MOST:
+            raise TooMany
+        row = await tx.row(CREATE, id=new_id, owner=viewer.owner, key=viewer.key, secret=secret, at=at, **values)
+        assert row is not None
+        return Webhook(*row)
+
+    return await db.together(write), secret
+
+
+async def listed(db: Database, viewer: Viewer, *, before: Position | None = None, limit: int) -> list[Webhook]:
+    """A page of webhooks, newest first."""
+    found = await page(
+        db,
+        f"SELECT {COLUMNS} FROM webhooks w",
+        by="w.created_at, w.id",
+        before=before,
+        limit=limit,
+        conditions={"owner": "w.owner = :owner", "only_of": "w.key_id = :only_of"},
+        **viewer.seen,
+    )
+    return [Webhook(*row) for row in found]
+
+
+async def find(db: Database, viewer: Viewer, webhook_id: str) -> Webhook | None:
+    if "\x00" in webhook_id:
+        return None  # Postgres refuses NUL characters even in a look-up
+    row = await db.row(FIND, id=webhook_id, **viewer.seen)
+    return Webhook(*row) if row else None
+
+
+async def change(db: Database, viewer: Viewer, webhook_id: str, changes: Mapping[str, Any]) -> Webhook | None:
+    """Changes fields of a webhook; None if there is no such one."""
+    if "\x00" in webhook_id:
+        return None
+    named = {name: changes[name] for name in CHANGEABLE if name in changes}
+    row = await db.row(
+        CHANGE.format(set="".join(f", {name} = :{name}" for name in named)),
+        id=webhook_id,
+        key=viewer.key,
+        at=clock.now(),
+        adopts=named.get("status") == "active",
+        is_switched="status" in named,
+        **viewer.seen,
+        **named,
+    )
+    return Webhook(*row) if row else None
+
+
+async def delete(db: Database, viewer: Viewer, webhook_id: str) -> bool:
+    """Deletes a webhook with its log; False if there is no such one."""
+    return "\x00" not in webhook_id and await db.value(DELETE, id=webhook_id, **viewer.seen) is not None
+
+
+async def rotate(db: Database, viewer: Viewer, webhook_id: str, *, overlap: float) -> tuple[Webhook, str] | None:
+    """Gives a webhook a new secret, which cannot be shown again; None if there is no such one.
+
+    `overlap`: seconds for which it signs with the former secret too.
+    """
+    if "\x00" in webhook_id:
+        return None
+    secret = new_secret()
+    row = await db.row(ROTATE, id=webhook_id, secret=secret, overlap=float(overlap), **viewer.seen)
+    return (Webhook(*row), secret) if row else None
+
+
+async def pause(db: Database, webhook_id: str, reason: str) -> None:
+    await db.run(PAUSE, id=webhook_id, reason=reason)
+
+
+async def listening(db: Executor, owner: str | None = None) -> list[Listener]:
+    """The webhooks that are told of what happens: of all owners, or of one. Those whose key is not valid any more are
+    paused: nobody may see through them what it could see."""
+    rows = await db.rows(LISTENING, owner=owner)
+    if any(row["status"] == "active" and not row["is_valid"] for row in rows):
+        await db.run(PAUSE_WITHOUT_KEY)
+    return [
+        Listener(
+            row["id"],
+            row["owner"],
+            frozenset(row["events"]),
+            row["agent"],
+            row["told_since"],
+            None if row["templates"] is None else frozenset(row["templates"]),
+        )
+        for row in rows
+        if row["is_valid"]
+    ]
