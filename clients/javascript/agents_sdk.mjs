@@ -1,8 +1,8 @@
 // The OpenAI Agents SDK, with its default transport and its default client.
 import assert from "node:assert/strict";
-import { Agent, run, tool } from "@openai/agents";
+import { Agent, OpenAIConversationsSession, hostedMcpTool, run, tool } from "@openai/agents";
 import { z } from "zod";
-import { IMAGE, MODEL, Weather, play, priceList, told, version } from "./scenarios.mjs";
+import { IMAGE, MODEL, SECRETARY, SERVER, Weather, play, priceList, told, version } from "./scenarios.mjs";
 
 const clerk = (more = {}) => new Agent({ name: "Clerk", instructions: "Be brief.", model: MODEL, ...more });
 
@@ -14,6 +14,9 @@ async function plain() {
   assert.equal(second.finalOutput, recalled);
   const third = await run(clerk(), next, { previousResponseId: second.lastResponseId });
   assert.equal(third.finalOutput, recalled);
+  const session = new OpenAIConversationsSession();
+  assert.equal((await run(clerk(), prompt, { session })).finalOutput, answer);
+  assert.equal((await run(clerk(), next, { session })).finalOutput, recalled);
 }
 
 /** The text of a run that is streamed, and its result. */
@@ -68,6 +71,19 @@ async function question() {
   assert.equal(done.text, answer);
 }
 
+async function approval() {
+  const { prompt, answer, next, recalled } = told.approval;
+  const letters = hostedMcpTool({ serverLabel: SERVER.label, serverUrl: SERVER.url, requireApproval: "always" });
+  const secretary = clerk({ model: SECRETARY, tools: [letters] });
+  const asked = await run(secretary, prompt);
+  assert.equal(asked.interruptions.length, 1);
+  asked.state.approve(asked.interruptions[0]);
+  const done = await run(secretary, asked.state);
+  assert.equal(done.finalOutput, answer);
+  const more = await run(secretary, [...done.history, { role: "user", content: next }]);
+  assert.equal(more.finalOutput, recalled);
+}
+
 async function images() {
   const { prompt, answer } = told.images;
   const content = [
@@ -75,6 +91,13 @@ async function images() {
     { type: "input_image", image: IMAGE },
   ];
   assert.equal((await run(clerk(), [{ role: "user", content }])).finalOutput, answer);
+  const takePhoto = tool({
+    name: "take_photo",
+    description: "Takes a photo.",
+    parameters: z.object({ of: z.string() }),
+    execute: async () => ({ type: "image", image: IMAGE }),
+  });
+  assert.equal((await run(clerk({ tools: [takePhoto] }), told.images.photo)).finalOutput, answer);
 }
 
 async function structured() {
@@ -85,5 +108,5 @@ async function structured() {
 }
 
 await play(`@openai/agents ${version("@openai/agents")} (JavaScript)`, {
-  plain, streamed, tools, question, background: "the SDK has no background", images, structured,
+  plain, streamed, tools, question, approval, background: "the SDK has no background", images, structured,
 });

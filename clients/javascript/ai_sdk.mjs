@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { openai } from "@ai-sdk/openai";
 import { Output, generateText, isStepCount, streamText, tool } from "ai";
 import { z } from "zod";
-import { IMAGE, MODEL, Weather, play, priceList, told, version } from "./scenarios.mjs";
+import { MODEL, SECRETARY, SERVER, Weather, play, priceList, told, version } from "./scenarios.mjs";
 
 const model = openai(MODEL);
 const user = (content) => ({ role: "user", content });
@@ -74,15 +74,43 @@ async function question() {
   assert.equal((await followed({ messages: [user(prompt), ...asked.messages, user(reply)] })).text, answer);
 }
 
+async function approval() {
+  const { prompt, answer, next, recalled } = told.approval;
+  const letters = openai.tools.mcp({ serverLabel: SERVER.label, serverUrl: SERVER.url, requireApproval: "always" });
+  const ask = (messages) => generateText({ model: openai(SECRETARY), messages, tools: { letters }, maxRetries: 0 });
+  const messages = [user(prompt)];
+  const asked = await ask(messages);
+  const requests = asked.content.filter((part) => part.type === "tool-approval-request");
+  assert.equal(requests.length, 1);
+  const { approvalId } = requests[0];
+  const decision = { type: "tool-approval-response", approvalId, approved: true, providerExecuted: true };
+  messages.push(...asked.responseMessages, { role: "tool", content: [decision] });
+  const done = await ask(messages);
+  assert.equal(done.text, answer);
+  messages.push(...done.responseMessages, user(next));
+  assert.equal((await ask(messages)).text, recalled);
+}
+
 async function images() {
-  const { prompt, answer, image } = told.images;
+  const { prompt, answer, image, photo } = told.images;
   const content = [
     { type: "text", text: prompt },
     { type: "file", data: Buffer.from(image, "base64"), mediaType: "image/png" },
   ];
   assert.equal((await generateText({ model, messages: [user(content)], maxRetries: 0 })).text, answer);
-  const url = [{ type: "text", text: prompt }, { type: "image", image: IMAGE }];
-  assert.equal((await followed({ messages: [user(url)] })).text, answer);
+  assert.equal((await followed({ messages: [user(content)] })).text, answer);
+  const takePhoto = tool({
+    description: "Takes a photo.",
+    inputSchema: z.object({ of: z.string() }),
+    execute: async () => image,
+    toModelOutput: ({ output }) => ({
+      type: "content",
+      value: [{ type: "file", data: { type: "data", data: output }, mediaType: "image/png" }],
+    }),
+  });
+  const tools = { take_photo: takePhoto };
+  const result = await generateText({ model, prompt: photo, tools, stopWhen: isStepCount(5), maxRetries: 0 });
+  assert.equal(result.text, answer);
 }
 
 async function structured() {
@@ -94,5 +122,5 @@ async function structured() {
 }
 
 await play(`ai ${version("ai")}, @ai-sdk/openai ${version("@ai-sdk/openai")} (JavaScript)`, {
-  plain, streamed, tools, question, background: "the SDK has no background", images, structured,
+  plain, streamed, tools, question, approval, background: "the SDK has no background", images, structured,
 });

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { zodTextFormat } from "openai/helpers/zod";
-import { IMAGE, MODEL, Weather, play, priceList, told, version, want } from "./scenarios.mjs";
+import { IMAGE, MODEL, SECRETARY, Weather, play, priceList, told, version, want } from "./scenarios.mjs";
 
 const client = new OpenAI({ maxRetries: 0 });
 const ask = (input, more = {}) => client.responses.create({ model: MODEL, input, ...more });
@@ -87,6 +87,21 @@ async function question() {
   assert.equal((await client.responses.stream({ model: MODEL, input }).finalResponse()).output_text, answer);
 }
 
+async function approval() {
+  const { prompt, answer, next, recalled } = told.approval;
+  const write = (input) => client.responses.create({ model: SECRETARY, input });
+  const input = [{ role: "user", content: prompt }];
+  const asked = await write(input);
+  const requests = asked.output.filter((item) => item.type === "mcp_approval_request");
+  assert.deepEqual(requests.map((item) => JSON.parse(item.arguments)), [told.approval.letter]);
+  const decision = { type: "mcp_approval_response", approval_request_id: requests[0].id, approve: true };
+  input.push(...asked.output, decision);
+  const done = await write(input);
+  assert.equal(done.output_text, answer);
+  input.push(...done.output, { role: "user", content: next });
+  assert.equal((await write(input)).output_text, recalled);
+}
+
 async function background() {
   const { prompt, answer } = told.background;
   await want("slowness");
@@ -118,6 +133,13 @@ async function background() {
   assert.deepEqual([response.status, response.output_text], ["completed", answer]);
 }
 
+const PHOTO = {
+  type: "function",
+  name: "take_photo",
+  strict: false,
+  parameters: { type: "object", properties: { of: { type: "string" } } },
+};
+
 async function images() {
   const { prompt, answer } = told.images;
   const content = [
@@ -129,6 +151,11 @@ async function images() {
   const listed = [];
   for await (const item of client.responses.inputItems.list(response.id)) listed.push(item);
   assert.equal(listed[0].content[1].image_url, IMAGE);
+  const asked = await ask(told.images.photo, { tools: [PHOTO] });
+  const [call] = asked.output.filter((item) => item.type === "function_call");
+  const output = [{ type: "input_image", image_url: IMAGE }];
+  const result = { type: "function_call_output", call_id: call.call_id, output };
+  assert.equal((await ask([result], { tools: [PHOTO], previous_response_id: asked.id })).output_text, answer);
 }
 
 async function structured() {
@@ -141,5 +168,5 @@ async function structured() {
 }
 
 await play(`openai ${version("openai")} (JavaScript)`, {
-  plain, streamed, tools, question, background, images, structured,
+  plain, streamed, tools, question, approval, background, images, structured,
 });

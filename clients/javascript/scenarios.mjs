@@ -7,6 +7,10 @@ import { z } from "zod";
 
 export const told = JSON.parse(readFileSync(new URL("../scenarios.json", import.meta.url), "utf8"));
 export const MODEL = "tool_calling_agent";
+/** An agent whose tool needs approval. */
+export const SECRETARY = "secretary";
+/** Where approvals come from, for clients that want to know it. */
+export const SERVER = { label: "longhouse", url: new URL("/", process.env.OPENAI_BASE_URL).href };
 export const IMAGE = `data:image/png;base64,${told.images.image}`;
 export const Weather = z.object({ city: z.string(), degrees: z.int(), winds: z.array(z.string()) });
 

@@ -1,10 +1,11 @@
 """The OpenAI Agents SDK, with its default transport and its default client."""
 
 import asyncio
+import os
 from typing import Any
 
-from agents import Agent, Runner, function_tool
-from clients.python.scenarios import IMAGE, MODEL, TOLD, WEATHER, PriceList, Weather, play, same
+from agents import Agent, HostedMCPTool, OpenAIConversationsSession, Runner, ToolOutputImage, function_tool
+from clients.python.scenarios import IMAGE, MODEL, SECRETARY, TOLD, WEATHER, PriceList, Weather, play, same
 
 
 def clerk(**more: Any) -> Agent[Any]:
@@ -32,6 +33,9 @@ async def plain() -> None:
     same(second.final_output, told["recalled"])
     third = await Runner.run(clerk(), told["next"], previous_response_id=second.last_response_id)
     same(third.final_output, told["recalled"])
+    session = OpenAIConversationsSession()
+    same((await Runner.run(clerk(), told["prompt"], session=session)).final_output, told["answer"])
+    same((await Runner.run(clerk(), told["next"], session=session)).final_output, told["recalled"])
 
 
 async def streamed() -> None:
@@ -69,10 +73,33 @@ async def question() -> None:
     same(text, told["answer"])
 
 
+async def approval() -> None:
+    told, decided = TOLD["approval"], list[str]()
+
+    def approve(request: Any) -> Any:
+        decided.append(request.data.name)
+        return {"approve": True}
+
+    config: Any = {"type": "mcp", "server_label": "longhouse", "server_url": os.environ["OPENAI_BASE_URL"]}
+    letters = HostedMCPTool(tool_config={**config, "require_approval": "always"}, on_approval_request=approve)
+    secretary = Agent(name="Secretary", model=SECRETARY, tools=[letters])
+    result = await Runner.run(secretary, told["prompt"])
+    same((decided, result.final_output), (["lettertool"], told["answer"]))
+    more = await Runner.run(secretary, [*result.to_input_list(), user(told["next"])])
+    same(more.final_output, told["recalled"])
+
+
+def take_photo(of: str) -> ToolOutputImage:
+    """Takes a photo."""
+    return ToolOutputImage(image_url=IMAGE)
+
+
 async def images() -> None:
     told = TOLD["images"]
     content = [{"type": "input_text", "text": told["prompt"]}, {"type": "input_image", "image_url": IMAGE}]
     same((await Runner.run(clerk(), [user(content)])).final_output, told["answer"])
+    agent = clerk(tools=[function_tool(take_photo)])
+    same((await Runner.run(agent, told["photo"])).final_output, told["answer"])
 
 
 async def structured() -> None:
@@ -91,6 +118,7 @@ if __name__ == "__main__":
             streamed=streamed,
             tools=tools,
             question=question,
+            approval=approval,
             background="the SDK has no background",
             images=images,
             structured=structured,

@@ -8,11 +8,11 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
-from clients.python.scenarios import IMAGE, MODEL, TOLD, WEATHER, PriceList, Weather, play, same
+from clients.python.scenarios import IMAGE, MODEL, SECRETARY, TOLD, WEATHER, PriceList, Weather, play, same
 
 
-def chat(**more: Any) -> ChatOpenAI:
-    return ChatOpenAI(model=MODEL, use_responses_api=True, max_retries=0, **more)
+def chat(model: str = MODEL, **more: Any) -> ChatOpenAI:
+    return ChatOpenAI(model=model, use_responses_api=True, max_retries=0, **more)
 
 
 async def followed(model: Any, talk: list[BaseMessage]) -> tuple[list[str], Any]:
@@ -79,6 +79,25 @@ async def question() -> None:
     same("".join(pieces), told["answer"])
 
 
+async def approval() -> None:
+    told = TOLD["approval"]
+    talk: list[BaseMessage] = [HumanMessage(told["prompt"])]
+    asked: Any = await chat(SECRETARY).ainvoke(talk)
+    [request] = [block for block in asked.content if block["type"] == "mcp_approval_request"]
+    decision = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+    talk += [asked, HumanMessage([decision])]
+    done = await chat(SECRETARY).ainvoke(talk)
+    same(done.text, told["answer"])
+    talk += [done, HumanMessage(told["next"])]
+    same((await chat(SECRETARY).ainvoke(talk)).text, told["recalled"])
+
+
+@tool
+def take_photo(of: str) -> list[dict[str, str]]:
+    """Takes a photo."""
+    return [{"type": "image", "base64": TOLD["images"]["image"], "mime_type": "image/png"}]
+
+
 async def images() -> None:
     told = TOLD["images"]
     text = {"type": "text", "text": told["prompt"]}
@@ -86,6 +105,9 @@ async def images() -> None:
     own_form = {"type": "image", "base64": told["image"], "mime_type": "image/png"}
     for image in (openai_form, own_form):
         same((await chat().ainvoke([HumanMessage([text, image])])).text, told["answer"])
+    asked: Any = {"messages": [HumanMessage(told["photo"])]}
+    result = await create_agent(chat(), [take_photo]).ainvoke(asked)
+    same(result["messages"][-1].text, told["answer"])
 
 
 async def structured() -> None:
@@ -103,6 +125,7 @@ if __name__ == "__main__":
             streamed=streamed,
             tools=tools,
             question=question,
+            approval=approval,
             background="ChatOpenAI cannot ask for a response again",
             images=images,
             structured=structured,

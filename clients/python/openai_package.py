@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from openai import AsyncOpenAI
 
-from clients.python.scenarios import IMAGE, MODEL, TOLD, WEATHER, PriceList, Weather, play, same, want
+from clients.python.scenarios import IMAGE, MODEL, SECRETARY, TOLD, WEATHER, PriceList, Weather, play, same, want
 
 client = AsyncOpenAI(max_retries=0)
 TOOL: Final = {
@@ -20,6 +20,14 @@ TOOL: Final = {
         "required": ["thing"],
         "additionalProperties": False,
     },
+}
+
+
+PHOTO: Final = {
+    "type": "function",
+    "name": "take_photo",
+    "strict": False,
+    "parameters": {"type": "object", "properties": {"of": {"type": "string"}}},
 }
 
 
@@ -103,6 +111,19 @@ async def question() -> None:
     same(done.output_text, told["answer"])
 
 
+async def approval() -> None:
+    told = TOLD["approval"]
+    sent: list[Any] = [user(told["prompt"])]
+    asked: Any = await client.responses.create(model=SECRETARY, input=sent)
+    [request] = [item for item in asked.output if item.type == "mcp_approval_request"]
+    same(json.loads(request.arguments), told["letter"])
+    sent += [*asked.output, {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}]
+    done = await client.responses.create(model=SECRETARY, input=sent)
+    same(done.output_text, told["answer"])
+    sent += [*done.output, user(told["next"])]
+    same((await client.responses.create(model=SECRETARY, input=sent)).output_text, told["recalled"])
+
+
 async def background() -> None:
     told, seen = TOLD["background"], list[Any]()
     want("slowness")
@@ -134,6 +155,11 @@ async def images() -> None:
     same(response.output_text, told["answer"])
     listed: list[Any] = [item async for item in await client.responses.input_items.list(response.id)]
     same(listed[0].content[1].image_url, IMAGE)
+    asked = await ask(told["photo"], tools=[PHOTO])
+    [call] = [item for item in asked.output if item.type == "function_call"]
+    output = [{"type": "input_image", "image_url": IMAGE}]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": output}
+    same((await ask([result], tools=[PHOTO], previous_response_id=asked.id)).output_text, told["answer"])
 
 
 async def structured() -> None:
@@ -152,6 +178,7 @@ if __name__ == "__main__":
             streamed=streamed,
             tools=tools,
             question=question,
+            approval=approval,
             background=background,
             images=images,
             structured=structured,

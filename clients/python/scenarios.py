@@ -12,6 +12,8 @@ from pydantic import BaseModel
 
 TOLD: Final[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "scenarios.json").read_text("utf-8"))
 MODEL: Final = "tool_calling_agent"
+SECRETARY: Final = "secretary"
+"""An agent whose tool needs approval."""
 IMAGE: Final = f"data:image/png;base64,{TOLD['images']['image']}"
 
 Part = Callable[[], Awaitable[None]] | str
