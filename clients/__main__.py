@@ -17,7 +17,7 @@ from clients.model import SCENARIOS
 
 ROOT: Final = Path(__file__).parent
 VENV: Final = ROOT.parent / ".venv-clients"
-PATIENCE: Final = 180.0
+PATIENCE: Final = 600.0
 """Seconds for all scenarios of one client."""
 PYTHON: Final = ("openai_package", "agents_sdk", "langchain_chat")
 JAVASCRIPT: Final = ("openai_package", "agents_sdk", "ai_sdk")

@@ -21,7 +21,7 @@ from longhouse.store.database import open_database
 from longhouse.store.postgres import open_postgres
 
 ADMIN_KEY: Final = "a-key-of-the-clients-run-4711"
-STARTS_WITHIN: Final = 60.0
+STARTS_WITHIN: Final = 120.0
 
 
 @dataclass
