@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 import uvloop
 
 from clients.house import House, open_house
@@ -118,6 +120,7 @@ async def main(only: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     parser = argparse.ArgumentParser(prog="python -m clients", description=__doc__)
     parser.add_argument("only", nargs="*", help="such as javascript/ai_sdk; all without")
     sys.exit(uvloop.run(main(parser.parse_args().only)))
