@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := requirements
 MODEL_VENV := .venv-model
+CLIENTS_VENV := .venv-clients
 
 # Without bytecode every process would compile three seconds of imports at each start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -12,7 +13,7 @@ export VIRTUAL_ENV := $(VENV)
 install = $(BIN)/uv pip install --quiet --require-hashes -r $(1)
 compile = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-.PHONY: run test coverage test-model check format bench chaos chaos-mutants screenshots browser lock setup clean
+.PHONY: run test coverage test-model check format bench chaos chaos-mutants clients screenshots browser lock setup clean
 .DEFAULT_GOAL := run
 
 # What each target needs, and no more.
@@ -89,6 +90,18 @@ chaos: $(VENV)/.test
 chaos-mutants: $(VENV)/.test
 	@$(BIN)/python -m chaos --mutant all $(if $(SEED),--seed $(SEED))
 
+# Real clients of the Responses API against a running server: docs/clients.md. ONLY="javascript/ai_sdk" runs one.
+clients: $(VENV)/.test $(CLIENTS_VENV)/.ready
+	@$(BIN)/python -m clients $(ONLY)
+
+# Packages in Python and JavaScript, and the Node that runs the latter.
+$(CLIENTS_VENV)/.ready: $(LOCKS)/clients.lock.txt clients/javascript/package-lock.json | $(VENV)/.run
+	@echo "setting up $(CLIENTS_VENV)"
+	@test -x $(CLIENTS_VENV)/bin/python || $(BIN)/python -m venv --without-pip $(CLIENTS_VENV)
+	@VIRTUAL_ENV=$(CLIENTS_VENV) $(call install,$(LOCKS)/clients.lock.txt)
+	@cd clients/javascript && PATH="$(CURDIR)/$(CLIENTS_VENV)/bin:$$PATH" npm ci --silent
+	@touch $@
+
 # Pictures of every screen of the console, into docs/images; `--measure` tells how long lists behave instead.
 screenshots: $(VENV)/.test browser
 	@PYTHONPATH=tests:tests/console $(BIN)/python -m screenshots
@@ -104,6 +117,7 @@ lock: $(VENV)/.run
 	@rm $(LOCKS)/all.txt
 	@cd $(LOCKS) && ../$(BIN)/$(compile) --no-deps model.in -o model.lock.txt
 	@cd $(LOCKS) && ../$(BIN)/$(compile) training.in -o training.lock.txt
+	@cd $(LOCKS) && ../$(BIN)/$(compile) clients.in -o clients.lock.txt
 
 clean:
-	@rm -rf $(VENV) $(MODEL_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.*
+	@rm -rf $(VENV) $(MODEL_VENV) $(CLIENTS_VENV) clients/javascript/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.*

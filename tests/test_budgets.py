@@ -9,7 +9,7 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_300,  # what agents do, counted; trace contexts; prices of models
     "agents": 3_250,  # tools of clients; answers in a format; classes by import string
-    "api": 16_460,  # Responses, the MCP server and A2A; forks and replays; background jobs of clients
+    "api": 16_580,  # Responses as real clients send them, the MCP server and A2A; forks and replays; background jobs
     "app": 870,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
     "cli": 5_740,  # `replay`, `mcp`; doctor's remedies; `init` and `dev`; `erase`

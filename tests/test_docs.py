@@ -313,7 +313,7 @@ def _anchors(page: Path) -> set[str]:
 
 @cache
 def _files() -> tuple[Path, ...]:
-    tops = ("src", "tests", "chaos", "tests_model", "bench", "examples", "training")
+    tops = ("src", "tests", "chaos", "clients", "tests_model", "bench", "examples", "training")
     return tuple(path for top in tops for path in (ROOT / top).rglob("*.py"))
 
 

@@ -1,6 +1,7 @@
 """The Responses API in OpenAI's shapes: objects, items, events and their order, parameters, errors."""
 
 import base64
+import json
 from typing import Any, ClassVar
 
 import openai
@@ -16,7 +17,7 @@ from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.retention import Retention
 from longhouse.tools import BaseTool, ToolContext
 from response_helpers import ask, ended, get, resumed, said, streamed, text_of, types_of
-from server_helpers import AGENT, Serving, dictated
+from server_helpers import AGENT, Serving, dictated, user
 
 
 class TransferTool(BaseTool):
@@ -297,6 +298,31 @@ async def test_a_client_runs_its_own_functions(serving: Serving, resends: bool) 
         assert types_of(answer) == ["message"]
 
 
+async def test_images_that_a_function_returns_reach_the_agent(serving: Serving) -> None:
+    image = {"type": "input_image", "image_url": f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"}
+    script = [calls(call("get_price", thing="tea"), call("get_price", thing="茶")), say("A pixel."), say("As I said.")]
+    async with serving(script) as house:
+        asked = await said(house, "Price of tea?", tools=[FUNCTION])
+        results = [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": output}
+            for item, output in zip(asked["output"], ([image], [{"type": "input_text", "text": "3"}]), strict=True)
+        ]
+        talk = [{"role": "user", "content": "Price of tea?"}, *asked["output"], *results]
+        answer = await said(house, talk, tools=[FUNCTION])
+        assert text_of(answer) == "A pixel."
+        assert house.model
+        *_, first, second, shown = house.model.requests[1]["messages"]
+        assert [(one["role"], one["content"]) for one in (first, second)] == [("tool", "[image]"), ("tool", "3")]
+        assert shown["role"] == "user"
+        assert [part["type"] for part in shown["content"]] == ["text", "image_url"]
+        assert shown["content"][1]["image_url"]["url"] == image["image_url"]
+        _, listed = await get(house, f"/v1/responses/{answer['id']}/input_items?order=asc")
+        assert listed["data"][-2]["output"] == [{**image, "detail": "auto"}]
+        assert listed["data"][-1]["output"] == [{"type": "input_text", "text": "3"}]
+        more = await said(house, [*talk, *answer["output"], {"role": "user", "content": "And?"}], tools=[FUNCTION])
+        assert more["x_agent"]["session_id"] == asked["x_agent"]["session_id"]
+
+
 async def test_a_stream_ends_with_the_calls_of_functions(serving: Serving) -> None:
     script = [Say(text="One moment. ", calls=call("get_price", thing="tea").calls)]
     async with serving(script) as house, streamed(house, "Price of tea?", tools=[FUNCTION]) as reader:
@@ -340,6 +366,52 @@ async def test_two_approvals_of_one_session_are_given_at_once(serving: Serving) 
         assert len(given) == 2
         done = await said(house, given, previous_response_id=asked["id"])
         assert (text_of(done), sorted(TransferTool.sent)) == ("Both have it.", ["Bob", "Eve"])
+
+
+@pytest.mark.parametrize("refers", [False, True])
+async def test_a_client_that_resends_everything_goes_on_after_an_approval(serving: Serving, refers: bool) -> None:
+    """Decisions and results of functions that were taken before are history. The Vercel AI SDK refers to items by their
+    ids; others send them whole."""
+    script = [
+        call("get_price", thing="tea"), say("Tea is 3 euros."),
+        calls(call("transfertool", to="Bob"), call("transfertool", to="Eve")), say("Both have it."), say("I said so."),
+        say("Hello again."),
+    ]  # fmt: skip
+
+    def sent(*items: Any) -> list[Any]:
+        return [{"type": "item_reference", "id": item["id"]} if refers else item for item in items]
+
+    TransferTool.sent.clear()
+    async with serving(script, templates=[BANK], tools=[TransferTool]) as house:
+        talk: list[Any] = [user("Price of tea?")]
+        asked = await said(house, talk, tools=[FUNCTION])
+        [wanted] = asked["output"]
+        talk += [*sent(wanted), {"type": "function_call_output", "call_id": wanted["call_id"], "output": "3"}]
+        priced = await said(house, talk, tools=[FUNCTION])
+        talk += [*sent(*priced["output"]), user("Pay both.")]
+        waits = await said(house, talk, tools=[FUNCTION])
+        message, *requests = waits["output"]
+        talk += sent(message)
+        for request in requests:
+            answer = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+            talk += [*sent(request), answer]
+        status, refused = await ask(house, [*talk, user("Now!")], tools=[FUNCTION])
+        assert (status, refused["error"]["param"]) == (400, "input")
+        assert TransferTool.sent == []
+        done = await said(house, talk, tools=[FUNCTION])
+        assert (text_of(done), sorted(TransferTool.sent)) == ("Both have it.", ["Bob", "Eve"])
+        last = await said(house, [*talk, *sent(*done["output"]), user("Have they?")], tools=[FUNCTION])
+        assert text_of(last) == "I said so."
+        assert {one["x_agent"]["session_id"] for one in (asked, priced, waits, done, last)} == {
+            asked["x_agent"]["session_id"]
+        }
+        # A client that has never seen the answer to its decision goes on, too.
+        assert text_of(await said(house, [*talk, user("Hello?")], tools=[FUNCTION])) == "Hello again."
+        assert house.model
+        assert "(a decision)" not in str(house.model.requests)
+        foreign = {"type": "item_reference", "id": requests[0]["id"].replace(requests[0]["id"][5:37], "0" * 32)}
+        status, refused = await ask(house, [foreign, user("Hello?")])
+        assert (status, refused["error"]["param"]) == (404, "input[0].id")
 
 
 # Store, delete
@@ -476,6 +548,46 @@ async def test_an_agent_that_is_new_in_a_conversation_reads_what_was_said(servin
         assert "My colour is blue." in str(house.model.requests[1]["messages"])
 
 
+async def test_a_conversation_keeps_items_of_every_kind(serving: Serving) -> None:
+    """The OpenAI Agents SDK keeps its sessions so: it adds all that was done, and sends what it finds there."""
+    url = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
+    image = {"type": "input_image", "detail": "auto", "image_url": url}
+    text = {"type": "input_file", "filename": "код.txt", "file_data": "data:text/plain;base64,NDcxMQ=="}
+    added: list[Any] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Сколько стоит 茶?"}, image, text]},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}], "odd": [None, 1.5]},
+        {"type": "mcp_call", "server_label": "longhouse", "name": "clocktool", "arguments": "{}", "output": "12"},
+        {"type": "function_call", "call_id": "c1", "name": "get_price", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": [image]},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        {"role": "assistant", "content": "3 €"},
+    ]
+    async with serving([say("Tea.")]) as house:
+        made = await house.client.conversations.create()
+        where = f"/v1/conversations/{made.id}/items"
+        status, page = await get(house, where, "POST", json={"items": added})
+        assert status == 200, page
+        _, listed = await get(house, f"{where}?order=asc")
+        assert listed["data"] == page["data"]
+        kept = [{name: value for name, value in item.items() if name not in ("id", "status")} for item in page["data"]]
+        assert kept[0] == {"type": "message", **added[0]}
+        assert kept[1] == {name: value for name, value in added[1].items() if name != "id"}
+        assert kept[2:6] == added[2:6]
+        assert len({item["id"] for item in page["data"]}) == len(added)
+        typed = [item async for item in house.client.conversations.items.list(made.id, order="asc")]
+        assert [item.type for item in typed] == [item["type"] for item in page["data"]]
+        answer = await said(house, [*page["data"], user("What did I ask for?")])
+        assert text_of(answer) == "Tea."
+        assert house.model
+        assert "Сколько стоит 茶?" in str(house.model.requests[0]["messages"])
+        for hostile in ("\x00", "\ud800"):
+            odd = {"items": [{"type": "reasoning", "summary": [{hostile: hostile}]}]}
+            status, refused = await get(
+                house, where, "POST", data=json.dumps(odd), headers={"content-type": "application/json"}
+            )
+            assert status == 400, refused
+
+
 async def test_an_empty_conversation_is_deleted_too(serving: Serving) -> None:
     async with serving() as house:
         made = await house.client.conversations.create()
@@ -559,11 +671,23 @@ async def test_what_is_not_there_is_not_found(serving: Serving, method: str, pat
         assert (status, refused["error"]["type"]) == (404, "invalid_request_error")
 
 
+NO_PDF = f"data:application/pdf;base64,{base64.b64encode(b'no PDF').decode()}"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
         ("", {"metadata": 7}, "metadata"),
-        ("", {"items": [{"type": "function_call", "call_id": "c", "name": "n", "arguments": ""}]}, "items[0].type"),
+        ("", {"items": [{"type": "item_reference", "id": "msg_1"}]}, "items[0].type"),
+        (
+            "",
+            {
+                "items": [
+                    {"role": "user", "content": [{"type": "input_file", "file_data": NO_PDF, "filename": "a.pdf"}]}
+                ]
+            },
+            "items[0].content[0].file_data",
+        ),
         ("", {"items": [{"role": "user", "content": "x"}] * 21}, "items"),
         ("/c-1", {}, "metadata"),
         ("/c-1/items", {}, "items"),

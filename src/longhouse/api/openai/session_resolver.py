@@ -369,8 +369,11 @@ class SessionResolver:
             ]
             is_last = len(these) == len(left)
             accepted = chat.accepted if is_last else None
+            chain = chat.chain(chat.history.all) if chat.history.resends else _continued(session, chat.history)
             try:
-                handle = await append_reply(self.inbox, session, found[these[0]], decided, accepted=accepted)
+                handle = await append_reply(
+                    self.inbox, session, found[these[0]], decided, chain=chain, accepted=accepted
+                )
             except journals.NotThere:
                 if await sessions.session(self.db, row.id, chat.caller.owner) is None:
                     raise  # the session was deleted meanwhile

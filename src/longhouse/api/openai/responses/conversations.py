@@ -17,7 +17,7 @@ from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.json_route import JsonRoute, of_app, refuses
 from longhouse.api.openai.responses import follower as following
-from longhouse.api.openai.responses.request import InputItem, InputReader, MessageInput
+from longhouse.api.openai.responses.request import InputItem, InputReader, ReferenceInput
 from longhouse.api.openai.responses.routes import ItemPage, Listed, page_of, with_images
 from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.wire import Lenient, Many, Metadata
@@ -161,14 +161,17 @@ def _object(found: Conversation) -> ConversationObject:
 
 
 async def _stored(service: ResponseService, caller: Caller, items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Items that are added; only messages can be: calls belong to the turn that made them."""
+    """Items that are added. An agent reads the messages; the others are kept for those who list them."""
     for index, item in enumerate(items):
-        if not isinstance(item, MessageInput):
-            raise CallerError("Only messages are added to a conversation.", param=f"items[{index}].type")
-        parts = item.content if not isinstance(item.content, str) else ()
-        if any(part.type in ("input_file", "input_image") for part in parts):
-            raise CallerError("Send images and files in a response.", param=f"items[{index}].content")
-    return await InputReader(service.db, service.library, caller.owner).stored(items, uuid.uuid4().hex)
+        if isinstance(item, ReferenceInput):
+            raise CallerError("An item is added as a whole, not by its id.", param=f"items[{index}].type")
+    reader = InputReader(service.db, service.library, caller.owner)
+    try:
+        await reader.messages(items)  # a file that cannot be read is refused now, not with the next response
+    except CallerError as error:
+        error.param = (error.param or "").replace("input", "items", 1)
+        raise
+    return await reader.kept(items, uuid.uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True)

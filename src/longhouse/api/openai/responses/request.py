@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -17,14 +17,21 @@ from longhouse.api.openai.responses.builder import StoredRequest
 from longhouse.api.wire import ChatMessage, ChatRequest, Lenient, Many, Metadata, UserName
 from longhouse.errors import CallerError
 from longhouse.journal import messages
+from longhouse.journal.conversation import ONLY_IMAGES
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.store import files
 from longhouse.store.database import Database
 
 MAX_FILE_TEXT: Final = 200_000
 """Characters of a file that comes with a message; longer ones are documents."""
-PASSED_OVER: Final = ("reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request", "compaction")
+APPROVAL_REQUEST: Final = "mcp_approval_request"
+PASSED_OVER: Final = ("reasoning", "mcp_call", "mcp_list_tools", APPROVAL_REQUEST, "compaction")
 """Items of earlier responses that the agent knows by itself."""
+PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+"""Of the ids of items that clients have sent."""
+RETURNED_IMAGES: Final = "Images of the results above:"
+DECIDES: Final = "(a decision)"
+"""Stands for a message of the user where he has decided on calls."""
 _FILE_URL: Final = re.compile(r"data:([\w.+/-]{1,100})?(?:;[\w=.-]{1,60})*;base64,", re.IGNORECASE)
 
 
@@ -132,6 +139,8 @@ class ReferenceInput(Lenient):
 
 
 class PassedOverInput(Lenient):
+    model_config = pydantic.ConfigDict(extra="allow")  # conversations keep the whole item
+
     type: StrictStr
 
 
@@ -217,10 +226,6 @@ class ResponseRequest(Lenient):
         return named.id if isinstance(named, ConversationName) else named
 
     @property
-    def approvals(self) -> list[ApprovalInput]:
-        return [item for item in self.items if isinstance(item, ApprovalInput)]
-
-    @property
     def functions(self) -> list[dict[str, Any]]:
         """The functions that the client runs; other tools are the agent's own business."""
         return [one for one in self.tools or () if not isinstance(one, dict) or one.get("type") == "function"]
@@ -233,8 +238,6 @@ class ResponseRequest(Lenient):
             raise _together("store: false", "conversation", "a conversation keeps what is said in it", "store")
         if self.store is False and self.background:
             raise _together("store: false", "background", "nobody could ask for the response", "store")
-        if self.approvals and any(isinstance(item, OutputInput) for item in self.items):
-            raise CallerError("Send decisions and results of functions in requests of their own.", param="input")
         return self
 
     def as_chat(self, sent: Sequence[ChatMessage], model: str) -> ChatRequest:
@@ -341,6 +344,39 @@ def _listed(tool: dict[str, Any]) -> dict[str, Any]:
     return {"parameters": None, "strict": None, **tool} if _is_function(tool) else tool
 
 
+# Decisions
+
+
+def decisions_in(items: Sequence[Any]) -> list[tuple[int, ApprovalInput]]:
+    """The decisions that a request takes, with their places: those after all that the agent has said. Earlier ones are
+    history, which clients send again."""
+    start = _after(items, lambda item: _is_of_agent(item) and not _asks_approval(item))
+    found = [(index, item) for index, item in enumerate(items) if index >= start and isinstance(item, ApprovalInput)]
+    if found and any(isinstance(item, OutputInput) for item in items[start:]):
+        raise CallerError("Send decisions and results of functions in requests of their own.", param="input")
+    return found
+
+
+def has_message_beside(items: Sequence[Any]) -> bool:
+    """Has the user written something since the agent asked for a decision?"""
+    new = items[_after(items, _is_of_agent) :]
+    return any(isinstance(item, MessageInput) and item.role == "user" for item in new)
+
+
+def _after(items: Sequence[Any], fits: Callable[[Any], bool]) -> int:
+    """The place after the last item that fits."""
+    return next((index + 1 for index in reversed(range(len(items))) if fits(items[index])), 0)
+
+
+def _is_of_agent(item: Any) -> bool:
+    is_answer = isinstance(item, MessageInput) and item.role == "assistant"
+    return is_answer or isinstance(item, CallInput | PassedOverInput)
+
+
+def _asks_approval(item: Any) -> bool:
+    return isinstance(item, PassedOverInput) and item.type == APPROVAL_REQUEST
+
+
 # The input as messages
 
 
@@ -355,7 +391,11 @@ class InputReader:
     async def messages(self, items: Sequence[Any]) -> list[ChatMessage]:
         """The items as messages; several of ours in a row are one message, as they were one response."""
         sent: list[ChatMessage] = []
+        images: list[Any] = []
         for index, item in enumerate(items):
+            if images and not isinstance(item, OutputInput):
+                sent.append(_of_results(images))
+                images = []
             match item:
                 case MessageInput(role="assistant"):
                     _join(sent, ChatMessage(role="assistant", content=_text(item.content)))
@@ -367,29 +407,42 @@ class InputReader:
                     call = wire.WireToolCall(id=item.call_id, function=function)
                     _join(sent, ChatMessage(role="assistant", tool_calls=[call]))
                 case OutputInput():
-                    text = item.output if isinstance(item.output, str) else _text(item.output)
+                    parts = await self._content(item.output, f"input[{index}].output")
+                    shown = [one for one in parts if one["type"] == "image_url"] if isinstance(parts, list) else []
+                    text = parts if isinstance(parts, str) else _joined(parts) or (ONLY_IMAGES if shown else "")
                     sent.append(ChatMessage(role="tool", content=text, tool_call_id=item.call_id))
-        return sent
+                    images += shown
+                case ApprovalInput() if not sent or sent[-1].text != DECIDES:
+                    sent.append(ChatMessage(role="user", content=DECIDES))
+        return [*sent, _of_results(images)] if images else sent
 
     async def stored(self, items: Sequence[Any], response: str) -> list[dict[str, Any]]:
         """The items as GET …/input_items lists them; images are named by their files."""
-        kept = []
-        for index, item in enumerate(items):
-            name = f"msg_{response}_in{index}"
-            fields: dict[str, Any] = item.model_dump(exclude_none=True)
-            if isinstance(item, MessageInput):
-                content = item.content
-                kind = "output_text" if item.role == "assistant" else "input_text"
-                parts = [TextInput(type="input_text", text=content)] if isinstance(content, str) else content
-                shown = [await self._stored_part(part, kind) for part in parts]
-                fields = {"type": "message", "role": item.role, "content": shown, "status": "completed"}
-            elif isinstance(item, OutputInput):
-                fields["output"] = item.output if isinstance(item.output, str) else _text(item.output)
-                fields["status"] = "completed"
-            elif not isinstance(item, CallInput | ApprovalInput):
-                continue
-            kept.append({"id": name, **fields})
-        return kept
+        listed = [
+            (index, item) for index, item in enumerate(items) if not isinstance(item, ReferenceInput | PassedOverInput)
+        ]
+        return [await self._stored_item(item, f"{response}_in{index}", self._stored_part) for index, item in listed]
+
+    async def kept(self, items: Sequence[Any], name: str) -> list[dict[str, Any]]:
+        """The items as a conversation keeps them: whole, with the images and files in them."""
+        return [await self._stored_item(item, f"{name}_in{index}", _kept_part) for index, item in enumerate(items)]
+
+    async def _stored_item(
+        self, item: Any, name: str, stored_part: Callable[[Any, str], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = item.model_dump(exclude_none=True)
+        if isinstance(item, MessageInput):
+            kind = "output_text" if item.role == "assistant" else "input_text"
+            parts = [TextInput(type="input_text", text=item.content)] if isinstance(item.content, str) else item.content
+            shown = [await stored_part(part, kind) for part in parts]
+            fields = {"type": "message", "role": item.role, "content": shown, "status": "completed"}
+        elif isinstance(item, OutputInput):
+            if not isinstance(item.output, str):
+                fields["output"] = [await stored_part(part, "input_text") for part in item.output]
+            fields["status"] = "completed"
+        elif isinstance(item, CallInput):
+            fields["status"] = "completed"
+        return {**fields, "id": f"{PREFIXES.get(item.type, 'item')}_{name}"}
 
     async def _content(self, content: str | Sequence[Any], where: str) -> str | list[Any]:
         if isinstance(content, str):
@@ -434,14 +487,37 @@ class InputReader:
                 return {"type": "input_file", "filename": part.filename or "file"}
             case RefusalInput():
                 return {"type": "refusal", "refusal": part.refusal}
-        annotations: dict[str, Any] = {"annotations": []} if kind == "output_text" else {}
-        return {"type": kind, "text": part.text, **annotations}
+        return _text_part(part.text, kind)
+
+
+async def _kept_part(part: Any, kind: str) -> dict[str, Any]:
+    match part:
+        case ImageInput():
+            return {"type": "input_image", "detail": part.detail or "auto", "image_url": part.image_url}
+        case FileInput():
+            return {"type": "input_file", "filename": part.filename or "file", "file_data": part.file_data}
+        case RefusalInput():
+            return {"type": "refusal", "refusal": part.refusal}
+    return _text_part(part.text, kind)
+
+
+def _text_part(text: str, kind: str) -> dict[str, Any]:
+    return {"type": kind, "text": text, **({"annotations": []} if kind == "output_text" else {})}
 
 
 def _text(content: str | Sequence[Any]) -> str:
     if isinstance(content, str):
         return content
     return "\n\n".join(part.text for part in content if isinstance(part, TextInput))
+
+
+def _joined(parts: Sequence[Any]) -> str:
+    return "\n\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def _of_results(images: Sequence[Any]) -> ChatMessage:
+    """Images that functions of the client have returned. Models take text alone as a result, so these follow it."""
+    return ChatMessage(role="user", content=[{"type": "text", "text": RETURNED_IMAGES}, *images])
 
 
 def _join(sent: list[ChatMessage], message: ChatMessage) -> None:

@@ -129,8 +129,8 @@ def page_of(items: list[dict[str, Any]], asked: Listed) -> ItemPage:
 
 
 async def with_images(db: Database, items: Any) -> list[dict[str, Any]]:
-    """The items with the images that they name."""
-    parts = [part for item in items for part in item.get("content") or () if isinstance(item.get("content"), list)]
+    """The items with the images that they name, in messages and in results of functions."""
+    parts = [part for item in items for name in _listed_in(item) for part in item[name]]
     named = {part["image_url"] for part in parts if str(part.get("image_url", "")).startswith(FILE_SCHEME)}
     urls = await files.data_urls(db, [one.removeprefix(FILE_SCHEME) for one in named]) if named else {}
 
@@ -138,9 +138,9 @@ async def with_images(db: Database, items: Any) -> list[dict[str, Any]]:
         url = part.get("image_url")
         return {**part, "image_url": urls.get(url.removeprefix(FILE_SCHEME), url)} if url else part
 
-    return [
-        {**item, "content": [shown(part) for part in item["content"]]}
-        if isinstance(item.get("content"), list)
-        else item
-        for item in items
-    ]
+    return [{**item, **{name: [shown(part) for part in item[name]] for name in _listed_in(item)}} for item in items]
+
+
+def _listed_in(item: dict[str, Any]) -> list[str]:
+    """The fields of an item that hold parts."""
+    return [name for name in ("content", "output") if isinstance(item.get(name), list)]

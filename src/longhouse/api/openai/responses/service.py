@@ -15,19 +15,30 @@ from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, Branch, par
 from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.builder import APPROVAL, PREFIX, ResponseBuilder
 from longhouse.api.openai.responses.follower import ResponseFollower
-from longhouse.api.openai.responses.objects import FunctionCallItem, OutputMessage
+from longhouse.api.openai.responses.objects import (
+    FunctionCallItem,
+    McpApprovalRequest,
+    McpCall,
+    OutputItem,
+    OutputMessage,
+)
 from longhouse.api.openai.responses.request import (
+    APPROVAL_REQUEST,
     ApprovalInput,
     CallInput,
     InputReader,
     MessageInput,
+    PassedOverInput,
     ReferenceInput,
     ResponseRequest,
+    decisions_in,
     encoded,
+    has_message_beside,
     renamed,
 )
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
+from longhouse.api.sessions.waiting import find_questions
 from longhouse.errors import CallerError
 from longhouse.journal.conversation import dialogue_messages, shown
 from longhouse.journal.messages import Message
@@ -43,8 +54,6 @@ from longhouse.store.responses import NewResponse, ResponseRow
 
 _ITEM: Final = re.compile(r"(?:msg|rs|mcp|fc)_([0-9a-f]{32})_(\d{1,6})")
 _APPROVAL: Final = re.compile(rf"{APPROVAL}([0-9a-f]{{32}})_([0-9a-f]+)")
-DECIDES: Final = "(a decision)"
-"""Stands for the message in a request that only decides on calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +85,15 @@ class ResponseService:
         """Commits a request; the response that it begins, or that it began when it was sent before."""
         request = request.checked()
         hex_id = uuid.uuid4().hex
-        items = [await self._resolved(caller, item, index) for index, item in enumerate(request.items)]
-        approvals = await self._approvals(caller, request)
+        items = await self._resolved(caller, request.items)
+        approvals = await self._approvals(caller, items)
+        if approvals and has_message_beside(items):
+            await self._refuse_undecided(approvals)
+            items, approvals = [item for item in items if not isinstance(item, ApprovalInput)], []
         place = await self._place(caller, request, approvals)
         reader = InputReader(self.db, self.library, caller.owner)
         sent = await reader.messages(items)
-        if approvals:
-            if sent and sent[-1].role == "user":
-                raise CallerError("Send decisions in a request of their own, and messages after it.", param="input")
-            sent = [wire.ChatMessage(role="user", content=DECIDES)]
-        elif not sent:
+        if not sent:
             raise CallerError("There is no message in the input.", param="input")
         added, used = await self._added(caller, request, place)
         kept = request.stored(
@@ -97,6 +105,8 @@ class ResponseService:
             accepted = replace(chat.accepted, response=new)
             decided = tuple(answer for _, answer in approvals)
             chat = replace(chat, accepted=accepted, branch=place.branch, added=added, approvals=decided)
+            if decided:
+                chat = replace(chat, model=place.shown_model)  # in the fingerprint, as in other requests of this client
             await self._settle_named(caller, place, chat.conversation)
             handle = await self.resolver.accept(chat)
         except CallerError as error:
@@ -179,36 +189,51 @@ class ResponseService:
             session_id = await sessions.find(self.db, owner=caller.owner, conversation=named, agent=place.agent)
         return await sessions.session(self.db, session_id, caller.owner) if session_id else None
 
-    async def _approvals(self, caller: Caller, request: ResponseRequest) -> list[tuple[ResponseRow, ApprovalAnswer]]:
+    async def _approvals(self, caller: Caller, items: Sequence[Any]) -> list[tuple[ResponseRow, ApprovalAnswer]]:
         """The decisions of a request, with the responses that asked for them."""
         found = []
-        for index, item in enumerate(request.items):
-            if isinstance(item, ApprovalInput):
-                match = _APPROVAL.fullmatch(item.approval_request_id)
-                row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner) if match else None
-                if match is None or row is None:
-                    param = f"input[{index}].approval_request_id"
-                    raise CallerError("There is no approval request with this id.", status=404, param=param)
-                call = bytes.fromhex(match[2]).decode(errors="replace") if len(match[2]) % 2 == 0 else ""
-                decision = ApprovalAnswer(call, "approve" if item.approve else "deny", item.reason or "")
-                found.append((row, decision))
+        for index, item in decisions_in(items):
+            match = _APPROVAL.fullmatch(item.approval_request_id)
+            row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner) if match else None
+            if match is None or row is None:
+                param = f"input[{index}].approval_request_id"
+                raise CallerError("There is no approval request with this id.", status=404, param=param)
+            call = bytes.fromhex(match[2]).decode(errors="replace") if len(match[2]) % 2 == 0 else ""
+            decision = ApprovalAnswer(call, "approve" if item.approve else "deny", item.reason or "")
+            found.append((row, decision))
         return found
 
-    async def _resolved(self, caller: Caller, item: Any, index: int) -> Any:
-        """An item that refers to one of an earlier response, as that one."""
-        if not isinstance(item, ReferenceInput):
-            return item
-        match = _ITEM.fullmatch(item.id)
-        row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner) if match else None
-        output = (await following.settled(self.db, self.bus, row)).output if row else []
-        if match is None or int(match[2]) >= len(output):
-            raise CallerError("There is no item with this id.", status=404, param=f"input[{index}].id")
-        match output[int(match[2])]:
-            case OutputMessage(content=content):
-                return MessageInput(role="assistant", content="".join(part.text for part in content))
-            case FunctionCallItem() as call:
-                return CallInput(type="function_call", call_id=call.call_id, name=call.name, arguments=call.arguments)
-        return item
+    async def _refuse_undecided(self, approvals: Sequence[tuple[ResponseRow, ApprovalAnswer]]) -> None:
+        """Refuses decisions beside a message, unless all were taken before: then they are history, whose answer the
+        client has never got."""
+        for row, answer in approvals:
+            session = await journals.load(self.db, row.session_id)
+            try:
+                waiting = await find_questions(self.db, session, answer.call, in_background=True)
+            except CallerError as error:
+                if error.code != "already_settled":
+                    raise
+                continue
+            if waiting:
+                raise CallerError("Send decisions in a request of their own, and messages after it.", param="input")
+
+    async def _resolved(self, caller: Caller, items: Sequence[Any]) -> list[Any]:
+        """The items, and instead of those that refer to one of an earlier response that one."""
+        outputs: dict[str, Sequence[OutputItem]] = {}
+        resolved = []
+        for index, item in enumerate(items):
+            if not isinstance(item, ReferenceInput):
+                resolved.append(item)
+                continue
+            match = _ITEM.fullmatch(item.id) or _APPROVAL.fullmatch(item.id)
+            if match and match[1] not in outputs:
+                row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner)
+                outputs[match[1]] = (await following.settled(self.db, self.bus, row)).output if row else ()
+            found = next((one for one in outputs[match[1]] if one.id == item.id), None) if match else None
+            if found is None:
+                raise CallerError("There is no item with this id.", status=404, param=f"input[{index}].id")
+            resolved.append(_as_input(found))
+        return resolved
 
     async def _added(
         self, caller: Caller, request: ResponseRequest, place: _Place
@@ -280,6 +305,18 @@ class ResponseService:
         """Whether a response that is not stored has ended; one that waits for an answer is there to be answered."""
         is_waiting = builder.known_rest is not None and builder.known_rest.waiting_for
         return builder.is_over and not builder.row.is_stored and not is_waiting
+
+
+def _as_input(item: OutputItem) -> Any:
+    """An item of a response as a client would send it."""
+    match item:
+        case OutputMessage(content=content):
+            return MessageInput(role="assistant", content="".join(part.text for part in content))
+        case FunctionCallItem() as call:
+            return CallInput(type="function_call", call_id=call.call_id, name=call.name, arguments=call.arguments)
+        case McpApprovalRequest():
+            return PassedOverInput(type=APPROVAL_REQUEST)
+    return PassedOverInput(type="mcp_call" if isinstance(item, McpCall) else "reasoning")
 
 
 def not_found() -> CallerError:

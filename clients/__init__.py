@@ -1,0 +1,1 @@
+"""Real clients of the Responses API against a running server: `make clients`, see docs/clients.md."""
