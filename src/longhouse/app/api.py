@@ -72,7 +72,10 @@ async def open_api(
                 mcp=mcp,
             )
         )
-        async with watchdog.watching(), background.running("database_size", sample_size(core.db), every=SIZE_EVERY):
+        async with (
+            watchdog.watching(),
+            background.running("database_size", sample_size(core.db), every=SIZE_EVERY, after=0.45),
+        ):
             yield Api(authenticator, asgi)
 
 
