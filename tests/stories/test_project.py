@@ -205,7 +205,7 @@ async def test_a_save_while_files_are_read_is_not_missed(tmp_path: Path, data: P
 
 
 async def test_dev_that_is_killed_goes_on_with_the_session_and_the_files_as_they_are_then(
-    tmp_path: Path, folder: Path
+    tmp_path: Path, data: Path
 ) -> None:
     folder = tmp_path / "dice"
     tools = folder / "tools.py"
