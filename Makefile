@@ -27,10 +27,11 @@ $(VENV)/.run: $(LOCKS)/run.lock.txt $(LOCKS)/uv.lock.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --offline --no-deps --editable .
 	@touch $@
 
-# One package is built from its source, see pyproject.toml: what builds it is locked too.
+# One package is built from its source, see pyproject.toml: what builds it is locked too. What is imported is compiled
+# once: otherwise each worker of the tests would do so at its first start.
 $(VENV)/.test: $(LOCKS)/test.lock.txt $(LOCKS)/build.lock.txt $(VENV)/.run
 	@echo "adding what the tests need"
-	@$(call install,$(LOCKS)/test.lock.txt) --build-constraints $(LOCKS)/build.lock.txt
+	@$(call install,$(LOCKS)/test.lock.txt) --build-constraints $(LOCKS)/build.lock.txt --compile-bytecode
 	@touch $@
 
 $(VENV)/.check: $(LOCKS)/check.lock.txt $(VENV)/.run
@@ -44,12 +45,17 @@ run: $(VENV)/.run
 test: $(VENV)/.test browser
 	@$(BIN)/pytest -n 4 --dist worksteal
 
-# The console is tested in Debian's Chromium. Where it cannot be installed, its stories are skipped and say so.
-browser:
-	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
+# The console is tested in Debian's Chromium: in the one without windows, which takes half the time, else in any that is
+# there. Where none can be installed, its stories are skipped and say so.
+browser: $(VENV)/.browser
+
+$(VENV)/.browser: $(VENV)/.run
+	@command -v chromium-headless-shell >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { \
 	  echo "installing chromium"; export DEBIAN_FRONTEND=noninteractive; \
-	  { apt-get -qq update && apt-get -qq install --yes --no-install-recommends chromium; } >/dev/null \
+	  get="apt-get -qq install --yes --no-install-recommends"; \
+	  { apt-get -qq update; $$get chromium-headless-shell || command -v chromium || $$get chromium; } >/dev/null 2>&1 \
 	  || echo "chromium could not be installed; the tests of the console are skipped"; }
+	@if command -v chromium-headless-shell || command -v chromium; then touch $@; fi >/dev/null
 
 # The same tests, and which lines of src/ they reach; what runs in processes that are killed is not counted.
 coverage: $(VENV)/.test browser

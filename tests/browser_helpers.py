@@ -15,7 +15,9 @@ import pytest
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request, ViewportSize
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# The first is the same engine without windows, menus and extensions, for which the others have processes.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 HOW_TO = (
     "The console is tested in Chromium, which is not installed: `apt-get install chromium` and run the tests again."
 )
@@ -107,14 +109,45 @@ async def entries(page: "Page") -> list[str]:
     return found
 
 
-async def findings(page: "Page", *, only: Sequence[str] = (), without: Sequence[str] = ()) -> list[str]:
-    """What axe-core finds on the page as it is now that is serious or worse; by rule, with the first elements."""
+# Marks what stands in the same place and has the same form as something that was looked at before: rows of a list, the
+# frame that all screens share. A form is all of an element but its words, and the values of what no style asks for.
+MARK_KNOWN = """seen => {
+    const styled = "class|type|role|style|open|hidden|disabled|aria-(?:current|selected|expanded|pressed|busy)";
+    const plain = new RegExp(` ((?!(?:${styled})=)[\\\\w-]+)="[^"]*"`, "g");
+    const form = one => one.outerHTML.replace(/>[^<]*[^<\\s][^<]*</g, ">t<").replace(plain, " $1");
+    const known = new Set(seen);
+    const walk = (one, place) => {
+        const here = `${place}>${one.tagName}.${one.className}`, key = `${here}|${form(one)}`;
+        one.toggleAttribute("data-known", known.has(key));
+        if (known.has(key)) return;
+        known.add(key);
+        for (const below of one.children) walk(below, here);
+    };
+    for (const one of document.body.children) walk(one, "");
+    return [...known];
+}"""
+
+
+async def mark_known(page: "Page", seen: Sequence[str]) -> list[str]:
+    """Marks what was seen before with `data-known`; all that was seen by now."""
+    found: list[str] = await page.evaluate(MARK_KNOWN, seen)
+    return found
+
+
+async def findings(
+    page: "Page", *, only: Sequence[str] = (), without: Sequence[str] = (), only_new: bool = False
+) -> list[str]:
+    """What axe-core finds on the page as it is now that is serious or worse; by rule, with the first elements.
+
+    `only_new`: not of what `mark_known` has marked.
+    """
     if not await page.evaluate("'axe' in window"):
         await page.evaluate(_axe())
     options: dict[str, Any] = {"resultTypes": ["violations"], "rules": {rule: {"enabled": False} for rule in without}}
     if only:
         options["runOnly"] = {"type": "rule", "values": list(only)}
-    report = await page.evaluate("options => axe.run(document, options)", options)
+    context = {"exclude": ["[data-known]"]} if only_new else None
+    report = await page.evaluate("([context, options]) => axe.run(context ?? document, options)", [context, options])
     return [
         f"{one['id']}: {[node['target'] for node in one['nodes'][:3]]}"
         for one in report["violations"]

@@ -3,10 +3,11 @@
 import asyncio
 import gc
 import shutil
+import subprocess
 import tempfile
 import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import cluster, open_postgres
 from redis_server import RedisServer, redis_server
-from server_helpers import Serving, in_memory
+from server_helpers import Serving, data_folder, in_memory
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -35,6 +36,13 @@ TEMPLATE = "longhouse_template"
 BRIEF = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_wal_size": "256MB"}
 """How Postgres is set for databases that live for seconds, and that nobody needs after a power cut."""
 
+LONG = (
+    "tests/api/test_schemathesis.py", "tests/console/", "tests/store/test_state_machine.py",
+    "tests/stories/test_kill.py", "tests/stories/test_mcp_kill.py", "tests/stories/test_project.py",
+    "tests/test_docs.py",
+)  # fmt: skip
+"""Stories that take many seconds each."""
+
 # A traceback with the values of all variables takes seconds to write, in which the event loop stands still.
 structlog.configure(
     processors=[
@@ -42,9 +50,6 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
     ]
 )
-
-LEFT: list[str] = []
-"""Databases of tests that are over. Dropped by the next one: by then nobody is left in them whom Postgres waits for."""
 
 
 class SharedPostgres:
@@ -54,6 +59,8 @@ class SharedPostgres:
         self.folder = Path(tempfile.mkdtemp(prefix="longhouse-tests-", dir=in_memory()))
         # Postgres may run under another account, which must be able to enter.
         self.folder.chmod(0o711)
+        self.prepared = self.folder / "prepared"
+        """A data folder that was migrated and left: whoever copies it need not make one."""
         self.dsn = ""
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -70,17 +77,56 @@ class SharedPostgres:
     async def _run(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         async with AsyncExitStack() as stack:
-            with patch.dict(cluster.SETTINGS, BRIEF):
-                postgres = await stack.enter_async_context(open_postgres(self.folder))
-            connection = await asyncpg.connect(postgres.dsn)
-            await connection.execute(f"CREATE DATABASE {TEMPLATE}")
-            await connection.close()
-            with structlog.testing.capture_logs():
-                async with open_database(dsn_of(postgres.dsn, TEMPLATE)) as db:
+            with patch.dict(cluster.SETTINGS, BRIEF), structlog.testing.capture_logs():
+                async with open_postgres(self.prepared) as postgres, open_database(postgres.dsn) as db:
                     await migrate.migrate(db, may_extend=postgres.vectors)
+                copied(self.prepared, self.folder)
+                postgres = await stack.enter_async_context(open_postgres(self.folder))
+            connection = await asyncpg.connect(dsn_of(postgres.dsn, "postgres"))
+            await connection.execute(f"CREATE DATABASE {TEMPLATE} TEMPLATE longhouse")
+            await connection.close()
             self.dsn = postgres.dsn
             self._ready.set()
             await self._over.wait()
+
+
+def copied(prepared: Path, folder: Path) -> None:
+    """Copies the Postgres of a data folder that nobody uses, with its owner."""
+    subprocess.run(["cp", "-a", prepared / "postgres", folder], check=True)
+
+
+class Databases:
+    """Makes databases on the shared server, all over one connection: a new one costs Postgres a process."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._connection: asyncpg.Connection | None = None
+        self._loop = asyncio.new_event_loop()  # tests have loops of their own, and this connection outlives them
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._left: list[str] = []
+        """Of tests that are over. Dropped by the next one: by then nobody is in them whom Postgres waits for."""
+
+    async def make(self, name: str, template: str) -> None:
+        if not self._thread.is_alive():
+            self._thread.start()
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._make(name, template), self._loop))
+
+    def leave(self, name: str) -> None:
+        self._left.append(name)
+
+    async def _make(self, name: str, template: str) -> None:
+        self._connection = self._connection or await asyncpg.connect(self.dsn)
+        while self._left:
+            await self._connection.execute(f"DROP DATABASE {self._left.pop()} WITH (FORCE)")
+        await self._connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+
+    def close(self) -> None:
+        if self._connection:
+            asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop).result(10)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
 
 
 def dsn_of(dsn: str, database: str) -> str:
@@ -89,18 +135,26 @@ def dsn_of(dsn: str, database: str) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
-        config.shared_dsn = config.workerinput["shared_dsn"]  # type: ignore[attr-defined]
+        config.databases = Databases(config.workerinput["shared_dsn"])  # type: ignore[attr-defined]
+        config.prepared = Path(config.workerinput["prepared"])  # type: ignore[attr-defined]
         return
     if config.option.collectonly:
         return
     config.shared_postgres = SharedPostgres()  # type: ignore[attr-defined]
     config.shared_postgres.start()  # type: ignore[attr-defined]
-    config.shared_dsn = config.shared_postgres.dsn  # type: ignore[attr-defined]
+    config.databases = Databases(config.shared_postgres.dsn)  # type: ignore[attr-defined]
+    config.prepared = config.shared_postgres.prepared  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["shared_dsn"] = node.config.shared_dsn
+    node.workerinput["shared_dsn"] = node.config.databases.dsn
+    node.workerinput["prepared"] = str(node.config.prepared)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: one that begins last is waited for by all workers."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -112,6 +166,8 @@ def pytest_runtestloop() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if databases := getattr(config, "databases", None):
+        databases.close()
     if postgres := getattr(config, "shared_postgres", None):
         postgres.stop()
 
@@ -119,17 +175,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @asynccontextmanager
 async def database(request: pytest.FixtureRequest, template: str = "template1") -> AsyncIterator[str]:
     """A database of one's own on the shared server."""
-    shared: str = request.config.shared_dsn  # type: ignore[attr-defined]
+    databases: Databases = request.config.databases  # type: ignore[attr-defined]
     name = f"test_{uuid.uuid4().hex}"
-    connection = await asyncpg.connect(shared)
+    await databases.make(name, template)
     try:
-        while LEFT:
-            await connection.execute(f"DROP DATABASE {LEFT.pop()} WITH (FORCE)")
-        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
-        yield dsn_of(shared, name)
+        yield dsn_of(databases.dsn, name)
     finally:
-        LEFT.append(name)
-        await connection.close()
+        databases.leave(name)
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +210,14 @@ async def dsn(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A fresh, migrated database."""
     async with database(request, TEMPLATE) as dsn:
         yield dsn
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A data folder whose Postgres is made and migrated already: a first start takes two seconds of a processor."""
+    with data_folder() as folder:
+        copied(request.config.prepared, folder)  # type: ignore[attr-defined]
+        yield folder
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_300,  # what agents do, counted; trace contexts; prices of models
+    ".": 1_320,  # what agents do, counted; trace contexts; prices of models; where settings come from
     "agents": 3_250,  # tools of clients; answers in a format; classes by import string
     "api": 16_580,  # Responses as real clients send them, the MCP server and A2A; forks and replays; background jobs
     "app": 870,  # the composition root, a file for each part that it opens

@@ -23,9 +23,11 @@ Errors = tuple[type[Exception], ...]
 
 
 @asynccontextmanager
-async def running(name: str, step: Step, *, every: float = 0.0, away: Errors = ()) -> AsyncIterator[None]:
+async def running(
+    name: str, step: Step, *, every: float = 0.0, after: float = 0.0, away: Errors = ()
+) -> AsyncIterator[None]:
     """Repeats a step while the block runs."""
-    task = asyncio.create_task(repeat(name, step, every=every, away=away), name=name)
+    task = asyncio.create_task(repeat(name, step, every=every, after=after, away=away), name=name)
     try:
         yield
     finally:
@@ -33,11 +35,14 @@ async def running(name: str, step: Step, *, every: float = 0.0, away: Errors = (
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def repeat(name: str, step: Step, *, every: float = 0.0, away: Errors = ()) -> None:
+async def repeat(name: str, step: Step, *, every: float = 0.0, after: float = 0.0, away: Errors = ()) -> None:
     """Repeats a step until it is cancelled. It survives an unreachable Postgres and defects of the step.
 
-    `every`: seconds between two steps. `away`: errors which mean that another service the step needs is unreachable.
+    `every`: seconds between two steps. `after`: before the first one. Upkeep that all begins at once opens a connection
+    for each, at the moment when a process has most to do. `away`: errors which mean that another service the step needs
+    is unreachable.
     """
+    await asyncio.sleep(after)
     task, trouble, pause, clock = asyncio.current_task(), "", 0.0, asyncio.get_running_loop().time
     well_until = clock()
     while True:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from longhouse import prices as pricing
 from longhouse.errors import SetupError
@@ -134,6 +134,18 @@ class Settings(BaseSettings):
             # The message leaves out the values, which may be secrets.
             wrong = (f"{variable_of(str(where[0]))}: {problem}" for where, problem in explain(error))
             raise SetupError("; ".join(wrong)) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        *others: PydanticBaseSettingsSource,
+        **_: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What is given, then the environment: there is no file to look through for each setting once more."""
+        return init_settings, env_settings
 
     @model_validator(mode="before")
     @classmethod

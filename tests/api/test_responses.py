@@ -179,7 +179,8 @@ async def test_what_was_asked_is_listed_in_pages(serving: Serving) -> None:
 async def test_a_response_in_the_background_is_there_at_once_and_ends_by_itself(serving: Serving) -> None:
     async with dictated() as model, serving(llm_base_url=model.url) as house:
         begun = await said(house, "Hello", background=True)
-        assert (begun["status"], begun["output"], begun["background"]) == ("queued", [], True)
+        assert begun["status"] in ("queued", "in_progress"), "a worker may have it already"
+        assert (begun["output"], begun["background"]) == ([], True)
         pen = await model.asked()
         _, running = await get(house, f"/v1/responses/{begun['id']}")
         assert running["status"] == "in_progress"
@@ -600,105 +601,103 @@ async def test_an_empty_conversation_is_deleted_too(serving: Serving) -> None:
 # Refusals
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "input"),
-        ({"input": 7}, "input"),
-        ({"input": []}, "input"),
-        ({"input": [7]}, "input[0]"),
-        ({"input": [{"type": "nonsense"}]}, "input[0]"),
-        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input[0].content[0]"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://127.0.0.1/x.png"}]}]},
-         "input[0].content[0].image_url"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "http://127.0.0.1/x"}]}]},
-         "input[0].content[0]"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "not a data url"}]}]},
-         "input[0].content[0]"),
-        ({"input": [{"type": "function_call_output", "output": "3"}]}, "input[0].call_id"),
-        ({"input": [{"type": "function_call_output", "call_id": "call_1", "output": "3"}]}, "input"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),
-        ({"input": [{"type": "mcp_approval_response", "approval_request_id": "x", "approve": True}]},
-         "input[0].approval_request_id"),
-        ({"input": [{"role": "assistant", "content": "I am last."}]}, "input"),
-        ({"input": "x", "model": 7}, "model"),
-        ({"input": "x", "model": None}, "model"),
-        ({"input": "x", "temperature": 99}, "temperature"),
-        ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
-        ({"input": "x", "stream": "yes"}, "stream"),
-        ({"input": "x", "metadata": {"k": "v" * 513}}, "metadata.k"),
-        ({"input": "x", "previous_response_id": "resp_none"}, "previous_response_id"),
-        ({"input": "x", "previous_response_id": "resp_1", "conversation": "c"}, "previous_response_id"),
-        ({"input": "x", "conversation": "../c"}, "conversation"),
-        ({"input": "x", "conversation": "c", "store": False}, "store"),
-        ({"input": "x", "background": True, "store": False}, "store"),
-        ({"input": "x", "truncation": "sometimes"}, "truncation"),
-        ({"input": "x", "text": {"format": {"type": "xml"}}}, "text.format"),
-        ({"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": 7}}}},
-         "text.format"),
-        ({"input": "x", "tools": [{"type": "function", "name": "no spaces"}]}, "tools[0].name"),
-        ({"input": "x", "tools": [FUNCTION], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
-    ],
-)  # fmt: skip
-async def test_what_is_wrong_is_refused_by_its_name(serving: Serving, body: Any, param: str) -> None:
-    async with serving([]) as house:
-        async with house.http.post("/v1/responses", json={"model": AGENT, **body}) as response:
-            refused = await response.json()
-        assert response.status in (400, 404), refused
-        assert refused["error"]["param"] == param, refused
-        for table in ("sessions", "responses", "requests"):
-            assert await house.db.value(f"SELECT count(*) FROM {table}") == 0, table
+WRONG_REQUESTS: list[tuple[Any, str]] = [
+    ({}, "input"),
+    ({"input": 7}, "input"),
+    ({"input": []}, "input"),
+    ({"input": [7]}, "input[0]"),
+    ({"input": [{"type": "nonsense"}]}, "input[0]"),
+    ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
+    ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input[0].content[0]"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://127.0.0.1/x.png"}]}]},
+        "input[0].content[0].image_url",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "http://127.0.0.1/x"}]}]},
+        "input[0].content[0]",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "not a data url"}]}]},
+        "input[0].content[0]",
+    ),
+    ({"input": [{"type": "function_call_output", "output": "3"}]}, "input[0].call_id"),
+    ({"input": [{"type": "function_call_output", "call_id": "call_1", "output": "3"}]}, "input"),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),
+    (
+        {"input": [{"type": "mcp_approval_response", "approval_request_id": "x", "approve": True}]},
+        "input[0].approval_request_id",
+    ),
+    ({"input": [{"role": "assistant", "content": "I am last."}]}, "input"),
+    ({"input": "x", "model": 7}, "model"),
+    ({"input": "x", "model": None}, "model"),
+    ({"input": "x", "temperature": 99}, "temperature"),
+    ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
+    ({"input": "x", "stream": "yes"}, "stream"),
+    ({"input": "x", "metadata": {"k": "v" * 513}}, "metadata.k"),
+    ({"input": "x", "previous_response_id": "resp_none"}, "previous_response_id"),
+    ({"input": "x", "previous_response_id": "resp_1", "conversation": "c"}, "previous_response_id"),
+    ({"input": "x", "conversation": "../c"}, "conversation"),
+    ({"input": "x", "conversation": "c", "store": False}, "store"),
+    ({"input": "x", "background": True, "store": False}, "store"),
+    ({"input": "x", "truncation": "sometimes"}, "truncation"),
+    ({"input": "x", "text": {"format": {"type": "xml"}}}, "text.format"),
+    ({"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": 7}}}}, "text.format"),
+    ({"input": "x", "tools": [{"type": "function", "name": "no spaces"}]}, "tools[0].name"),
+    ({"input": "x", "tools": [FUNCTION], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
+]
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/v1/responses/resp_none"),
-        ("GET", "/v1/responses/resp_none?stream=true"),
-        ("DELETE", "/v1/responses/resp_none"),
-        ("POST", "/v1/responses/resp_none/cancel"),
-        ("GET", "/v1/responses/resp_none/input_items"),
-        ("GET", "/v1/conversations/none"),
-        ("GET", "/v1/conversations/none/items"),
-        ("GET", "/v1/conversations/none/items/x"),
-        ("DELETE", "/v1/conversations/none/items/x"),
-    ],
-)
-async def test_what_is_not_there_is_not_found(serving: Serving, method: str, path: str) -> None:
+async def test_what_is_wrong_is_refused_by_its_name(serving: Serving) -> None:
     async with serving([]) as house:
-        status, refused = await get(house, path, method)
-        assert (status, refused["error"]["type"]) == (404, "invalid_request_error")
+        for body, param in WRONG_REQUESTS:
+            async with house.http.post("/v1/responses", json={"model": AGENT, **body}) as response:
+                refused = await response.json()
+            assert response.status in (400, 404), refused
+            assert refused["error"]["param"] == param, refused
+            for table in ("sessions", "responses", "requests"):
+                assert await house.db.value(f"SELECT count(*) FROM {table}") == 0, table
+
+
+NOT_THERE = [
+    ("GET", "/v1/responses/resp_none"),
+    ("GET", "/v1/responses/resp_none?stream=true"),
+    ("DELETE", "/v1/responses/resp_none"),
+    ("POST", "/v1/responses/resp_none/cancel"),
+    ("GET", "/v1/responses/resp_none/input_items"),
+    ("GET", "/v1/conversations/none"),
+    ("GET", "/v1/conversations/none/items"),
+    ("GET", "/v1/conversations/none/items/x"),
+    ("DELETE", "/v1/conversations/none/items/x"),
+]
+
+
+async def test_what_is_not_there_is_not_found(serving: Serving) -> None:
+    async with serving([]) as house:
+        for method, path in NOT_THERE:
+            status, refused = await get(house, path, method)
+            assert (status, refused["error"]["type"]) == (404, "invalid_request_error")
 
 
 NO_PDF = f"data:application/pdf;base64,{base64.b64encode(b'no PDF').decode()}"
+NO_FILE = {"type": "input_file", "file_data": NO_PDF, "filename": "a.pdf"}
+WRONG_CONVERSATIONS: list[tuple[str, Any, str]] = [
+    ("", {"metadata": 7}, "metadata"),
+    ("", {"items": [{"type": "item_reference", "id": "msg_1"}]}, "items[0].type"),
+    ("", {"items": [{"role": "user", "content": [NO_FILE]}]}, "items[0].content[0].file_data"),
+    ("", {"items": [{"role": "user", "content": "x"}] * 21}, "items"),
+    ("/c-1", {}, "metadata"),
+    ("/c-1/items", {}, "items"),
+    ("/c-1/items", {"items": []}, "items"),
+]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("", {"metadata": 7}, "metadata"),
-        ("", {"items": [{"type": "item_reference", "id": "msg_1"}]}, "items[0].type"),
-        (
-            "",
-            {
-                "items": [
-                    {"role": "user", "content": [{"type": "input_file", "file_data": NO_PDF, "filename": "a.pdf"}]}
-                ]
-            },
-            "items[0].content[0].file_data",
-        ),
-        ("", {"items": [{"role": "user", "content": "x"}] * 21}, "items"),
-        ("/c-1", {}, "metadata"),
-        ("/c-1/items", {}, "items"),
-        ("/c-1/items", {"items": []}, "items"),
-    ],
-)
-async def test_wrong_conversations_are_refused_by_name(serving: Serving, path: str, body: Any, param: str) -> None:
+async def test_wrong_conversations_are_refused_by_name(serving: Serving) -> None:
     async with serving([say("Hello.")]) as house:
         await house.say("Hello", metadata={"conversation_id": "c-1"})
-        status, refused = await get(house, f"/v1/conversations{path}", "POST", json=body)
-        assert (status, refused["error"]["param"]) == (400, param), refused
+        for path, body, param in WRONG_CONVERSATIONS:
+            status, refused = await get(house, f"/v1/conversations{path}", "POST", json=body)
+            assert (status, refused["error"]["param"]) == (400, param), refused
 
 
 async def test_an_owner_sees_its_own_responses_only(serving: Serving) -> None:

@@ -21,7 +21,7 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import checkup
 from longhouse.store.database import Database
 from redis_server import RedisServer
-from server_helpers import data_folder, launched_words, process
+from server_helpers import launched_words, process
 
 SECRET = "sEcReT9-of-this-test"
 
@@ -45,37 +45,34 @@ def test_where_nothing_is_started_nothing_is_broken_and_nothing_is_made(tmp_path
     assert "LONGHOUSE_LOG_DIRR is no setting" in done.stdout
 
 
-async def test_a_house_is_looked_at_while_it_serves_and_after_it_was_killed() -> None:
-    with data_folder() as folder:
-        async with process(data_dir=str(folder)) as house:
-            code, told = await launched_words("doctor", data_dir=str(folder))
-            assert (code, "BROKEN" in told) == (0, False), told
-            assert "another process of this house uses it" in about(told, "postgres")
-            assert about(told, "workers") == "ok      workers: 1 at work."
-            async with house.http.get("/ready") as response:
-                assert response.status == 200, "it is served as before"
-            house.kill()
-            await house.ended()
+async def test_a_house_is_looked_at_while_it_serves_and_after_it_was_killed(folder: Path) -> None:
+    async with process(data_dir=str(folder)) as house:
         code, told = await launched_words("doctor", data_dir=str(folder))
-        assert code == 0, told
-        assert "started for this look alone" in about(told, "postgres")
-        assert "LONGHOUSE_DATA_DIR has" in about(told, "disk")
+        assert (code, "BROKEN" in told) == (0, False), told
+        assert "another process of this house uses it" in about(told, "postgres")
+        assert about(told, "workers") == "ok      workers: 1 at work."
+        async with house.http.get("/ready") as response:
+            assert response.status == 200, "it is served as before"
+        house.kill()
+        await house.ended()
+    code, told = await launched_words("doctor", data_dir=str(folder))
+    assert code == 0, told
+    assert "started for this look alone" in about(told, "postgres")
+    assert "LONGHOUSE_DATA_DIR has" in about(told, "disk")
 
 
-async def test_a_reader_who_has_enough_of_it_leaves_no_postgres_and_no_traceback_behind() -> None:
-    with data_folder() as folder:
-        assert (await launched_words("migrate", data_dir=str(folder)))[0] == 0
-        looking = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "longhouse", "doctor", "--no-model"),
-            env={**os.environ, "LONGHOUSE_DATA_DIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        assert looking.stdout
-        assert looking.stderr
-        assert (await looking.stdout.readline()).startswith(b"longhouse ")
-        looking.stdout._transport.close()  # type: ignore[attr-defined]  # as `| head -1` does
-        said = await looking.stderr.read()
-        assert await looking.wait() == 1
-        assert (said, (folder / "postgres/postmaster.pid").exists()) == (b"", False)
+async def test_a_reader_who_has_enough_of_it_leaves_no_postgres_and_no_traceback_behind(folder: Path) -> None:
+    looking = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "longhouse", "doctor", "--no-model"),
+        env={**os.environ, "LONGHOUSE_DATA_DIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert looking.stdout
+    assert looking.stderr
+    assert (await looking.stdout.readline()).startswith(b"longhouse ")
+    looking.stdout._transport.close()  # type: ignore[attr-defined]  # as `| head -1` does
+    said = await looking.stderr.read()
+    assert await looking.wait() == 1
+    assert (said, (folder / "postgres/postmaster.pid").exists()) == (b"", False)
 
 
 async def test_what_is_reached_answers(dsn: str, server: RedisServer) -> None:

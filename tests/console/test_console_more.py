@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import ToolResult, User, text_of
 from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say, step_of
 from longhouse.models.scripted_server import serve as serve_model
-from server_helpers import Process, data_folder, process
+from server_helpers import Process, process
 from till import Till, open_till
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
@@ -63,30 +64,29 @@ def _final(answer: str) -> Say:
     return call("finalanswertool", answer=answer, status="completed")
 
 
-async def test_a_day_with_the_console(browser: Browser) -> None:
+async def test_a_day_with_the_console(browser: Browser, folder: Path) -> None:
     clerk = Clerk()
-    with data_folder() as folder:
-        async with serve_model(clerk) as model, open_till() as till:
-            settings = {"data_dir": str(folder), "llm_base_url": model.url, "allow_egress": till.place}
-            settings["lease_seconds"] = "3"
-            async with process(**settings) as first, visiting(browser, first.url) as visit:
-                await _publish(first, till)
-                await _a_draft_is_tried(visit)
-                await _files_are_chosen(visit)
-                page = await visit.open("/?agent=clerk")
-                await _follow_ups_stay_in_sight(page, clerk)
-                await _words_decide_only_one_call(page)
-                await _six_pages_of_one_talk(visit, page)
-                await _said(page, "pay")
-                async with asyncio.timeout(20):
-                    await till.begun.wait()
-                visit.may_fail = True
-                first.kill()
-                await first.ended()
-                port = str(urlsplit(first.url).port)
-                async with process("serve", "--port", port, **settings):
-                    await _a_lost_call_is_settled(page)
-                    await _the_first_key_and_the_last(page)
+    async with serve_model(clerk) as model, open_till() as till:
+        settings = {"data_dir": str(folder), "llm_base_url": model.url, "allow_egress": till.place}
+        settings["lease_seconds"] = "3"
+        async with process(**settings) as first, visiting(browser, first.url) as visit:
+            await _publish(first, till)
+            await _a_draft_is_tried(visit)
+            await _files_are_chosen(visit)
+            page = await visit.open("/?agent=clerk")
+            await _follow_ups_stay_in_sight(page, clerk)
+            await _words_decide_only_one_call(page)
+            await _six_pages_of_one_talk(visit, page)
+            await _said(page, "pay")
+            async with asyncio.timeout(20):
+                await till.begun.wait()
+            visit.may_fail = True
+            first.kill()
+            await first.ended()
+            port = str(urlsplit(first.url).port)
+            async with process("serve", "--port", port, **settings):
+                await _a_lost_call_is_settled(page)
+                await _the_first_key_and_the_last(page)
 
 
 async def _publish(house: Process, till: Till) -> None:

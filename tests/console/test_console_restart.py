@@ -11,7 +11,7 @@ from browser_helpers import entries, needs_chromium, visiting
 from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, call, step_of
 from longhouse.models.scripted_server import serve as serve_model
-from server_helpers import data_folder, process
+from server_helpers import process
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
@@ -30,12 +30,11 @@ class Writer:
         return Say(calls=reply.calls, chunk=6, delay=0.2) if self.is_slow else reply
 
 
-async def test_a_page_goes_on_when_the_server_is_killed_while_it_streams(browser: Browser) -> None:
-    with data_folder() as folder:
-        writer = Writer()
-        async with serve_model(writer) as model:
-            settings = {"data_dir": str(folder), "llm_base_url": model.url}
-            await _killed_and_back(browser, writer, settings, folder)
+async def test_a_page_goes_on_when_the_server_is_killed_while_it_streams(browser: Browser, folder: Path) -> None:
+    writer = Writer()
+    async with serve_model(writer) as model:
+        settings = {"data_dir": str(folder), "llm_base_url": model.url}
+        await _killed_and_back(browser, writer, settings, folder)
 
 
 async def _killed_and_back(browser: Browser, writer: Writer, settings: dict[str, str], folder: Path) -> None:

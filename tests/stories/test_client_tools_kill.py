@@ -1,23 +1,15 @@
 """A session that waits for its client outlives every process; whoever gets the result goes on."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from test_kill import each_once, kinds
 
 from client_tools import Program, finish
 from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, call, calls
 from longhouse.models.scripted_server import serve as serve_model
-from server_helpers import Serving, content, data_folder, process
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with data_folder() as folder:
-        yield folder
+from server_helpers import Serving, content, process
 
 
 def scene(body: Body) -> Say:

@@ -1,7 +1,6 @@
 """A master delegates, and its sub-agents remember: within a request, across requests, after a kill."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,10 @@ from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, calls, step_of
 from longhouse.models.scripted_server import serve as serve_model
-from server_helpers import House, Serving, assistant, content, data_folder, user
+from server_helpers import House, Serving, assistant, content, user
 
 TOLD, ASKED = "The user's name is Алия.", "What is the user's name?"
 NOTED, KNOWN = "Noted: Алия.", "The name is Алия."
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with data_folder() as folder:
-        yield folder
 
 
 def analytic(body: Body) -> Say:

@@ -28,7 +28,7 @@ from longhouse.store.database import Database, Transaction
 from longhouse.store.erasures import Target
 from pages import ROOT
 from redis_server import RedisServer
-from server_helpers import NO_FILES, House, Serving, data_folder, dictated, sse
+from server_helpers import NO_FILES, House, Serving, dictated, sse
 
 KEEPER = Template(
     name="keeper",
@@ -116,88 +116,83 @@ async def own_data(folder: Path, redis_url: str) -> AsyncIterator[tuple[Serving,
 
 
 async def test_nothing_of_a_user_is_in_any_file_and_others_lose_no_byte(
-    server: RedisServer, redis: Redis, capsys: pytest.CaptureFixture[str]
+    server: RedisServer, redis: Redis, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ann, bob, book = "bird7q2ann", "bird9k4bob", "bird5w1book"
-    with data_folder() as data:
-        async with own_data(data, server.url) as (serving, settings):
-            places: dict[str, Any] = {
-                name: str(getattr(settings, name)) for name in ("session_log_dir", "agent_log_dir", "reports_dir")
-            }
-            roles = cast(keeper=keeps, helper=helps)
-            async with serving(roles, templates=[KEEPER, HELPER], redis_url=server.url, **places) as house:
-                talks = {}
-                for bird, chat in ((ann, "c-1"), (bob, "c-2"), (ann, "c-3")):
-                    told = await house.say(
-                        f"Спой {bird} " * 60, model="keeper", chat_id=chat, user=f"{bird}@鸟.example"
-                    )
-                    talks[chat] = told["model"]
-                added = {"source": "user", "source_type": "user", "target": "keeper", "target_type": "agent"}
-                for bird, chat in ((ann, "c-1"), (bob, "c-2")):
-                    one = {**added, "content": f"By phone: {bird}", "type": "input"}
-                    assert (await ask(house, "POST", f"/v1/conversations/{chat}/interactions", one))[0] == 201
-                async with house.http.post(
-                    "/v1/documents?filename=birds.md", data=f"# Birds\n\nThe {book} sings.".encode(),
-                    headers={"content-type": "text/markdown"},
-                ) as response:  # fmt: skip
-                    assert response.status == 201, await response.text()
-                # Everything is everywhere, in samples of the planner too.
-                await until(lambda: in_redis(redis), lambda found: f"subagent:helper:c-3/{ann}.x".encode() in found)
-                for chat in talks:
-                    await ask(house, "GET", f"/v1/conversations/{chat}/interactions")  # the ledger catches up
-                behind = """
-                    SELECT count(*) FROM sessions s CROSS JOIN (VALUES ('redis'), ('session_log')) p (name)
-                    LEFT JOIN projection_cursors c ON c.projection = p.name AND c.session_id = s.id
-                    WHERE COALESCE(c.head, 0) < s.head AND s.side <> 'external'
-                """
-                await until(lambda: house.db.value(behind), lambda count: count == 0)
-                await house.db.run("ANALYZE")
-                await house.db.run("CHECKPOINT")
-                known = " ".join(files_with(data, ann))
-                assert all(place in known for place in ("base", "pg_wal", *places)), known
-                assert {"sessions", "journal", "ledger", "passages", "memories"} <= (
-                    await rows_of(house.db, ann)
-                ).keys()
-                sessions = await house.db.rows("SELECT id FROM sessions WHERE conversation_id = 'c-2'")
-                theirs = (bob, *(row["id"] for row in sessions), book)
-                before = await rows_of(house.db, *theirs)
-                their_files = {name: (data / name).read_bytes() for name in files_with(data, bob) if "_dir" in name}
-                assert len(their_files) >= 3
+    async with own_data(folder, server.url) as (serving, settings):
+        places: dict[str, Any] = {
+            name: str(getattr(settings, name)) for name in ("session_log_dir", "agent_log_dir", "reports_dir")
+        }
+        roles = cast(keeper=keeps, helper=helps)
+        async with serving(roles, templates=[KEEPER, HELPER], redis_url=server.url, **places) as house:
+            talks = {}
+            for bird, chat in ((ann, "c-1"), (bob, "c-2"), (ann, "c-3")):
+                told = await house.say(f"Спой {bird} " * 60, model="keeper", chat_id=chat, user=f"{bird}@鸟.example")
+                talks[chat] = told["model"]
+            added = {"source": "user", "source_type": "user", "target": "keeper", "target_type": "agent"}
+            for bird, chat in ((ann, "c-1"), (bob, "c-2")):
+                one = {**added, "content": f"By phone: {bird}", "type": "input"}
+                assert (await ask(house, "POST", f"/v1/conversations/{chat}/interactions", one))[0] == 201
+            async with house.http.post(
+                "/v1/documents?filename=birds.md", data=f"# Birds\n\nThe {book} sings.".encode(),
+                headers={"content-type": "text/markdown"},
+            ) as response:  # fmt: skip
+                assert response.status == 201, await response.text()
+            # Everything is everywhere, in samples of the planner too.
+            await until(lambda: in_redis(redis), lambda found: f"subagent:helper:c-3/{ann}.x".encode() in found)
+            for chat in talks:
+                await ask(house, "GET", f"/v1/conversations/{chat}/interactions")  # the ledger catches up
+            behind = """
+                SELECT count(*) FROM sessions s CROSS JOIN (VALUES ('redis'), ('session_log')) p (name)
+                LEFT JOIN projection_cursors c ON c.projection = p.name AND c.session_id = s.id
+                WHERE COALESCE(c.head, 0) < s.head AND s.side <> 'external'
+            """
+            await until(lambda: house.db.value(behind), lambda count: count == 0)
+            await house.db.run("ANALYZE")
+            await house.db.run("CHECKPOINT")
+            known = " ".join(files_with(folder, ann))
+            assert all(place in known for place in ("base", "pg_wal", *places)), known
+            assert {"sessions", "journal", "ledger", "passages", "memories"} <= (await rows_of(house.db, ann)).keys()
+            sessions = await house.db.rows("SELECT id FROM sessions WHERE conversation_id = 'c-2'")
+            theirs = (bob, *(row["id"] for row in sessions), book)
+            before = await rows_of(house.db, *theirs)
+            their_files = {name: (folder / name).read_bytes() for name in files_with(folder, bob) if "_dir" in name}
+            assert len(their_files) >= 3
 
-                path = f"/v1/users/{ann}@鸟.example"
-                status, planned = await ask(house, "DELETE", f"{path}?dry_run=true")
-                assert (status, planned["deleted"], planned["dry_run"]) == (200, False, True)
-                assert await rows_of(house.db, *theirs) == before
-                status, done = await ask(house, "DELETE", path)
-                assert (status, done["object"], done["deleted"]) == (200, "user.deleted", True)
-                assert done["counts"] == planned["counts"], "what was said is what went"
-                assert done["counts"]["sessions"] == 5, "two talks, two helpers, what was added from outside"
-                assert (done["counts"]["memory_files"], done["kept"]) == (2, {"sessions": [], "memory_files": []})
-                assert (await rows_of(house.db, ann, talks["c-1"])).keys() <= {"forgotten"}
-                assert (await ask(house, "DELETE", path))[1]["error"]["code"] == "user_not_found"
-                await until(lambda: in_redis(redis), lambda found: ann not in str(found))
+            path = f"/v1/users/{ann}@鸟.example"
+            status, planned = await ask(house, "DELETE", f"{path}?dry_run=true")
+            assert (status, planned["deleted"], planned["dry_run"]) == (200, False, True)
+            assert await rows_of(house.db, *theirs) == before
+            status, done = await ask(house, "DELETE", path)
+            assert (status, done["object"], done["deleted"]) == (200, "user.deleted", True)
+            assert done["counts"] == planned["counts"], "what was said is what went"
+            assert done["counts"]["sessions"] == 5, "two talks, two helpers, what was added from outside"
+            assert (done["counts"]["memory_files"], done["kept"]) == (2, {"sessions": [], "memory_files": []})
+            assert (await rows_of(house.db, ann, talks["c-1"])).keys() <= {"forgotten"}
+            assert (await ask(house, "DELETE", path))[1]["error"]["code"] == "user_not_found"
+            await until(lambda: in_redis(redis), lambda found: ann not in str(found))
 
-                async def copies() -> list[str]:
-                    return [name for name in files_with(data, ann) if "_dir" in name]
+            async def copies() -> list[str]:
+                return [name for name in files_with(folder, ann) if "_dir" in name]
 
-                await until(copies, lambda found: not found)
-                assert files_with(data, ann), "Postgres has it in its files"
-                await commands.compact(settings, yes=True)
-                assert files_with(data, ann) == []
-                assert await rows_of(house.db, *theirs) == before, "what others have is as it was"
-                assert {name: (data / name).read_bytes() for name in their_files} == their_files
-                assert bob in str(await in_redis(redis))
-            # The owner, with what is left: Bob, the document. Nobody serves now: the command removes the copies too.
-            await commands.erase_owner(settings, "local", yes=True)
-            said = capsys.readouterr()
-            assert "erased 3 sessions" in said.out, said.out
-            assert "1 documents" in said.out
-            assert bob not in str(await in_redis(redis))
+            await until(copies, lambda found: not found)
+            assert files_with(folder, ann), "Postgres has it in its files"
             await commands.compact(settings, yes=True)
-            assert files_with(data, bob) == files_with(data, book) == []
-            async with open_store(settings) as (db, _):
-                assert (await rows_of(db, bob, book, "local")).keys() <= {"forgotten"}
-            assert "longhouse:" not in said.err + capsys.readouterr().err, "nothing was left undone"
+            assert files_with(folder, ann) == []
+            assert await rows_of(house.db, *theirs) == before, "what others have is as it was"
+            assert {name: (folder / name).read_bytes() for name in their_files} == their_files
+            assert bob in str(await in_redis(redis))
+        # The owner, with what is left: Bob, the document. Nobody serves now: the command removes the copies too.
+        await commands.erase_owner(settings, "local", yes=True)
+        said = capsys.readouterr()
+        assert "erased 3 sessions" in said.out, said.out
+        assert "1 documents" in said.out
+        assert bob not in str(await in_redis(redis))
+        await commands.compact(settings, yes=True)
+        assert files_with(folder, bob) == files_with(folder, book) == []
+        async with open_store(settings) as (db, _):
+            assert (await rows_of(db, bob, book, "local")).keys() <= {"forgotten"}
+        assert "longhouse:" not in said.err + capsys.readouterr().err, "nothing was left undone"
 
 
 KILLED = """

@@ -582,6 +582,7 @@ CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg
 CREATE TRIGGER slowly AFTER INSERT ON sessions FOR EACH ROW WHEN (NEW.family IS NOT NULL AND NEW.side = 'sub')
 EXECUTE FUNCTION slowly();
 """
+ASLEEP = "FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
 COUNTS = """
 SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM journal), (SELECT count(*) FROM delegations),
        (SELECT count(*) FROM rests)
@@ -597,12 +598,13 @@ async def test_a_process_that_is_killed_in_a_fork_leaves_nothing_of_it(dsn: str,
             for statement in SLOWLY.split(";\nCREATE TRIGGER"):
                 await db.run(statement if "FUNCTION slowly()" in statement[:30] else f"CREATE TRIGGER{statement}")
             forking = asyncio.create_task(forked(house, origin, 5))
-            await appears(db, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+            await appears(db, f"SELECT count(*) {ASLEEP}")
             house.kill()
             await house.ended()
             await asyncio.gather(forking, return_exceptions=True)
+        # First: it holds a lock for as long as it sleeps.
+        await db.rows(f"SELECT pg_terminate_backend(pid) {ASLEEP}")
         await db.run("DROP TRIGGER slowly ON sessions")
-        await db.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
         assert await db.row(COUNTS) == before
         async with cast_house(**settings) as again:
             assert (await forked(again, origin, 5))["head"] >= 5

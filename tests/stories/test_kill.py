@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,9 @@ from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
-from server_helpers import AGENT, House, Process, Serving, data_folder, process
+from server_helpers import AGENT, House, Process, Serving, process
 
 CLERKS = {"model": CLERK.name}
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with data_folder() as folder:
-        yield folder
 
 
 async def until(is_so: Callable[[], bool], within: float = 20.0) -> None:
@@ -146,7 +140,7 @@ async def states_of_effects(there: Process, session_id: str) -> list[tuple[str, 
 
 async def test_a_kill_in_mid_tool_reruns_what_may_be_rerun_and_asks_about_the_rest(folder: Path) -> None:
     async with serve_model(clerk) as model:
-        settings = {"data_dir": str(folder / "data"), "llm_base_url": model.url}
+        settings = {"data_dir": str(folder), "llm_base_url": model.url}
         async with clerk_house(folder, **settings) as first:
             tasks = ["looktool 1", "paytool happened", "paytool did_not_happen", "paytool give_up"]
             saying = [asyncio.create_task(first.say(task, **CLERKS)) for task in tasks]
@@ -202,7 +196,7 @@ async def test_a_probe_says_whether_a_lost_call_happened_and_nobody_is_asked(
     folder: Path, dsn: str, where: str
 ) -> None:
     stays = where == "a Postgres that stays"
-    store = {"database_url": dsn} if stays else {"data_dir": str(folder / "data")}
+    store = {"database_url": dsn} if stays else {"data_dir": str(folder)}
     async with serve_model(clerk) as model:
         settings = {**store, "llm_base_url": model.url}
         async with clerk_house(folder, **settings) as first:

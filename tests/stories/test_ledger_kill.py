@@ -1,26 +1,17 @@
 """The ledger after kill -9, on the command line too: what the process had not told yet is told by the next."""
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from delegating_server import answer, ask, cast, cast_house, in_steps
 from ledger_helpers import listed
 from longhouse.models.scripted_server import serve as serve_model
-from server_helpers import data_folder, launched_words
+from server_helpers import launched_words
 
 ROLES = {
     "master": in_steps(ask("ann", "Say hello"), answer("Hello")),
     "ann": in_steps(answer("Hello, I am \x1b[31mAnn")),
 }
 TALK = [("user", "Begin"), ("master", "Say hello"), ("ann", "Hello, I am \x1b[31mAnn"), ("master", "Hello")]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with data_folder() as folder:
-        yield folder
 
 
 async def test_what_a_killed_process_had_not_told_is_told_by_the_next(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The house is killed, kill -9, while an MCP client waits: the turn goes on, and the next call finds its answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Hang, Say, call
 from longhouse.models.scripted_server import serve as serve_model
 from mcp_helpers import MODES, over_http, over_stdio, text_of
-from server_helpers import AGENT, Process, data_folder, free_port, process
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with data_folder() as folder:
-        yield folder
+from server_helpers import AGENT, Process, free_port, process
 
 
 async def begun(there: Process) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -15,11 +16,11 @@ from test_takeover import eventually
 from longhouse.journal import events
 from longhouse.models.scripted import Say, Script, call
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.store import journals, leases, migrate
-from longhouse.store.database import Database, open_database
+from longhouse.store import journals, leases
+from longhouse.store.database import Database
 from longhouse.store.postgres import open_postgres
 from postgres_proxy import lines
-from server_helpers import AGENT, Dictated, Process, Serving, content, data_folder, dictated, full, process, sse
+from server_helpers import AGENT, Dictated, Process, Serving, content, dictated, full, process, sse
 
 DONE = call("finalanswertool", answer="done")
 
@@ -180,25 +181,22 @@ async def test_a_process_that_was_held_up_for_half_a_lease_stops_nothing(dsn: st
         assert not any("heartbeat_late" in line for line in house.said)
 
 
-async def test_a_postgres_that_restarts_leaves_no_traceback_in_the_log() -> None:
-    with data_folder() as folder:
-        async with open_postgres(folder) as postgres, open_database(postgres.dsn) as db:
-            await migrate.migrate(db)
-        script = Script(by="step", replies=(*[Say(calls=call("clocktool").calls, chunk=1, delay=0.02)] * 5, DONE))
-        async with AsyncExitStack() as stack:
-            async with open_postgres(folder) as postgres:
-                model = await stack.enter_async_context(serve_model(script))
-                house = await stack.enter_async_context(
-                    process(database_url=postgres.dsn, llm_base_url=model.url, log_level="debug")
-                )
-                talking = [asyncio.create_task(talk(house, stream=bool(number % 2))) for number in range(4)]
-                await eventually(lambda: len(model.requests) >= 8)
-            await eventually(lambda: any("heartbeat_connection_lost" in line for line in house.said))
-            await asyncio.sleep(1)  # everything that looks at Postgres from time to time has done so
-            async with open_postgres(folder):
-                assert await asyncio.wait_for(asyncio.gather(*talking), 60) == ["done"] * 4
-                house.process.terminate()
-                assert await house.ended() == 0
+async def test_a_postgres_that_restarts_leaves_no_traceback_in_the_log(folder: Path) -> None:
+    script = Script(by="step", replies=(*[Say(calls=call("clocktool").calls, chunk=1, delay=0.02)] * 5, DONE))
+    async with AsyncExitStack() as stack:
+        async with open_postgres(folder) as postgres:
+            model = await stack.enter_async_context(serve_model(script))
+            house = await stack.enter_async_context(
+                process(database_url=postgres.dsn, llm_base_url=model.url, log_level="debug")
+            )
+            talking = [asyncio.create_task(talk(house, stream=bool(number % 2))) for number in range(4)]
+            await eventually(lambda: len(model.requests) >= 8)
+        await eventually(lambda: any("heartbeat_connection_lost" in line for line in house.said))
+        await asyncio.sleep(1)  # everything that looks at Postgres from time to time has done so
+        async with open_postgres(folder):
+            assert await asyncio.wait_for(asyncio.gather(*talking), 60) == ["done"] * 4
+            house.process.terminate()
+            assert await house.ended() == 0
     assert [line for line in house.said if "Traceback" in line or '"level": "error"' in line] == []
     records = [line for line in house.said if "serves on" not in line]
     assert [line for line in records if not line.startswith("{")] == [], "one record a line"

@@ -159,67 +159,70 @@ async def project(folder: Path, data: Path) -> AsyncIterator[Process]:
         yield house
 
 
-async def test_files_that_others_name_are_followed_as_soon_as_they_are_named(tmp_path: Path) -> None:
+@pytest.fixture
+def data(folder: Path) -> Path:
+    return folder
+
+
+async def test_files_that_others_name_are_followed_as_soon_as_they_are_named(tmp_path: Path, data: Path) -> None:
     folder = tmp_path / "dice"
     agents = folder / "agents.yaml"
-    with data_folder() as data:
-        async with project(folder, data) as house:
-            # A prompt that is named before it is written.
-            inline, _, rest = agents.read_text().partition("      system_prompt_str: |\n")
-            named = f"{inline}      system_prompt_file: player.txt\n    multi_{rest.partition('    multi_')[2]}"
-            line = await edited(house, agents, named, "not reloaded")
-            assert line.endswith("agents.player.prompts.system_prompt_file: names a file that is not there")
-            line = await edited(house, folder / "player.txt", "You play dice with the user.", "reloaded")
-            assert line == "reloaded: agent player is changed"
+    async with project(folder, data) as house:
+        # A prompt that is named before it is written.
+        inline, _, rest = agents.read_text().partition("      system_prompt_str: |\n")
+        named = f"{inline}      system_prompt_file: player.txt\n    multi_{rest.partition('    multi_')[2]}"
+        line = await edited(house, agents, named, "not reloaded")
+        assert line.endswith("agents.player.prompts.system_prompt_file: names a file that is not there")
+        line = await edited(house, folder / "player.txt", "You play dice with the user.", "reloaded")
+        assert line == "reloaded: agent player is changed"
 
-            # A module that an agent class imports, and no tool package names.
-            (folder / "wishes.py").write_text('WISH = "A good day."')
-            (folder / "manners.py").write_text(POLITE)
-            polite = named.replace("[tools]", "[tools, manners]") + "  polite: {base_class: manners.PoliteAgent}\n"
-            await edited(house, agents, polite, "agent polite is new")
-            assert content(await house.say("Hello", model="polite")) == "A good day."
-            line = await edited(house, folder / "wishes.py", 'WISH = "Добрый день. 你好。"', "reloaded")
-            assert line == "reloaded: the code of wishes.py"
-            assert content(await house.say("Hello", model="polite")) == "Добрый день. 你好。"
+        # A module that an agent class imports, and no tool package names.
+        (folder / "wishes.py").write_text('WISH = "A good day."')
+        (folder / "manners.py").write_text(POLITE)
+        polite = named.replace("[tools]", "[tools, manners]") + "  polite: {base_class: manners.PoliteAgent}\n"
+        await edited(house, agents, polite, "agent polite is new")
+        assert content(await house.say("Hello", model="polite")) == "A good day."
+        line = await edited(house, folder / "wishes.py", 'WISH = "Добрый день. 你好。"', "reloaded")
+        assert line == "reloaded: the code of wishes.py"
+        assert content(await house.say("Hello", model="polite")) == "Добрый день. 你好。"
 
 
-async def test_a_save_while_files_are_read_is_not_missed(tmp_path: Path) -> None:
+async def test_a_save_while_files_are_read_is_not_missed(tmp_path: Path, data: Path) -> None:
     folder = tmp_path / "dice"
     tools, agents = folder / "tools.py", folder / "agents.yaml"
-    with data_folder() as data:
-        async with project(folder, data) as house:
-            slow = (
-                GATE
-                + "import time\n(HERE / 'reading').touch()\nwhile not (HERE / 'go').exists():\n    time.sleep(0.02)\n"
-            )
-            before = asyncio.create_task(told(house, "reloaded"))
-            tools.write_text(slow + tools.read_text())
-            await eventually((folder / "reading").exists)
-            after = asyncio.create_task(told(house, "agent asker"))
-            agents.write_text(agents.read_text() + NEW_AGENT)
-            (folder / "go").touch()
-            assert await before == "reloaded: the code of tools.py"
-            assert await after == "reloaded: agent asker is new"
+    async with project(folder, data) as house:
+        slow = (
+            GATE + "import time\n(HERE / 'reading').touch()\nwhile not (HERE / 'go').exists():\n    time.sleep(0.02)\n"
+        )
+        before = asyncio.create_task(told(house, "reloaded"))
+        tools.write_text(slow + tools.read_text())
+        await eventually((folder / "reading").exists)
+        after = asyncio.create_task(told(house, "agent asker"))
+        agents.write_text(agents.read_text() + NEW_AGENT)
+        (folder / "go").touch()
+        assert await before == "reloaded: the code of tools.py"
+        assert await after == "reloaded: agent asker is new"
 
 
-async def test_dev_that_is_killed_goes_on_with_the_session_and_the_files_as_they_are_then(tmp_path: Path) -> None:
+async def test_dev_that_is_killed_goes_on_with_the_session_and_the_files_as_they_are_then(
+    tmp_path: Path, data: Path
+) -> None:
     folder = tmp_path / "dice"
     tools = folder / "tools.py"
-    with data_folder() as data:
-        async with project(folder, data) as house:
-            slow = tools.read_text().replace("    shown =", GATED)
-            await edited(house, tools, GATE + slow, "reloaded")
-            asking = asyncio.create_task(house.say("Roll two dice.", model="player"))
-            await eventually((folder / "rolling").exists)
-            async with house.http.get("/v1/sessions?limit=1") as response:
-                [session] = (await response.json())["data"]
-            house.kill()
-            await house.ended()
-            with pytest.raises(aiohttp.ClientError):
-                await asking
-        tools.write_text(GATE + slow.replace("The dice show", "Now the dice show"))
-        (folder / "go").touch()
-        async with project(folder, data) as house:
-            shown = await house.until(session["session_id"], "COMPLETED", "FAILED", within=60)
-            assert "Now the dice show" in shown["result"]
-            assert [fact["event"]["kind"] for fact in await house.facts(session["session_id"])].count("Resumed") == 1
+    async with project(folder, data) as house:
+        slow = tools.read_text().replace("    shown =", GATED)
+        await edited(house, tools, GATE + slow, "reloaded")
+        asking = asyncio.create_task(house.say("Roll two dice.", model="player"))
+        await eventually((folder / "rolling").exists)
+        async with house.http.get("/v1/sessions?limit=1") as response:
+            [session] = (await response.json())["data"]
+        house.kill()
+        await house.ended()
+        with pytest.raises(aiohttp.ClientError):
+            await asking
+    tools.write_text(GATE + slow.replace("The dice show", "Now the dice show"))
+    (folder / "go").touch()
+    async with project(folder, data) as house:
+        shown = await house.until(session["session_id"], "COMPLETED", "FAILED", within=60)
+        assert "Now the dice show" in shown["result"]
+        assert [fact["event"]["kind"] for fact in await house.facts(session["session_id"])].count("Resumed") == 1

@@ -121,12 +121,15 @@ async def test_another_body_under_the_same_key_is_refused(serving: Serving) -> N
         assert content(await chat(house, [user("Hello")], headers=KEY)) == content(first)
 
 
-@pytest.mark.parametrize("key", ["", "k" * 256, "schlüssel"])
-async def test_a_key_that_is_none_is_refused(serving: Serving, key: str) -> None:
+NO_KEYS = ["", "k" * 256, "schlüssel"]
+
+
+async def test_a_key_that_is_none_is_refused(serving: Serving) -> None:
     async with serving(echo) as house:
-        refused = await chat(house, [user("Hello")], headers={"Idempotency-Key": key})
-        assert refused["error"]["param"] == "Idempotency-Key"
-        assert await prompts(house) == 0
+        for key in NO_KEYS:
+            refused = await chat(house, [user("Hello")], headers={"Idempotency-Key": key})
+            assert refused["error"]["param"] == "Idempotency-Key"
+            assert await prompts(house) == 0
 
 
 async def test_a_key_may_be_used_again_after_a_day(serving: Serving) -> None:

@@ -1,5 +1,7 @@
 """Delegation to sub-agents: an agent as a tool of another, its task, and the budget and rights it inherits. No I/O."""
 
+import copy
+import functools
 import json
 from collections import defaultdict, deque
 from collections.abc import Iterable
@@ -53,9 +55,6 @@ class AgentTask(pydantic.BaseModel):
 
 def as_tool(template: Template) -> ToolDescriptor:
     """A template as the tool `agent.<name>`."""
-    schema = AgentTask.model_json_schema()
-    for prop in schema["properties"].values():
-        prop.pop("title", None)
     meta = template.multi_agent_meta
     can = meta.capabilities or "Does what it is asked."
     return ToolDescriptor(
@@ -63,11 +62,20 @@ def as_tool(template: Template) -> ToolDescriptor:
         type="meta",
         tags=meta.tags,
         description_short=f"The agent {template.name}, which remembers what it was told before. {can}"[:4000],
-        input_schema={"type": "object", "properties": schema["properties"], "required": ["task"]},
+        input_schema={"type": "object", "properties": copy.deepcopy(_properties()), "required": ["task"]},
         runtime_binding=RuntimeBinding(agent=template.name),
         effect="idempotent",
         owner=template.owner,
     )
+
+
+@functools.cache
+def _properties() -> dict[str, Any]:
+    """The fields of a task, as a model is told of them: the same for all agents."""
+    properties: dict[str, Any] = AgentTask.model_json_schema()["properties"]
+    for one in properties.values():
+        one.pop("title", None)
+    return properties
 
 
 @dataclass(frozen=True, slots=True)

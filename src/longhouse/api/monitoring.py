@@ -1,13 +1,14 @@
 """Whether this process lives, whether it can work, and its metrics: for those who watch it from outside."""
 
 from collections.abc import Callable
-from typing import Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, TypedDict
 
 from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longhouse.api import auth, errors, wire
+from longhouse.api.json_route import of_app
 from longhouse.api.metrics import Metrics
 from longhouse.errors import CallerError
 from longhouse.store import leases
@@ -33,32 +34,32 @@ class MetricsPage(Response):
     media_type = CONTENT_TYPE_LATEST
 
 
-def routes(db: Database, metrics: Metrics) -> APIRouter:
-    # Without a response model: FastAPI does not know our types of responses.
-    router = APIRouter(tags=["Watching"])
+# Without a response model: FastAPI does not know our types of responses.
+router = APIRouter(tags=["Watching"])
 
-    @router.get("/health", response_model=None)
-    async def health() -> wire.Json[Health]:
-        """Liveness: the process is running."""
-        return wire.Json({"status": "healthy", "service": "Longhouse"})
 
-    @router.get("/ready", response_model=None)
-    async def ready() -> wire.Json[Readiness]:
-        """Readiness: Postgres is reachable, and a worker is alive."""
-        try:
-            workers = await within(READY_WITHIN, leases.alive(db))
-        except PASSING as error:
-            raise errors.error_for(error) from None
-        if not workers:
-            raise CallerError("No worker is running.", status=503, kind="server_error")
-        return wire.Json({"status": "ready", "workers": workers})
+@router.get("/health", response_model=None)
+async def health() -> wire.Json[Health]:
+    """Liveness: the process is running."""
+    return wire.Json({"status": "healthy", "service": "Longhouse"})
 
-    @router.get("/metrics", dependencies=[Depends(auth.watcher)], response_model=None)
-    async def show_metrics() -> MetricsPage:
-        """Prometheus metrics."""
-        return MetricsPage(await metrics.page())
 
-    return router
+@router.get("/ready", response_model=None)
+async def ready(db: Annotated[Database, of_app("db")]) -> wire.Json[Readiness]:
+    """Readiness: Postgres is reachable, and a worker is alive."""
+    try:
+        workers = await within(READY_WITHIN, leases.alive(db))
+    except PASSING as error:
+        raise errors.error_for(error) from None
+    if not workers:
+        raise CallerError("No worker is running.", status=503, kind="server_error")
+    return wire.Json({"status": "ready", "workers": workers})
+
+
+@router.get("/metrics", dependencies=[Depends(auth.watcher)], response_model=None)
+async def show_metrics(metrics: Annotated[Metrics, of_app("metrics")]) -> MetricsPage:
+    """Prometheus metrics."""
+    return MetricsPage(await metrics.page())
 
 
 def only_monitoring(app: ASGIApp, is_leaving: Callable[[], bool]) -> ASGIApp:

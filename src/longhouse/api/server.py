@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
@@ -101,6 +101,7 @@ SESSION_ROUTERS: Final = (
 OF_ADMINS: Final = admin_sessions.routes(SESSION_ROUTERS)
 """The same once more, for every owner's sessions; built once."""
 ROUTERS: Final = (
+    openai_routes.router,
     response_routes.router,
     conversation_routes.router,
     mcp_endpoint.router,
@@ -133,8 +134,8 @@ ROUTERS: Final = (
     openapi.router,
     browser_session.router,
     pages.router,
+    monitoring.router,
 )
-"""All but those that are made for an application: the chat's and the monitoring's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ def build(parts: Parts) -> ASGIApp:
     inbox, router = Inbox(parts.db, parts.bus), Router(AgentDirectory(parts.finder), parts.default_template)
     resolver = SessionResolver(parts.db, parts.catalog, inbox, router, parts.prior)
     app.state = State({**_state(parts, resolver), **_memory_state(parts, inbox)})
-    for one in (_chat_routes(parts, resolver), *ROUTERS, monitoring.routes(parts.db, parts.metrics)):
+    for one in ROUTERS:
         app.router.routes += one.routes  # not `include_router`, which would build each route a second time
     _add_error_handlers(app)
     drained = DrainMiddleware(app, parts.authenticator.inflight)
@@ -180,16 +181,12 @@ def build(parts: Parts) -> ASGIApp:
     return addresses.SubPathMiddleware(whole, _free(parts.root_path, app)) if parts.root_path else whole
 
 
-def _chat_routes(parts: Parts, resolver: SessionResolver) -> APIRouter:
-    jobs = BackgroundJobs(parts.db, resolver, parts.model_for) if parts.model_for else None
-    return openai_routes.routes(parts.db, parts.bus, parts.catalog, resolver, jobs)
-
-
 def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
     """What the routes look up by name: see `json_route.of_app`."""
     inbox, counts = resolver.inbox, Statistics(parts.db)
     documents = parts.memory.documents if parts.memory else None
     turns = Turns(parts.db, parts.bus, parts.catalog, resolver)
+    jobs = BackgroundJobs(parts.db, resolver, parts.model_for) if parts.model_for else None
     parts.mcp.turns, parts.mcp.library = turns, documents
     return {
         "db": parts.db,
@@ -201,6 +198,8 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "toolbox": parts.toolbox,
         "model": parts.model,
         "responses": ResponseService(parts.db, parts.bus, parts.catalog, inbox, resolver, documents),
+        "chat": openai_routes.ChatParts(parts.db, parts.bus, parts.catalog, resolver, jobs),
+        "metrics": parts.metrics,
         "turns": turns,
         "mcp": parts.mcp,
         "questions": QuestionFeed(parts.db, parts.bus),

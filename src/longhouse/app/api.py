@@ -73,7 +73,10 @@ async def open_api(
                 egress=setup.egress,
             )
         )
-        async with watchdog.watching(), background.running("database_size", sample_size(core.db), every=SIZE_EVERY):
+        async with (
+            watchdog.watching(),
+            background.running("database_size", sample_size(core.db), every=SIZE_EVERY, after=0.45),
+        ):
             yield Api(authenticator, asgi)
 
 

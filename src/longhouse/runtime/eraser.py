@@ -68,7 +68,7 @@ class Eraser:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Finishes what others left while the block runs."""
-        async with background.running("erasures", self.resume, every=LOOK_EVERY):
+        async with background.running("erasures", self.resume, every=LOOK_EVERY, after=0.2):
             yield
 
     async def resume(self, untouched_for: float = LEFT_AFTER) -> None:

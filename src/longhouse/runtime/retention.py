@@ -36,8 +36,8 @@ class Retention:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with (
-            background.running("retention", self.sweep, every=EVERY),
-            background.running("unstored_responses", self.erase_unstored, every=UNSTORED_EVERY),
+            background.running("retention", self.sweep, every=EVERY, after=0.3),
+            background.running("unstored_responses", self.erase_unstored, every=UNSTORED_EVERY, after=0.35),
         ):
             yield
 

@@ -154,8 +154,8 @@ class Worker:
                     background.running("worker_dispatch", self._dispatch),
                     background.running("worker_sweep", self._sweep, every=SWEEP_EVERY),
                     background.running("worker_watch", self._watch),
-                    background.running("worker_forget", self._forget, every=FORGET_EVERY),
-                    background.running("usage_roll_up", self._roll_up, every=ROLL_UP_EVERY),
+                    background.running("worker_forget", self._forget, every=FORGET_EVERY, after=0.5),
+                    background.running("usage_roll_up", self._roll_up, every=ROLL_UP_EVERY, after=ROLL_UP_EVERY),
                 ):
                     try:
                         yield

@@ -1,6 +1,7 @@
 """Schema migrations: numbered SQL files, each applied once, checked by digest, under one advisory lock."""
 
 import asyncio
+import functools
 import hashlib
 import itertools
 import re
@@ -93,10 +94,12 @@ class Migration:
         return " ".join(line.removeprefix("--").strip() for line in lines)
 
 
-def known() -> list[Migration]:
+@functools.cache
+def known() -> Sequence[Migration]:
+    """The migrations of this version, in order: read once, as are the modules of this version."""
     folder = resources.files("longhouse.store") / "migrations"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
-    return [Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in files]
+    return tuple(Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in files)
 
 
 async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
@@ -146,7 +149,7 @@ async def _check_server(connection: asyncpg.Connection, schema: str) -> None:
 
 async def check(db: Database) -> None:
     """Refuses a schema that does not match this version, in one sentence."""
-    async with db.connection() as connection:
+    async with db.pool.acquire() as connection:  # it has one: another would only be for this
         done = await applied_on(connection, db.schema)
     refuse_foreign(done)
     missing = [migration.name for migration in known() if migration.number not in done]

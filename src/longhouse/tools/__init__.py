@@ -1,6 +1,7 @@
 """Public names for tool authors (BaseTool, ToolContext, tool), and the names that tools of SGR-Agent Core import.
 
-The tools that come with Longhouse are loaded when they are first asked for: who writes a tool rarely needs them.
+The tools that come with Longhouse, and its client of a search service, are loaded when they are first asked for: who
+writes a tool rarely needs them.
 """
 
 import importlib
@@ -15,13 +16,13 @@ from longhouse.tools.context import ToolContext as ResearchContext
 from longhouse.tools.decorator import tool
 from longhouse.tools.sgr.sources import SearchResult, SourceData
 from longhouse.tools.sgr.states import AgentStatesEnum
-from longhouse.tools.sgr.tavily_service import TavilySearchService
 
 if TYPE_CHECKING:
     from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
     from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, ReasoningTool
     from longhouse.tools.builtin.report import CreateReportTool
     from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
+    from longhouse.tools.sgr.tavily_service import TavilySearchService
 
 __all__ = [
     "AdaptPlanTool",
@@ -50,16 +51,17 @@ __all__ = [
 ]
 
 _BUILT_IN: Final = {
-    "dialogue": ("ClarificationTool", "FinalAnswerTool"),
-    "planning": ("AdaptPlanTool", "GeneratePlanTool", "ReasoningTool"),
-    "report": ("CreateReportTool",),
-    "research": ("ExtractPageContentTool", "WebSearchTool"),
+    "builtin.dialogue": ("ClarificationTool", "FinalAnswerTool"),
+    "builtin.planning": ("AdaptPlanTool", "GeneratePlanTool", "ReasoningTool"),
+    "builtin.report": ("CreateReportTool",),
+    "builtin.research": ("ExtractPageContentTool", "WebSearchTool"),
+    "sgr.tavily_service": ("TavilySearchService",),
 }
-"""The modules below `builtin` that define them."""
+"""The modules that define them."""
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _BUILT_IN.items():
         if name in names:
-            return getattr(importlib.import_module(f"longhouse.tools.builtin.{module}"), name)
+            return getattr(importlib.import_module(f"longhouse.tools.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from yarl import URL
 
 from longhouse.agents.template import LLMPolicy
 from longhouse.journal.session import Session
-from longhouse.store.catalog.catalog import Catalog
+
+if TYPE_CHECKING:
+    from longhouse.store.catalog.catalog import Catalog  # a tool process has none
 
 USUAL_MODEL: Final = "gpt-4o-mini"
 
@@ -70,7 +72,7 @@ class ToolConfig:
         return self.tools.get(name, {})
 
 
-async def with_model(config: ToolConfig, session: Session, catalog: Catalog | None) -> ToolConfig:
+async def with_model(config: ToolConfig, session: Session, catalog: "Catalog | None") -> ToolConfig:
     """The config with the model of the session's agent in this turn."""
     turn = session.turn
     template = await catalog.templates.find(session.agent, turn.version) if catalog and turn else None

@@ -1,13 +1,14 @@
 """The OpenAI protocol: /v1/chat/completions and /v1/models."""
 
 from collections.abc import Sequence
-from typing import Final, Literal, NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 from fastapi import APIRouter, Depends, Request
 
 from longhouse.agents.template import Template
 from longhouse.api import auth, wire
-from longhouse.api.json_route import JsonRoute, refuses
+from longhouse.api.json_route import JsonRoute, of_app, refuses
 from longhouse.api.openai.background_jobs import BackgroundJobs, is_job
 from longhouse.api.openai.completions import ChatCompletion, ChatEvents, completion_of
 from longhouse.api.openai.request import SESSION_ID
@@ -41,50 +42,61 @@ class ModelList(TypedDict):
     data: list[ListedModel]
 
 
-def routes(
-    db: Database, bus: Bus, catalog: Catalog, resolver: SessionResolver, jobs: BackgroundJobs | None = None
-) -> APIRouter:
-    router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute)
+@dataclass(frozen=True, slots=True)
+class ChatParts:
+    """What these routes are served with."""
 
-    @router.post("/v1/chat/completions", openapi_extra=EXAMPLE, responses=refuses(*STATUSES.values()))
-    async def chat_completions(
-        caller: auth.User, chat: wire.ChatRequest, request: Request
-    ) -> wire.Json[ChatCompletion] | ChatStream[ChatEvents] | wire.Json[wire.Envelope]:
-        """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
-        of the response is the session. Titles, tags and suggestions that chat clients ask for are answered by the
-        agent's model alone."""
-        if jobs and is_job(chat, request.headers):
-            return await jobs.answer(caller, chat)
-        handle = await resolver.attach(caller, chat, await request.body(), request.headers)
-        turn_stream = follow_turn(request.scope, db, bus, handle)
-        completion = await completion_of(catalog, turn_stream, chat)
-        return completion.streamed() if chat.stream else await completion.whole()
+    db: Database
+    bus: Bus
+    catalog: Catalog
+    resolver: SessionResolver
+    jobs: BackgroundJobs | None = None
+    """None: requests of chat clients for titles and the like are answered by the agent."""
 
-    @router.get("/v1/models")
-    async def list_models(caller: auth.User) -> wire.Json[ModelList]:
-        """The active templates and what they can, and `auto`, which selects one of them."""
-        templates = await catalog.templates.active_ones(owner=caller.owner)
-        usable = (template for template in templates if caller.may_use(template.name))
-        data: list[ListedModel] = [_model(AUTO), *map(_described, usable)]
-        return wire.Json({"object": "list", "data": data})
 
-    @router.get("/v1/models/{model:path}")
-    async def get_model(caller: auth.User, model: str) -> wire.Json[ListedModel]:
-        """One template, or one of your sessions."""
-        if model == AUTO:
-            return wire.Json(_model(AUTO))
-        if SESSION_ID.fullmatch(model):
-            row = await sessions.session(db, model, caller.owner)
-            if row:
-                return wire.Json(_model(row.id, created=int(row.created_at.timestamp())))
-        try:
-            template, _ = await resolver.template(model, caller.owner)
-            caller.uses(template.name)
-        except CallerError:
-            raise unknown_model(model) from None
-        return wire.Json(_model(model))
+Chatting = Annotated[ChatParts, of_app("chat")]
+router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute)
 
-    return router
+
+@router.post("/v1/chat/completions", openapi_extra=EXAMPLE, responses=refuses(*STATUSES.values()))
+async def chat_completions(
+    caller: auth.User, chat: wire.ChatRequest, request: Request, parts: Chatting
+) -> wire.Json[ChatCompletion] | ChatStream[ChatEvents] | wire.Json[wire.Envelope]:
+    """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
+    of the response is the session. Titles, tags and suggestions that chat clients ask for are answered by the
+    agent's model alone."""
+    if parts.jobs and is_job(chat, request.headers):
+        return await parts.jobs.answer(caller, chat)
+    handle = await parts.resolver.attach(caller, chat, await request.body(), request.headers)
+    turn_stream = follow_turn(request.scope, parts.db, parts.bus, handle)
+    completion = await completion_of(parts.catalog, turn_stream, chat)
+    return completion.streamed() if chat.stream else await completion.whole()
+
+
+@router.get("/v1/models")
+async def list_models(caller: auth.User, parts: Chatting) -> wire.Json[ModelList]:
+    """The active templates and what they can, and `auto`, which selects one of them."""
+    templates = await parts.catalog.templates.active_ones(owner=caller.owner)
+    usable = (template for template in templates if caller.may_use(template.name))
+    data: list[ListedModel] = [_model(AUTO), *map(_described, usable)]
+    return wire.Json({"object": "list", "data": data})
+
+
+@router.get("/v1/models/{model:path}")
+async def get_model(caller: auth.User, model: str, parts: Chatting) -> wire.Json[ListedModel]:
+    """One template, or one of your sessions."""
+    if model == AUTO:
+        return wire.Json(_model(AUTO))
+    if SESSION_ID.fullmatch(model):
+        row = await sessions.session(parts.db, model, caller.owner)
+        if row:
+            return wire.Json(_model(row.id, created=int(row.created_at.timestamp())))
+    try:
+        template, _ = await parts.resolver.template(model, caller.owner)
+        caller.uses(template.name)
+    except CallerError:
+        raise unknown_model(model) from None
+    return wire.Json(_model(model))
 
 
 def _described(template: Template) -> ListedModel:
