@@ -229,6 +229,8 @@ class Settings(BaseSettings):
     sessions_per_hour: int = Field(default=1_000, ge=1)
     max_running: int | None = Field(default=None, ge=1, le=1_000_000)
     """Sessions of each key that run at once; None: any number. The same in all processes."""
+    max_schedules: int = Field(default=100, ge=1, le=1_000_000)
+    """Schedules that an owner may have."""
     prices: Annotated[Items, AfterValidator(_prices)] = ()
     """What a million tokens of a model cost, read and written: `gpt-4o-mini=0.15/0.60`, separated by commas."""
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$")

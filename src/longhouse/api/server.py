@@ -51,6 +51,8 @@ from longhouse.api.openai.responses import routes as response_routes
 from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
+from longhouse.api.schedules import routes as schedule_routes
+from longhouse.api.schedules.firing import Scheduler
 from longhouse.api.sessions import artifacts, capsules, effects, forks, replay, sse, step_replay, timeline
 from longhouse.api.sessions import memory as session_memory
 from longhouse.api.sessions import routes as sessions_routes
@@ -104,6 +106,7 @@ ROUTERS: Final = (
     a2a_routes.router,
     *SESSION_ROUTERS,
     interactions.router,
+    schedule_routes.router,
     erasing.router,
     erasing.admin_router,
     retention.router,
@@ -156,6 +159,11 @@ class Parts:
     prices: Prices = field(default_factory=Prices)
     root_path: str = ""
     mcp: McpEndpoint = field(default_factory=McpEndpoint)
+    max_schedules: int = 100
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return Scheduler(self.db, self.bus, self.catalog, self.authenticator, prior=self.prior, most=self.max_schedules)
 
 
 def build(parts: Parts) -> ASGIApp:
@@ -203,6 +211,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "operations": Operations(parts.db, counts, parts.toolbox, is_mirrored=parts.is_mirrored),
         "eraser": Eraser(inbox),
         "retain_days": RetainDays(parts.retain_days),
+        "schedules": parts.scheduler,
     }
 
 
