@@ -1,6 +1,7 @@
 """Schedules over HTTP: whose they are, with whose rights they fire, and what is refused before anything is written."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,6 +140,7 @@ async def test_a_schedule_is_its_owners_and_fires_with_the_rights_of_its_key(ser
             for method, there, sent in (
                 ("POST", PATH, body()),
                 ("PATCH", path, {"paused": True}),
+                ("PATCH", path, {"template": "somebody_else"}),
                 ("POST", f"{path}/run", None),
                 ("DELETE", path, None),
             ):
@@ -255,9 +257,9 @@ async def test_runs_without_a_session_are_bounded(serving: Serving, monkeypatch:
 
 async def test_the_command_line(serving: Serving) -> None:
     async with serving(done) as house:
-        place = {"database_url": serving.dsn}
+        place = partial(launched_words, database_url=serving.dsn)
         given = ("--template", AGENT, "--prompt", "Что нового?", "--name", "Утро")
-        code, said = await launched_words("schedules", "create", *given, "--cron", NEVER, **place)
+        code, said = await place("schedules", "create", *given, "--cron", NEVER)
         assert code == 0, said
         line = said.strip().splitlines()[-1]
         schedule_id = line.split()[0]
@@ -269,9 +271,9 @@ async def test_the_command_line(serving: Serving) -> None:
             (("--cron", NEVER, "--time-zone", "Mars"), "--time-zone"),
             (("--cron", NEVER, "--key", "key_none"), "key_none"),
         ):
-            code, said = await launched_words("schedules", "create", *given, *wrong, **place)
+            code, said = await place("schedules", "create", *given, *wrong)
             assert (code, why in said, "Traceback" in said) == (1, True, False), said
-        code, said = await launched_words("schedules", "run", schedule_id, **place)
+        code, said = await place("schedules", "run", schedule_id)
         assert code == 0, said
         await house.until(said.strip().splitlines()[-1], "COMPLETED")
         for words, shown in (
@@ -281,9 +283,9 @@ async def test_the_command_line(serving: Serving) -> None:
             (("show", schedule_id), "fired"),
             (("delete", schedule_id), "is deleted"),
         ):
-            code, said = await launched_words("schedules", *words, **place)
+            code, said = await place("schedules", *words)
             assert (code, shown in said) == (0, True), said
-        code, said = await launched_words("schedules", "show", schedule_id, **place)
+        code, said = await place("schedules", "show", schedule_id)
         assert (code, "there is no schedule" in said) == (1, True)
 
 

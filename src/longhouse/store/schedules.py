@@ -66,7 +66,7 @@ WITH taken AS (
         SELECT id FROM schedules WHERE {IS_DUE} ORDER BY next_at LIMIT {AT_ONCE} FOR UPDATE SKIP LOCKED
     ) RETURNING *
 )
-{SELECT.replace("FROM schedules s", "FROM taken s")} ORDER BY s.next_at
+{SELECT.replace(" FROM schedules s", ", now() FROM taken s")} ORDER BY s.next_at
 """
 CLAIM: Final = "SELECT true FROM schedules WHERE id = :id AND revision = :revision FOR UPDATE SKIP LOCKED"
 LOCK: Final = "SELECT true FROM schedules WHERE id = :id AND owner = :owner FOR UPDATE"
@@ -197,9 +197,11 @@ async def listed(db: Database, *, owner: str | None, before: Position | None, li
     return [Schedule(*row) for row in rows]
 
 
-async def take(db: Executor) -> list[Schedule]:
-    """Schedules whose moment has come, the longest waiting first: a few, which others leave to this process now."""
-    return [Schedule(*row) for row in await db.rows(TAKE)]
+async def take(db: Executor) -> list[tuple[Schedule, datetime]]:
+    """Schedules whose moment has come, the longest waiting first: a few, which others leave to this process now. With
+    the time by the clock of Postgres: those of processes may differ."""
+    rows = await db.rows(TAKE)
+    return [(Schedule(*columns), now) for *columns, now in rows]
 
 
 async def claim(tx: Transaction, schedule: Schedule) -> bool:

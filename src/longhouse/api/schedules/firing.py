@@ -78,8 +78,8 @@ class Scheduler:
     async def fire_due(self) -> None:
         """Fires what is due, each schedule for itself: one that fails holds up no other."""
         while taken := await schedules.take(self.db):
-            for one in taken:
-                await background.guarded("schedule_firing", self.fire(one))
+            for one, now in taken:
+                await background.guarded("schedule_firing", self.fire(one, now))
             if len(taken) < schedules.AT_ONCE:
                 return
 
@@ -89,12 +89,12 @@ class Scheduler:
         is_due.clear()
         await self.fire_due()
 
-    async def fire(self, schedule: Schedule) -> None:
+    async def fire(self, schedule: Schedule, now: datetime) -> None:
         """Fires a schedule whose moment has come, unless another process was first."""
         stopped, due = schedule.stopped, None
         try:
             assert schedule.next_at is not None
-            due = timing.due(schedule.timing, schedule.next_at, clock.now(), schedule.missed)
+            due = timing.due(schedule.timing, schedule.next_at, now, schedule.missed)
         except ValueError as error:
             stopped = f"When it fires cannot be found out any more: {error}."
         caller = None if stopped else await self.authenticator.caller_of(schedule.key_id)

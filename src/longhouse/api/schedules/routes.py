@@ -128,8 +128,9 @@ async def change_schedule(
         raise CallerError("Say what to change.")
     for _ in range(RACES):
         former = await _found(caller, scheduler, schedule_id)
-        template = asked.template if "template" in asked.model_fields_set else former.template
-        await _may_use(caller, scheduler, template, may_be_gone="template" not in asked.model_fields_set)
+        _uses(caller, former.template)
+        if "template" in asked.model_fields_set:
+            await _may_use(caller, scheduler, asked.template)
         now = clock.now()
         columns = {**columns_of(asked, now, former), "key_id": caller.key or None}
         if await schedules.change(scheduler.db, former, columns, now=now):
@@ -182,11 +183,10 @@ async def _found(caller: Caller, scheduler: Scheduler, schedule_id: str) -> Sche
     return found
 
 
-async def _may_use(caller: Caller, scheduler: Scheduler, template: str, *, may_be_gone: bool = False) -> None:
+async def _may_use(caller: Caller, scheduler: Scheduler, template: str) -> None:
     """Raises if there is no such agent, or the key may not use it."""
     _uses(caller, template)
-    if not may_be_gone:
-        await scheduler.template(template, caller.owner)
+    await scheduler.template(template, caller.owner)
 
 
 def _uses(caller: Caller, template: str) -> None:
