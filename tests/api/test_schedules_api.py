@@ -129,8 +129,8 @@ async def test_a_schedule_is_its_owners_and_fires_with_the_rights_of_its_key(ser
         for other in (bob, admin):
             assert (await other.got(PATH))["data"] == []
             for method, ending in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/run"), ("GET", "/runs")):
-                sent = {"paused": True} if method == "PATCH" else None
-                status, error = await other.refused(method, f"{path}{ending}", sent)
+                change = {"paused": True} if method == "PATCH" else None
+                status, error = await other.refused(method, f"{path}{ending}", change)
                 assert (status, error["code"]) == (404, "schedule_not_found")
             assert (await other.got(f"/v1/sessions?schedule={one['id']}"))["data"] == []
         # Who may only read reads; who may not use the agent changes nothing.
@@ -231,11 +231,11 @@ async def test_a_key_that_is_revoked_or_used_up_takes_its_schedules_with_it(serv
             status, error = response.status, (await response.json())["error"]
         assert (status, error["code"]) == (429, "budget_exceeded")
         # A key that may only read since, or may use other agents, fires nothing.
-        for change, code in (
+        for narrower, code in (
             ({"read_only": True}, "read_only_key"),
             ({"read_only": False, "templates": ["x"]}, "template_not_allowed"),
         ):
-            assert await admin_of(house).status("PATCH", f"/admin/keys/{other.id}", change) == 200
+            assert await admin_of(house).status("PATCH", f"/admin/keys/{other.id}", narrower) == 200
             before = len(await runs_of(house.http, theirs, headers=other.headers))
             await come_due(house.db, theirs)
             run = (await runs_of(house.http, theirs, before + 1, headers=other.headers))[0]

@@ -5,12 +5,13 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
-from fastapi import Header, Query
+from fastapi import Query, Request
 
 from longhouse import clock
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
 from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.openai.request import idempotency_key
 from longhouse.api.pagination import Page
 from longhouse.api.schedules.firing import Scheduler, new_run_id, no_such_schedule
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
@@ -23,11 +24,9 @@ RACES: Final = 20
 """How often a change is tried again because the schedule has fired meanwhile."""
 NAMESPACE: Final = uuid.UUID("0f0b3a2e-5d39-4a55-9d0a-1c8f63e0a9b4")
 """Of runs that are named after the idempotency key of their request."""
-MAX_KEY: Final = 255
 
 State = Literal["active", "paused", "stopped", "ended"]
 Held = Annotated[Scheduler, of_app("schedules")]
-IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 
 
 class ShownSchedule(TypedDict):
@@ -150,18 +149,14 @@ async def delete_schedule(caller: auth.User, scheduler: Held, schedule_id: str) 
 
 @router.post("/{schedule_id}/run", status_code=201, responses=refuses(400, 409, 429))
 async def run_schedule(
-    caller: auth.User, scheduler: Held, schedule_id: str, idempotency_key: IdempotencyKey = None
+    caller: auth.User, scheduler: Held, schedule_id: str, request: Request
 ) -> wire.Json[ShownScheduleRun]:
     """Fires a schedule now, also a paused one, with the rights and at the expense of your key; when it fires next stays
     as it is. A second request with the same Idempotency-Key gives the same run."""
     found = await _found(caller, scheduler, schedule_id)
     _uses(caller, found.template)
-    run_id = new_run_id()
-    if idempotency_key is not None:
-        if not (0 < len(idempotency_key) <= MAX_KEY and idempotency_key.isascii() and idempotency_key.isprintable()):
-            message = f"Idempotency-Key must be 1 to {MAX_KEY} printable ASCII characters."
-            raise CallerError(message, param="Idempotency-Key")
-        run_id = f"run_{uuid.uuid5(NAMESPACE, f'{found.id}/{idempotency_key}').hex}"
+    key = idempotency_key(request.headers)
+    run_id = f"run_{uuid.uuid5(NAMESPACE, f'{found.id}/{key}').hex}" if key else new_run_id()
     return wire.Json(_shown_run(await scheduler.run(caller, found, run_id)), status_code=201)
 
 
