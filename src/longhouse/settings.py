@@ -257,6 +257,8 @@ class Settings(BaseSettings):
     """Days in which no delivery succeeds, after which a webhook is paused."""
     webhook_log_days: float = Field(default=30.0, gt=0, le=36_500)
     """Days for which deliveries are kept, sent or not."""
+    max_schedules: int = Field(default=100, ge=1, le=1_000_000)
+    """Schedules that an owner may have."""
     prices: Annotated[Items, AfterValidator(_prices)] = ()
     """What a million tokens of a model cost, read and written: `gpt-4o-mini=0.15/0.60`, separated by commas."""
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$")

@@ -38,9 +38,11 @@ AS_MADE: Final = [*CONFORMANCE, checks.negative_data_rejection, checks.positive_
 BEYOND: Final = {
     "": "nothing was said to be done, or a text holds a NUL: no single field is wrong",
     "after": "an id to continue from is one of this session",
+    "at": "a schedule fires in the future",
     "base_url": "an address is one that may be asked, and that answers",
     "before": "a cursor is what an earlier page said",
     "clarifications": "one of two fields is needed",
+    "cron": "a cron expression names days that come",
     "expires_at": "a key expires in the future",
     "file": "a document can be read",
     "filename": "a file has a name that can be printed",
@@ -51,6 +53,7 @@ BEYOND: Final = {
     "path": "the path of a memory file can be printed",
     "since": "a span has an order, and an end",
     "url": "an address is one that may be reached",
+    "time_zone": "a time zone is one of the IANA database",
     "user": "a user, or a conversation, is named",
 }
 """By the `param` of the error: rules that no schema can say, and by which what fits the schemas may be refused."""
@@ -207,6 +210,7 @@ async def prepared(house: House) -> dict[str, str]:
     assert await admin.status("PUT", "/v1/memory/files/notes.md", {"content": "x"}) == 201
     response = await made(admin, "/v1/responses", {"model": AGENT, "input": "hi", "background": True})
     talk = await made(admin, "/v1/conversations", {"items": [{"role": "user", "content": "hi"}]})
+    schedule = await made(admin, "/v1/schedules", {"template": AGENT, "prompt": "hi", "cron": "@yearly"}, 201)
     [item] = (await admin.got(f"/v1/conversations/{talk['id']}/items"))["data"]
     hook = await made(admin, "/v1/webhooks", {"url": "https://example.com/hook"}, 201)
     sent = await made(admin, f"/v1/webhooks/{hook['id']}/test", None, 202)
@@ -215,6 +219,7 @@ async def prepared(house: House) -> dict[str, str]:
         "response_id": response["id"],
         "conversation_id": talk["id"],
         "item_id": item["id"],
+        "schedule_id": schedule["id"],
         "session_id": session,
         "admin_session_id": theirs,
         "agent_id": other,

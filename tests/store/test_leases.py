@@ -73,14 +73,14 @@ async def test_only_at_the_head_it_knows_may_a_holder_rest(db: Database) -> None
 async def test_a_session_waits_out_trouble_without_a_holder(db: Database) -> None:
     lease = await claimed(db, "w", await opened(db))
     assert await leases.wait_out(db, lease, head=2, wake_at=clock.now() + timedelta(hours=1))
-    assert await leases.fire(db) == ([], False)
+    assert await leases.fire(db) == ([], False, False)
     assert (await leases.claim(db, "s", "w")).lease is None
     await db.run("UPDATE sessions SET wake_at = now() - interval '1 second'")
     again = await claimed(db, "w")
     assert (again.attempts, again.previous, again.fence) == (1, None, 2)
     assert again.troubled_at is not None
     assert await leases.wait_out(db, again, head=2, wake_at=clock.now() - timedelta(seconds=1))
-    assert await leases.fire(db) == (["s"], False)
+    assert await leases.fire(db) == (["s"], False, False)
     assert await leases.runnable(db, "w", 10, running=[]) == [("s", "local")]
     last = await claimed(db, "w")
     assert (last.attempts, last.troubled_at) == (2, again.troubled_at)

@@ -40,7 +40,7 @@ async def test_a_session_under_two_limits_gets_its_turns(db: Database) -> None:
     running: dict[str, leases.Lease] = {}
     turns: Counter[str] = Counter()
     for nth in range(ROUNDS):
-        _, is_awaited = await leases.fire(db)
+        _, is_awaited, _ = await leases.fire(db)
         if is_awaited:
             await places.let_in(db, await places.with_room(db, per_key=None), per_key=None)
         for session_id, _ in await leases.runnable(db, "w", 50, running=running):

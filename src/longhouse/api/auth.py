@@ -249,6 +249,15 @@ class Authenticator:
             return replace(self._caller(_unexpired(found), browser.key_digest), browser=digest)
         raise _invalid_key("This browser is not signed in any more: sign in again at /sign-in.")
 
+    async def caller_of(self, key_id: str | None) -> Caller | None:
+        """Who acts with this key where nobody sends it: for a schedule. None: the key was revoked, or has expired."""
+        if key_id is None:
+            return LOCAL
+        if key_id == ADMIN_KEY_ID:
+            return self._caller()
+        found = await keys.with_id(self.db, key_id)
+        return self._caller(found) if found and not found.is_expired else None
+
     def _caller(self, found: FoundKey | None = None, digest: str = "") -> Caller:
         """The caller with this key, and its digest; None: with the admin key from the settings."""
         if found is None:

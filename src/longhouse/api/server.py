@@ -52,6 +52,8 @@ from longhouse.api.openai.responses import routes as response_routes
 from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.questions import QuestionFeed
+from longhouse.api.schedules import routes as schedule_routes
+from longhouse.api.schedules.firing import Scheduler
 from longhouse.api.sessions import artifacts, capsules, effects, forks, replay, sse, step_replay, timeline
 from longhouse.api.sessions import memory as session_memory
 from longhouse.api.sessions import routes as sessions_routes
@@ -108,6 +110,7 @@ ROUTERS: Final = (
     a2a_routes.router,
     *SESSION_ROUTERS,
     interactions.router,
+    schedule_routes.router,
     erasing.router,
     erasing.admin_router,
     retention.router,
@@ -163,6 +166,11 @@ class Parts:
     mcp: McpEndpoint = field(default_factory=McpEndpoint)
     egress: Egress = field(default_factory=Egress)
     """Where tools and webhooks may reach."""
+    max_schedules: int = 100
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return Scheduler(self.db, self.bus, self.catalog, self.authenticator, prior=self.prior, most=self.max_schedules)
 
 
 def build(parts: Parts) -> ASGIApp:
@@ -209,6 +217,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "eraser": Eraser(inbox),
         "retain_days": RetainDays(parts.retain_days),
         "webhooks": Webhooks(parts.db, parts.egress),
+        "schedules": parts.scheduler,
     }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp
@@ -49,35 +50,37 @@ async def open_api(
         open_authenticator(settings, core.db) as authenticator,
         McpEndpoint(settings.mcp_hosts).running() as mcp,
     ):
-        asgi = server.build(
-            server.Parts(
-                db=core.db,
-                bus=core.bus,
-                catalog=core.catalog,
-                metrics=_metrics(core, tools, runtime, memory, watchdog),
-                authenticator=authenticator,
-                toolbox=tools.toolbox,
-                validator=validator_of(setup, core.catalog, tools.processes),
-                finder=tools.finder,
-                default_template=settings.default_template,
-                prior=prior,
-                memory=memory,
-                model_for=model_for,
-                offering=tools.offering,
-                model=configured_model(setup),
-                is_mirrored=settings.redis_url is not None,
-                retain_days=settings.retain_days,
-                prices=prices_of(settings),
-                root_path=settings.root_path,
-                mcp=mcp,
-                egress=setup.egress,
-            )
+        parts = server.Parts(
+            db=core.db,
+            bus=core.bus,
+            catalog=core.catalog,
+            metrics=_metrics(core, tools, runtime, memory, watchdog),
+            authenticator=authenticator,
+            toolbox=tools.toolbox,
+            validator=validator_of(setup, core.catalog, tools.processes),
+            finder=tools.finder,
+            default_template=settings.default_template,
+            prior=prior,
+            memory=memory,
+            model_for=model_for,
+            offering=tools.offering,
+            model=configured_model(setup),
+            is_mirrored=settings.redis_url is not None,
+            retain_days=settings.retain_days,
+            prices=prices_of(settings),
+            root_path=settings.root_path,
+            mcp=mcp,
+            egress=setup.egress,
+            max_schedules=settings.max_schedules,
         )
+        # It waits for the sweep of the worker, which tells when something is due: where none works, nothing fires.
+        firing = partial(parts.scheduler.serve, runtime.worker.schedules_due)
         async with (
             watchdog.watching(),
             background.running("database_size", sample_size(core.db), every=SIZE_EVERY, after=0.45),
+            background.running("schedules", firing),
         ):
-            yield Api(authenticator, asgi)
+            yield Api(authenticator, server.build(parts))
 
 
 def _metrics(core: Core, tools: Tools, runtime: Runtime, memory: MemoryParts, watchdog: Watchdog) -> Metrics:

@@ -61,6 +61,7 @@ COMMANDS: Final = {
         "replays", "Replay recorded sessions against a version of their template, before it is activated."
     ),
     "sessions": Listed("sessions", "Sessions: which there are, what happened in one, what it waits for.", "cli"),
+    "schedules": Listed("schedules", "Schedules: prompts that come by themselves, by a clock.", "cli"),
     "ledger": Listed("ledger", "The ledger: who said what to whom.", "cli"),
     "tools": Listed("catalog", "The tools of the catalog: publish them, compare them, roll them back.", "tools"),
     "templates": Listed(

@@ -233,6 +233,8 @@ class Prompted(_Fact, frozen=True, kw_only=True, tag="Prompted"):
     their outcomes."""
     client_tools: ClientTools | None = None
     """The functions that the client runs itself; None: it has named none, and an aside changes nothing."""
+    schedule: str = ""
+    """The schedule that sent it; empty: somebody did."""
 
 
 class Started(_Fact, frozen=True, kw_only=True, tag="Started"):

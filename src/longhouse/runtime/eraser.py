@@ -110,6 +110,9 @@ class Eraser:
         if target.kind == "owner":
             # First: then nobody who acts for this owner begins anything more.
             yield Counter(keys=await erasures.drop_keys(db, target.owner))
+        # Before the sessions: nothing opens another one then.
+        if found := await erasures.forget_schedules(db, target, at):
+            yield Counter(schedules=found)
         while ids := await erasures.next_sessions(db, target, at):
             for one in ids:
                 forgotten = await self.inbox.forget(one, target.owner, lasting=target.is_lasting)

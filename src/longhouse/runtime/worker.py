@@ -98,6 +98,8 @@ class Worker:
         self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._others = DeadWorkers(db, self.id, self._heartbeat, engine.last_beats, lease=options.lease)
         self._background: set[asyncio.Task[None]] = set()
+        self.schedules_due = asyncio.Event()
+        """Set when the moment of a schedule has come: the sweep sees it at no cost of its own."""
         engine.tool_runner.is_alive = self.is_alive
         engine.tool_runner.background = self._in_background
 
@@ -204,8 +206,10 @@ class Worker:
 
     async def _sweep(self) -> None:
         """Finds every runnable session in Postgres, even if hints were lost, and sessions whose lease we have lost."""
-        _, is_awaited = await leases.fire(self._db)
-        if is_awaited:
+        swept = await leases.fire(self._db)
+        if swept.is_scheduled:
+            self.schedules_due.set()
+        if swept.is_awaited:
             self._wake(await self._let_in(await places.with_room(self._db, per_key=self._options.per_key)))
         await self._find_runnable()
         await self._stop_deposed()

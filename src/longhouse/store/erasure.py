@@ -76,6 +76,7 @@ GONE: Final = {
         ("rests", "session_id"),
         ("requests", "session_id"),
         ("responses", "session_id"),  # with what was shown of them
+        ("schedule_runs", "session_id"),
         ("projection_cursors", "session_id"),
         ("sessions", "id"),  # with counters, places, open questions and deliveries
     )

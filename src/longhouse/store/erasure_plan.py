@@ -8,7 +8,7 @@ from typing import Final
 from longhouse.store import erasure, files, memory_files, memory_scopes
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
-from longhouse.store.erasures import DOCUMENT, THESE, Target, scopes
+from longhouse.store.erasures import DOCUMENT, OF_SCHEDULES, THESE, Target, scopes
 from longhouse.store.search import passages
 
 MOST_KEPT: Final = 100
@@ -51,6 +51,7 @@ COUNT_OF_OWNER: Final = f"""
             WHERE d.owner = :owner AND p.kind = '{DOCUMENT}') AS passages
 """
 COUNT_CREATED: Final = "SELECT count(*) FROM conversations WHERE owner = :owner AND (:name = '' OR id = :name)"
+COUNT_SCHEDULES: Final = "SELECT count(*) FROM schedules WHERE owner = :owner AND {these}"
 KEPT_FILES: Final = f"""
     SELECT path FROM memories
     WHERE owner = :owner AND scope = :scope AND content IS NOT NULL AND former_writers <> '{{}}'
@@ -94,8 +95,11 @@ async def plan(db: Database, target: Target) -> Plan:
         digests = [row["digest"] for row in await tx.rows(erasure.FILES, ids=ids)]
         counts["files"] = await files.count_used_by(tx, digests, ids)
         counts += await _count_memories(tx, target, ids)
+        of_target = {"owner": target.owner, "name": target.name}
+        if found := await tx.value(COUNT_SCHEDULES.format(these=OF_SCHEDULES[target.kind]), **of_target):
+            counts["schedules"] = found
         is_whole = target.kind in ("conversation", "owner")
-        if is_whole and (created := await tx.value(COUNT_CREATED, owner=target.owner, name=target.name)):
+        if is_whole and (created := await tx.value(COUNT_CREATED, **of_target)):
             counts["conversations"] = created
         if target.kind == "owner":
             row = await tx.row(COUNT_OF_OWNER, owner=target.owner)

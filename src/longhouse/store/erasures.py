@@ -97,6 +97,14 @@ OF_OWNER: Final = (
     "DELETE FROM conversations WHERE owner = :owner",  # with the items that were added to them
 )
 DROP_WEBHOOKS: Final = "DELETE FROM webhooks WHERE owner = :owner"  # with their log
+OF_SCHEDULES: Final[dict[Kind, str]] = {
+    "session": "false AND :name = ''",
+    "conversation": "conversation_id = :name",
+    "user": '"user" = :name',
+    "owner": ":name = ''",
+}
+"""The schedules that go with it: they would bring it back."""
+SCHEDULES: Final = "DELETE FROM schedules WHERE owner = :owner AND {these} AND created_at <= :at"  # with their runs
 CONVERSATION: Final = "DELETE FROM conversations WHERE owner = :owner AND id = :name AND created_at <= :at"
 
 
@@ -183,6 +191,12 @@ async def scopes(db: Executor, target: Target) -> list[Scope]:
         return []
     rows = await db.rows(SCOPES, owner=target.owner, patterns=patterns, keys=keys)
     return [Scope(target.owner, row["scope"]) for row in rows]
+
+
+async def forget_schedules(db: Database, target: Target, at: datetime) -> int:
+    """Deletes the schedules of a conversation, a user or an owner, with what is known of their runs."""
+    sql = SCHEDULES.format(these=OF_SCHEDULES[target.kind])
+    return int((await db.run(sql, owner=target.owner, name=target.name, at=at)).rpartition(" ")[2])
 
 
 async def forget_conversation(db: Database, target: Target, at: datetime) -> int:

@@ -44,6 +44,8 @@ FIND: Final = f"""
     WHERE (digest = :digest OR former_digest = :digest AND former_until > now()) AND revoked_at IS NULL
 """
 
+BY_ID: Final = FIND.replace("(digest = :digest OR former_digest = :digest AND former_until > now())", "id = :id")
+
 CHANGE: Final = f"UPDATE api_keys SET {{set}} WHERE id = :id AND revoked_at IS NULL RETURNING {COLUMNS}"
 
 REVOKE: Final = "UPDATE api_keys SET revoked_at = COALESCE(revoked_at, now()) WHERE id = :id RETURNING id"
@@ -154,7 +156,15 @@ async def find(db: Database, secret: str) -> Key | None:
 
 async def with_digest(db: Database, digest: str) -> FoundKey | None:
     """The key with this digest, or with this former one while that is valid, unless it was revoked."""
-    row = await db.row(FIND, digest=digest)
+    return _found(await db.row(FIND, digest=digest))
+
+
+async def with_id(db: Database, key_id: str) -> FoundKey | None:
+    """The key with this id, unless it was revoked."""
+    return _found(await db.row(BY_ID, id=key_id))
+
+
+def _found(row: Sequence[Any] | None) -> FoundKey | None:
     if row is None:
         return None
     *columns, is_expired, spent = row

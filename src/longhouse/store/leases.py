@@ -4,13 +4,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import asyncpg
 
 import longhouse
 from longhouse.journal.events import INTERRUPTED
-from longhouse.store import budgets, places
+from longhouse.store import budgets, places, schedules
 from longhouse.store.database import Database, bound
 from longhouse.store.pages import Position, page
 
@@ -117,13 +117,14 @@ RUNNABLE: Final = places.IN_TURN.format(
 )
 
 # Rows locked by another transaction are left for the next sweep: two sweepers never wait for each other.
-FIRE: Final = """
+FIRE: Final = f"""
 WITH fired AS (
     UPDATE sessions SET due = true, wake_at = NULL, queued_at = CASE WHEN due THEN queued_at ELSE now() END
     WHERE id IN (SELECT id FROM sessions WHERE wake_at <= now() FOR UPDATE SKIP LOCKED)
     RETURNING id
 )
-SELECT ARRAY(SELECT id FROM fired) AS fired, EXISTS (SELECT FROM sessions WHERE waits_for IS NOT NULL) AS is_awaited
+SELECT ARRAY(SELECT id FROM fired) AS fired, EXISTS (SELECT FROM sessions WHERE waits_for IS NOT NULL) AS is_awaited,
+       EXISTS (SELECT FROM schedules WHERE {schedules.IS_DUE}) AS is_scheduled
 """
 
 FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY(:sessions)"
@@ -177,6 +178,17 @@ WORKERS: Final = """
            (SELECT count(*)::int FROM sessions s WHERE s.due AND s.holder = w.id), w.version, w.id
     FROM workers w
 """
+
+
+class Swept(NamedTuple):
+    """What a sweep found."""
+
+    fired: list[str]
+    """The sessions whose moment has come."""
+    is_awaited: bool
+    """Does any session wait for a place?"""
+    is_scheduled: bool
+    """Has the moment of a schedule come?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,11 +306,11 @@ async def runnable(
     return [(row["id"], row["owner"]) for row in rows]
 
 
-async def fire(db: Database) -> tuple[list[str], bool]:
-    """Marks the sessions whose `wake_at` has passed as due; does any session wait for a place?"""
+async def fire(db: Database) -> Swept:
+    """Marks the sessions whose `wake_at` has passed as due."""
     row = await db.row(FIRE)
     assert row is not None
-    return row["fired"], row["is_awaited"]
+    return Swept(*row)
 
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:

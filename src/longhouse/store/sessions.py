@@ -72,6 +72,7 @@ FILTERS: Final = {
     "template": "agent = :template",
     "conversation_id": "conversation_id = :conversation_id",
     "parent": "parent = :parent",
+    "schedule": "id IN (SELECT session_id FROM schedule_runs WHERE schedule_id = :schedule)",
     "since": "created_at >= :since",
     "until": "created_at < :until",
     # These two see what was counted: `session_lists` counts first.
@@ -120,8 +121,9 @@ AGENT_OF: Final = """
 """
 
 AGENTS_IN: Final = """
-    SELECT DISTINCT agent FROM sessions
-    WHERE owner = :owner AND conversation_id = :conversation AND side = 'root' ORDER BY agent
+    SELECT agent FROM sessions WHERE owner = :owner AND conversation_id = :conversation AND side = 'root'
+    UNION SELECT split_part(template, '@', 1) FROM schedules WHERE owner = :owner AND conversation_id = :conversation
+    ORDER BY agent
 """
 
 BY_KEY: Final = """
@@ -212,7 +214,7 @@ async def agent_of(db: Database, owner: str, *, conversation: str | None, finger
 
 
 async def agents_in(db: Database, owner: str, conversation: str) -> list[str]:
-    """The agents that clients talk to in this conversation."""
+    """The agents that clients, or schedules, talk to in this conversation."""
     return [row["agent"] for row in await db.rows(AGENTS_IN, owner=owner, conversation=conversation)]
 
 

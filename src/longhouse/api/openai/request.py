@@ -128,7 +128,7 @@ def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[st
     retries = headers.get("x-stainless-retry-count")  # OpenAI's SDKs send a retry count and nothing else
     is_retry = None if retries is None else retries not in ("", "0")
     accepted = Accepted(
-        owner=caller.owner, digest=digest, key=_key(headers), is_retry=is_retry, api_key=caller.key or None
+        owner=caller.owner, digest=digest, key=idempotency_key(headers), is_retry=is_retry, api_key=caller.key or None
     )
     conversation, is_named = _conversation(request, headers)
     traceparent = tracing.accepted(headers.get(tracing.HEADER))
@@ -224,7 +224,8 @@ def _conversation(request: ChatRequest, headers: Mapping[str, str]) -> tuple[str
     return None, False
 
 
-def _key(headers: Mapping[str, str]) -> str | None:
+def idempotency_key(headers: Mapping[str, str]) -> str | None:
+    """The name that a client has given its request, so that a retry is known."""
     key = headers.get("idempotency-key")
     if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
         raise CallerError(

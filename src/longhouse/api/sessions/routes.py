@@ -63,6 +63,7 @@ class SessionFilters(wire.StrictModel):
 
 class OwnFacets(SessionFilters):
     parent: Omittable[str] = Field(None, description="Started by this session")
+    schedule: Omittable[str] = Field(None, description="To which this schedule has sent its prompt")
 
 
 class OwnSessions(OwnFacets, pagination.Paged):

@@ -1,0 +1,1 @@
+"""Schedules: prompts that come by themselves."""

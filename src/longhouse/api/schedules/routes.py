@@ -1,0 +1,240 @@
+"""Schedule routes: create, list, read, change, pause, delete, fire now, and what became of past firings."""
+
+import uuid
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, TypedDict
+
+import msgspec
+from fastapi import Query, Request
+
+from longhouse import clock
+from longhouse.api import auth, pagination, wire
+from longhouse.api.caller import Caller
+from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.openai.request import idempotency_key
+from longhouse.api.pagination import Page
+from longhouse.api.schedules.firing import Scheduler, new_run_id, no_such_schedule
+from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
+from longhouse.errors import CallerError
+from longhouse.store import schedules
+from longhouse.store.schedules import Ended, Overlap, RunState, Schedule, ShownRun
+from longhouse.timing import Missed
+
+RACES: Final = 20
+"""How often a change is tried again because the schedule has fired meanwhile."""
+NAMESPACE: Final = uuid.UUID("0f0b3a2e-5d39-4a55-9d0a-1c8f63e0a9b4")
+"""Of runs that are named after the idempotency key of their request."""
+
+State = Literal["active", "paused", "stopped", "ended"]
+Held = Annotated[Scheduler, of_app("schedules")]
+
+
+class ShownSchedule(TypedDict):
+    id: str
+    object: Literal["schedule"]
+    state: State
+    stopped_reason: str | None
+    """Why it fires no more: the key that it fires with was revoked, or has expired."""
+    next_at: datetime | None
+    name: str
+    template: str
+    prompt: str
+    cron: str | None
+    at: datetime | None
+    time_zone: str
+    conversation_id: str | None
+    user: str | None
+    metadata: dict[str, str]
+    missed: Missed
+    overlap: Overlap
+    created_at: datetime
+
+
+class RunError(TypedDict):
+    message: str
+    code: str | None
+
+
+class ShownScheduleRun(TypedDict):
+    """What became of a moment at which a schedule was due, or of several that were missed together."""
+
+    id: str
+    object: Literal["schedule.run"]
+    schedule_id: str
+    state: RunState
+    due_at: datetime
+    last_due_at: datetime
+    count: int
+    fired_at: datetime
+    manual: bool
+    session_id: str | None
+    trace_id: str | None
+    outcome: Ended | None
+    """How its turn ended; null: it has not, or there is none."""
+    error: RunError | None
+
+
+EXAMPLE: Final[dict[str, Any]] = {
+    "template": "tool_calling_agent",
+    "prompt": "What is new today?",
+    "cron": "0 9 * * MON-FRI",
+    "time_zone": "Europe/Oslo",
+    "name": "The morning",
+}
+
+router = strict_router("Schedules", auth.user, prefix="/v1/schedules")
+
+
+@router.post("", status_code=201, openapi_extra=wire.example(**EXAMPLE), responses=refuses(404, 409))
+async def create_schedule(caller: auth.User, scheduler: Held, asked: NewSchedule) -> wire.Json[ShownSchedule]:
+    """Creates a schedule: a prompt that comes by itself, by `cron` or once `at` a moment. It fires with the rights and
+    at the expense of the key that creates it."""
+    await _may_use(caller, scheduler, asked.template)
+    now, schedule_id = clock.now(), f"sched_{uuid.uuid4().hex}"
+    columns = {**columns_of(asked, now), "key_id": caller.key or None}
+    if not await schedules.create(scheduler.db, schedule_id, caller.owner, columns, now=now, most=scheduler.most):
+        raise CallerError(
+            f"There are {scheduler.most} schedules already, which is the limit: delete one that is not needed.",
+            status=409,
+            code="too_many_schedules",
+        )
+    return wire.Json(_shown(await _found(caller, scheduler, schedule_id)), status_code=201)
+
+
+@router.get("")
+async def list_schedules(
+    caller: auth.User, scheduler: Held, asked: Annotated[pagination.Paged, Query()]
+) -> wire.Json[Page[ShownSchedule]]:
+    """Your schedules, newest first; `limit` (≤ 200), `before` (the `next` of the previous page)."""
+    found = await schedules.listed(scheduler.db, owner=caller.owner, before=asked.before, limit=asked.fetched)
+    rows, following = asked.cut(found, lambda one: pagination.cursor(one.created_at, one.id))
+    return wire.Json(pagination.page([_shown(one) for one in rows], following))
+
+
+@router.get("/{schedule_id}")
+async def get_schedule(caller: auth.User, scheduler: Held, schedule_id: str) -> wire.Json[ShownSchedule]:
+    """A schedule, and when it fires next."""
+    return wire.Json(_shown(await _found(caller, scheduler, schedule_id)))
+
+
+@router.patch("/{schedule_id}", openapi_extra=wire.example(paused=False), responses=refuses(409))
+async def change_schedule(
+    caller: auth.User, scheduler: Held, schedule_id: str, asked: ChangedSchedule
+) -> wire.Json[ShownSchedule]:
+    """Changes what is named; `paused` pauses and resumes it. From then on it fires with the key that changed it, and
+    one that was stopped goes on. Moments that passed while it was paused are not made up for."""
+    if not asked.model_fields_set:
+        raise CallerError("Say what to change.")
+    for _ in range(RACES):
+        former = await _found(caller, scheduler, schedule_id)
+        _uses(caller, former.template)
+        if "template" in asked.model_fields_set:
+            await _may_use(caller, scheduler, asked.template)
+        now = clock.now()
+        columns = {**columns_of(asked, now, former), "key_id": caller.key or None}
+        if await schedules.change(scheduler.db, former, columns, now=now):
+            return wire.Json(_shown(await _found(caller, scheduler, schedule_id)))
+    raise CallerError("The schedule fires or changes all the time: try again.", status=409, code="conflict")
+
+
+@router.delete("/{schedule_id}", status_code=204)
+async def delete_schedule(caller: auth.User, scheduler: Held, schedule_id: str) -> wire.NoContent:
+    """Deletes a schedule, and what is known of its runs. The sessions stay."""
+    found = await _found(caller, scheduler, schedule_id)
+    _uses(caller, found.template)
+    if not await schedules.delete(scheduler.db, schedule_id, caller.owner):
+        raise no_such_schedule()
+    return wire.NoContent()
+
+
+@router.post("/{schedule_id}/run", status_code=201, responses=refuses(400, 409, 429))
+async def run_schedule(
+    caller: auth.User, scheduler: Held, schedule_id: str, request: Request
+) -> wire.Json[ShownScheduleRun]:
+    """Fires a schedule now, also a paused one, with the rights and at the expense of your key; when it fires next stays
+    as it is. A second request with the same Idempotency-Key gives the same run."""
+    found = await _found(caller, scheduler, schedule_id)
+    _uses(caller, found.template)
+    key = idempotency_key(request.headers)
+    run_id = f"run_{uuid.uuid5(NAMESPACE, f'{found.id}/{key}').hex}" if key else new_run_id()
+    return wire.Json(_shown_run(await scheduler.run(caller, found, run_id)), status_code=201)
+
+
+@router.get("/{schedule_id}/runs")
+async def list_runs(
+    caller: auth.User, scheduler: Held, schedule_id: str, asked: Annotated[pagination.Paged, Query()]
+) -> wire.Json[Page[ShownScheduleRun]]:
+    """What became of past firings, newest first: fired, skipped, missed or failed."""
+    found = await _found(caller, scheduler, schedule_id)
+    rows = await schedules.runs(scheduler.db, found.id, before=asked.before, limit=asked.fetched)
+    page, following = asked.cut(rows, lambda one: pagination.cursor(one.at, one.id))
+    return wire.Json(pagination.page([_shown_run(one) for one in page], following))
+
+
+async def _found(caller: Caller, scheduler: Scheduler, schedule_id: str) -> Schedule:
+    found = await schedules.find(scheduler.db, schedule_id, caller.owner)
+    if found is None:
+        raise no_such_schedule()
+    return found
+
+
+async def _may_use(caller: Caller, scheduler: Scheduler, template: str) -> None:
+    """Raises if there is no such agent, or the key may not use it."""
+    _uses(caller, template)
+    await scheduler.template(template, caller.owner)
+
+
+def _uses(caller: Caller, template: str) -> None:
+    try:
+        caller.uses(template.partition("@")[0])
+    except CallerError as error:
+        error.param = "template"
+        raise
+
+
+def _shown(schedule: Schedule) -> ShownSchedule:
+    return {
+        "id": schedule.id,
+        "object": "schedule",
+        "state": _state(schedule),
+        "stopped_reason": schedule.stopped,
+        "next_at": None if schedule.stopped else schedule.next_at,
+        "name": schedule.name,
+        "template": schedule.template,
+        "prompt": schedule.prompt,
+        "cron": schedule.cron,
+        "at": schedule.at,
+        "time_zone": schedule.time_zone,
+        "conversation_id": schedule.conversation_id,
+        "user": schedule.user,
+        "metadata": msgspec.json.decode(schedule.metadata),
+        "missed": schedule.missed,
+        "overlap": schedule.overlap,
+        "created_at": schedule.created_at,
+    }
+
+
+def _state(schedule: Schedule) -> State:
+    if schedule.stopped:
+        return "stopped"
+    if schedule.is_paused:
+        return "paused"
+    return "active" if schedule.next_at else "ended"
+
+
+def _shown_run(run: ShownRun) -> ShownScheduleRun:
+    return {
+        "id": run.id,
+        "object": "schedule.run",
+        "schedule_id": run.schedule_id,
+        "state": run.state,
+        "due_at": run.due_at,
+        "last_due_at": run.last_due_at,
+        "count": run.count,
+        "fired_at": run.at,
+        "manual": run.is_manual,
+        "session_id": run.session_id,
+        "trace_id": run.trace_id,
+        "outcome": run.ended,
+        "error": {"message": run.error, "code": run.code} if run.error else None,
+    }

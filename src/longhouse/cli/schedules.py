@@ -1,0 +1,176 @@
+"""`longhouse schedules …`: create, list, show, pause, resume, run and delete schedules, directly in the database."""
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import pydantic
+import typer
+
+from longhouse import clock
+from longhouse.api.auth import Authenticator
+from longhouse.api.rate_limits import KeyLimits
+from longhouse.api.schedules.firing import Scheduler, new_run_id
+from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
+from longhouse.app.store import open_store
+from longhouse.cli.one_line import plain
+from longhouse.cli.running import add_commands, given
+from longhouse.errors import SetupError
+from longhouse.journal.session import LOCAL_OWNER
+from longhouse.runtime.bus.local import Bus
+from longhouse.settings import Settings
+from longhouse.store import keys, schedules
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.store.schedules import Overlap, Schedule
+from longhouse.timing import Missed
+from longhouse.validation_messages import explain
+
+PAGE: Final = 1_000
+
+ScheduleId = Annotated[str, typer.Argument(help="The id, as `longhouse schedules list` shows it.")]
+CHANGED: Final = "the schedule has fired or changed meanwhile: try again."
+
+
+async def create_schedule(
+    settings: Settings,
+    *,
+    template: Annotated[str, typer.Option(help="The agent, or a version of it: name@3.")],
+    prompt: Annotated[str, typer.Option(help="What it is told each time.")],
+    cron: Annotated[str | None, typer.Option(help='Five fields, such as "0 9 * * MON-FRI", or @daily.')] = None,
+    at: Annotated[str | None, typer.Option(help="Once, at this moment: 2026-12-31T09:00.")] = None,
+    time_zone: Annotated[str | None, typer.Option(help="Such as Europe/Oslo; else UTC.")] = None,
+    name: Annotated[str | None, typer.Option(help="What it is for.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Each firing is a turn in it; else a new session.")] = None,
+    user: Annotated[str | None, typer.Option(help="For whom.")] = None,
+    missed: Annotated[Missed | None, typer.Option(help="What becomes of missed firings.")] = None,
+    overlap: Annotated[Overlap | None, typer.Option(help="What becomes of a firing while the last is at work.")] = None,
+    key: Annotated[str | None, typer.Option(help="The id of the key that it fires with; else without limits.")] = None,
+) -> None:
+    """Create a schedule, for the owner of --key, or for the local one."""
+    fields = given(cron=cron, at=at, time_zone=time_zone, name=name, conversation_id=conversation, user=user)
+    try:
+        asked = NewSchedule(template=template, prompt=prompt, **fields, **given(missed=missed, overlap=overlap))
+    except pydantic.ValidationError as error:
+        where, problem = explain(error)[0]
+        raise SetupError(f"--{str(where[0]).replace('_', '-')}: {problem}.") from None
+    async with open_store(settings, create=False) as (db, _):
+        owner, now, schedule_id = await _owner(db, key), clock.now(), f"sched_{uuid.uuid4().hex}"
+        await _scheduler(db).template(template, owner)
+        columns = {**columns_of(asked, now), "key_id": key}
+        if not await schedules.create(db, schedule_id, owner, columns, now=now, most=settings.max_schedules):
+            raise SetupError(f"{plain(owner)} has {settings.max_schedules} schedules already, which is the limit.")
+        made = await _found(db, schedule_id)
+    typer.echo(_line(made))
+
+
+async def list_schedules(
+    settings: Settings, *, owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None
+) -> None:
+    """List the schedules, newest first."""
+    async with open_store(settings, create=False) as (db, _):
+        before = None
+        while page := await schedules.listed(db, owner=owner, before=before, limit=PAGE):
+            for one in page:
+                typer.echo(_line(one))
+            before = (page[-1].created_at, page[-1].id)
+
+
+async def show_schedule(
+    settings: Settings,
+    schedule_id: ScheduleId,
+    runs: Annotated[int, typer.Option(min=0, max=PAGE, help="How many past runs.")] = 20,
+) -> None:
+    """Show a schedule, its prompt, and what became of its last runs."""
+    async with open_store(settings, create=False) as (db, _):
+        found = await _found(db, schedule_id)
+        last = await schedules.runs(db, found.id, before=None, limit=runs)
+    typer.echo(_line(found))
+    typer.echo(f"  {plain(found.prompt)}")
+    for run in last:
+        times = f" {run.count} times until {_at(run.last_due_at)}" if run.count > 1 else ""
+        parts = (run.session_id or "", run.ended or "", plain(run.error or ""))
+        typer.echo("  ".join(("", f"{_at(run.due_at)}{times}", run.state, *filter(None, parts))))
+
+
+async def pause_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
+    """Pause a schedule: it does not fire until it is resumed."""
+    await _change(settings, schedule_id, paused=True)
+
+
+async def resume_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
+    """Resume a schedule; moments that passed while it was paused are not made up for."""
+    await _change(settings, schedule_id, paused=False)
+
+
+async def run_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
+    """Fire a schedule now; when it fires next stays as it is."""
+    async with open_store(settings, create=False) as (db, _):
+        found, scheduler = await _found(db, schedule_id), _scheduler(db)
+        caller = await scheduler.authenticator.caller_of(found.key_id)
+        if caller is None:
+            raise SetupError(found.stopped or "the key that it fires with is not valid any more.")
+        run = await scheduler.run(caller, found, new_run_id())
+    typer.echo(run.session_id)
+
+
+async def delete_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
+    """Delete a schedule; its sessions stay."""
+    async with open_store(settings, create=False) as (db, _):
+        found = await _found(db, schedule_id)
+        await schedules.delete(db, found.id, found.owner)
+    typer.echo(f"{plain(found.id)} is deleted")
+
+
+async def _change(settings: Settings, schedule_id: str, **changes: Any) -> None:
+    async with open_store(settings, create=False) as (db, _):
+        found, now = await _found(db, schedule_id), clock.now()
+        if found.stopped:
+            raise SetupError(f"{found.stopped} Change it with another key, or delete it.")
+        columns = columns_of(ChangedSchedule(**changes), now, found)
+        if not await schedules.change(db, found, columns, now=now):
+            raise SetupError(CHANGED)
+        typer.echo(_line(await _found(db, schedule_id)))
+
+
+async def _owner(db: Database, key_id: str | None) -> str:
+    if key_id is None:
+        return LOCAL_OWNER
+    found = await keys.with_id(db, key_id)
+    if found is None or found.is_expired:
+        raise SetupError(f"there is no valid key {key_id!r}; `longhouse keys list` shows all.")
+    return found.key.owner
+
+
+async def _found(db: Database, schedule_id: str) -> Schedule:
+    found = await schedules.find(db, schedule_id, None)
+    if found is None:
+        raise SetupError(f"there is no schedule {schedule_id!r}; `longhouse schedules list` shows all.")
+    return found
+
+
+def _scheduler(db: Database) -> Scheduler:
+    # Nobody follows this process: workers find what was written in the database.
+    return Scheduler(db, Bus(), Catalog(db), Authenticator(db, admin_key="", limits=KeyLimits()))
+
+
+def _line(one: Schedule) -> str:
+    parts: Sequence[str] = (
+        one.id,
+        one.stopped or ("paused" if one.is_paused else f"next {_at(one.next_at)}" if one.next_at else "ended"),
+        f"{one.cron} {one.time_zone}" if one.cron else f"once {_at(one.at)}",
+        one.owner,
+        one.template,
+        one.name,
+    )
+    return "  ".join(map(plain, parts)).rstrip()
+
+
+def _at(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}" if moment else ""
+
+
+cli = typer.Typer(help="Schedules: prompts that come by themselves, by a clock.", no_args_is_help=True)
+add_commands(cli, {"list": list_schedules, "create": create_schedule, "show": show_schedule})
+add_commands(cli, {"pause": pause_schedule, "resume": resume_schedule, "run": run_schedule, "delete": delete_schedule})

@@ -1,0 +1,252 @@
+"""Schedules and their runs. A schedule fires in one transaction with the prompt that it sends, and whoever is first in
+the fleet to lock its row fires it: nothing is fired twice, and nothing is lost when a process is killed.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.pages import Position, page
+from longhouse.timing import Missed, Timing
+
+Overlap = Literal["queue", "skip"]
+RunState = Literal["fired", "skipped", "missed", "failed"]
+Ended = Literal["COMPLETED", "FAILED", "CANCELLED"]
+
+LOCKS: Final = 0x73636864
+"""The class of these advisory locks, "schd"; one lock covers the number of schedules of an owner."""
+MOST_BARE: Final = 1_000
+"""Runs of a schedule without a session that are kept: the newest. Those with one go with their sessions."""
+AT_ONCE: Final = 20
+"""Due schedules that a process takes at once."""
+TAKEN_FOR: Final = "5 seconds"
+
+CHANGEABLE: Final = (
+    "key_id", "name", "template", "prompt", "cron", "at", "time_zone", "conversation_id", "user", "metadata", "missed",
+    "overlap", "is_paused", "next_at",
+)  # fmt: skip
+_NAMED: Final = ", ".join(f'"{name}"' for name in CHANGEABLE)
+_OWN: Final = ", ".join(f's."{name}"' for name in CHANGEABLE)
+COLUMNS: Final = f"s.id, s.owner, {_OWN}, s.revision, s.created_at"
+# A key that was revoked stops its schedules at once, whenever they would fire next.
+_DAY: Final = "to_char({at} AT TIME ZONE 'UTC', 'YYYY-MM-DD') || ' (UTC).'"
+_WHY: Final = f"""
+    COALESCE(s.stopped, CASE
+        WHEN k.revoked_at IS NOT NULL
+            THEN 'The key that it fires with was revoked on ' || {_DAY.format(at="k.revoked_at")}
+        WHEN k.expires_at <= now()
+            THEN 'The key that it fires with expired on ' || {_DAY.format(at="k.expires_at")}
+    END) AS stopped
+"""
+SELECT: Final = f"SELECT {COLUMNS}, {_WHY} FROM schedules s LEFT JOIN api_keys k ON k.id = s.key_id"
+FILTERS: Final = {"owner": "s.owner = :owner", "id": "s.id = :id"}
+
+# A retry after a lost answer finds its own row.
+CREATE: Final = f"""
+    INSERT INTO schedules (id, owner, {_NAMED}, revision, created_at, updated_at)
+    SELECT :id, :owner, {", ".join(f":{name}" for name in CHANGEABLE)}, 1, :now, :now
+    WHERE (SELECT count(*) FROM schedules WHERE owner = :owner AND id <> :id) < :most
+    ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id RETURNING id
+"""
+CHANGE: Final = """
+    UPDATE schedules SET {set}, stopped = NULL, taken_until = NULL, revision = revision + 1, updated_at = :now
+    WHERE id = :id AND owner = :owner AND revision = :revision RETURNING id
+"""
+DELETE: Final = "DELETE FROM schedules WHERE id = :id AND owner = :owner RETURNING id"
+IS_DUE: Final = "next_at <= now() AND (taken_until IS NULL OR taken_until <= now())"
+# Others leave it alone for a while: what a firing costs its key is not counted twice. Who fires is decided by CLAIM.
+TAKE: Final = f"""
+WITH taken AS (
+    UPDATE schedules SET taken_until = now() + interval '{TAKEN_FOR}' WHERE id IN (
+        SELECT id FROM schedules WHERE {IS_DUE} ORDER BY next_at LIMIT {AT_ONCE} FOR UPDATE SKIP LOCKED
+    ) RETURNING *
+)
+{SELECT.replace(" FROM schedules s", ", now() FROM taken s")} ORDER BY s.next_at
+"""
+CLAIM: Final = "SELECT true FROM schedules WHERE id = :id AND revision = :revision FOR UPDATE SKIP LOCKED"
+LOCK: Final = "SELECT true FROM schedules WHERE id = :id AND owner = :owner FOR UPDATE"
+MOVE: Final = """
+    UPDATE schedules SET next_at = :next_at, stopped = :stopped, taken_until = NULL, revision = revision + 1
+    WHERE id = :id
+"""
+RECORD: Final = """
+    INSERT INTO schedule_runs (id, schedule_id, state, due_at, last_due_at, count, at, is_manual, session_id, trace_id,
+                               seq, error, code)
+    VALUES (:id, :schedule_id, :state, :due_at, :last_due_at, :count, :at, :is_manual, :session_id, :trace_id, :seq,
+            :error, :code)
+"""
+FORGET_OLD: Final = f"""
+    DELETE FROM schedule_runs WHERE schedule_id = :schedule AND session_id IS NULL AND at < (
+        SELECT at FROM schedule_runs WHERE schedule_id = :schedule AND session_id IS NULL
+        ORDER BY at DESC OFFSET {MOST_BARE - 1} LIMIT 1
+    )
+"""
+# The end of the turn that a run began is the first one behind its prompt.
+RUNS: Final = """
+    SELECT r.id, r.schedule_id, r.state, r.due_at, r.last_due_at, r.count, r.at, r.is_manual, r.session_id, r.trace_id,
+           r.seq, r.error, r.code, (
+               SELECT CASE j.kind WHEN 'Finished' THEN 'COMPLETED' WHEN 'Failed' THEN 'FAILED' ELSE 'CANCELLED' END
+               FROM journal j WHERE j.session_id = r.session_id AND j.seq > r.seq AND j.trace_id = r.trace_id
+                 AND j.kind IN ('Finished', 'Failed', 'Cancelled') ORDER BY j.seq LIMIT 1
+           ) AS ended
+    FROM schedule_runs r
+"""
+RUN_FILTERS: Final = {"schedule": "r.schedule_id = :schedule", "id": "r.id = :id"}
+LAST_SESSION: Final = """
+    SELECT session_id FROM schedule_runs WHERE schedule_id = :schedule AND session_id IS NOT NULL
+    ORDER BY at DESC, id DESC LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    id: str
+    owner: str
+    key_id: str | None
+    """The key with whose rights it fires; None: it was made while no keys were set."""
+    name: str
+    template: str
+    prompt: str
+    cron: str | None
+    at: datetime | None
+    time_zone: str
+    conversation_id: str | None
+    """None: each firing opens a session of its own."""
+    user: str | None
+    metadata: str
+    """As JSON."""
+    missed: Missed
+    overlap: Overlap
+    is_paused: bool
+    next_at: datetime | None
+    revision: int
+    created_at: datetime
+    stopped: str | None
+    """Why it does not fire any more."""
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.cron, self.at, self.time_zone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What became of a moment at which a schedule was due, or of several that were missed together."""
+
+    id: str
+    schedule_id: str
+    state: RunState
+    due_at: datetime
+    last_due_at: datetime
+    count: int = 1
+    at: datetime
+    is_manual: bool = False
+    session_id: str | None = None
+    trace_id: str | None = None
+    seq: int | None = None
+    error: str | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRun(Run):
+    ended: Ended | None
+    """How the turn ended that it began; None: it has not, or there is none."""
+
+
+async def create(
+    db: Database, schedule: str, owner: str, fields: Mapping[str, Any], *, now: datetime, most: int
+) -> bool:
+    """Creates a schedule; False if the owner has as many as it may."""
+    values = {name: fields.get(name) for name in CHANGEABLE}
+    lock = (LOCKS, _key(owner))
+    row = await db.alone(lock, CREATE, id=schedule, owner=owner, now=now, most=most, **values)
+    return row is not None
+
+
+async def change(db: Executor, schedule: Schedule, changes: Mapping[str, Any], *, now: datetime) -> bool:
+    """Changes a schedule; False if it has fired, or was changed, since it was read."""
+    set_ = ", ".join(f'"{name}" = :{name}' for name in CHANGEABLE if name in changes)
+    where = {"id": schedule.id, "owner": schedule.owner, "revision": schedule.revision}
+    return await db.value(CHANGE.format(set=set_), **where, now=now, **changes) is not None
+
+
+async def delete(db: Executor, schedule: str, owner: str) -> bool:
+    """Deletes a schedule and what is known of its runs; False if there is none."""
+    return "\x00" not in schedule and await db.value(DELETE, id=schedule, owner=owner) is not None
+
+
+async def find(db: Database, schedule: str, owner: str | None) -> Schedule | None:
+    """A schedule of this owner, or of any."""
+    if "\x00" in schedule:
+        return None  # Postgres refuses NUL characters even in a look-up
+    rows = await page(db, SELECT, by="s.created_at, s.id", before=None, limit=1, conditions=FILTERS,
+                      owner=owner, id=schedule)  # fmt: skip
+    return Schedule(*rows[0]) if rows else None
+
+
+async def listed(db: Database, *, owner: str | None, before: Position | None, limit: int) -> list[Schedule]:
+    """A page of schedules, newest first."""
+    by = "s.created_at, s.id"
+    rows = await page(db, SELECT, by=by, before=before, limit=limit, conditions=FILTERS, owner=owner)
+    return [Schedule(*row) for row in rows]
+
+
+async def take(db: Executor) -> list[tuple[Schedule, datetime]]:
+    """Schedules whose moment has come, the longest waiting first: a few, which others leave to this process now. With
+    the time by the clock of Postgres: those of processes may differ."""
+    rows = await db.rows(TAKE)
+    return [(Schedule(*columns), now) for *columns, now in rows]
+
+
+async def claim(tx: Transaction, schedule: Schedule) -> bool:
+    """Locks a schedule for its firing; False if another process fires it, or it was changed since it was read."""
+    return bool(await tx.value(CLAIM, id=schedule.id, revision=schedule.revision))
+
+
+async def lock(tx: Transaction, schedule: Schedule) -> bool:
+    """Waits for the schedule, so that it is not deleted meanwhile; False if it was."""
+    return bool(await tx.value(LOCK, id=schedule.id, owner=schedule.owner))
+
+
+async def move(tx: Transaction, schedule: Schedule, next_at: datetime | None, *, stopped: str | None = None) -> None:
+    """Says when it fires next; `stopped`: why it does not."""
+    await tx.run(MOVE, id=schedule.id, next_at=next_at, stopped=stopped)
+
+
+async def record(tx: Transaction, run: Run) -> None:
+    await tx.run(RECORD, **{name: getattr(run, name) for name in Run.__dataclass_fields__})
+    if run.session_id is None:
+        await tx.run(FORGET_OLD, schedule=run.schedule_id)
+
+
+async def find_run(db: Executor, run: str) -> ShownRun | None:
+    row = await db.row(f"{RUNS} WHERE {RUN_FILTERS['id']}", id=run)
+    return ShownRun(**row) if row else None
+
+
+async def runs(db: Database, schedule: str, *, before: Position | None, limit: int) -> list[ShownRun]:
+    """A page of runs of a schedule, newest first."""
+    rows: Sequence[Mapping[str, Any]] = await page(
+        db, RUNS, by="r.at, r.id", before=before, limit=limit, conditions=RUN_FILTERS, schedule=schedule
+    )
+    return [ShownRun(**row) for row in rows]
+
+
+async def last_session(db: Executor, schedule: Schedule) -> str | None:
+    """The session of the last run that has one."""
+    found: str | None = await db.value(LAST_SESSION, schedule=schedule.id)
+    return found
+
+
+def encoded(metadata: Mapping[str, str]) -> str:
+    return msgspec.json.encode(metadata).decode()
+
+
+def _key(owner: str) -> int:
+    return int.from_bytes(hashlib.sha256(owner.encode()).digest()[:4], signed=True)
