@@ -81,7 +81,8 @@ async def approval() -> None:
         return {"approve": True}
 
     config: Any = {"type": "mcp", "server_label": "longhouse", "server_url": os.environ["OPENAI_BASE_URL"]}
-    letters = HostedMCPTool(tool_config={**config, "require_approval": "always"}, on_approval_request=approve)
+    config["require_approval"] = "always"
+    letters = HostedMCPTool(tool_config=config, on_approval_request=approve)
     secretary = Agent(name="Secretary", model=SECRETARY, tools=[letters])
     result = await Runner.run(secretary, told["prompt"])
     same((decided, result.final_output), (["lettertool"], told["answer"]))

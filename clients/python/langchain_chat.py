@@ -92,7 +92,6 @@ async def approval() -> None:
     same((await chat(SECRETARY).ainvoke(talk)).text, told["recalled"])
 
 
-@tool
 def take_photo(of: str) -> list[dict[str, str]]:
     """Takes a photo."""
     return [{"type": "image", "base64": TOLD["images"]["image"], "mime_type": "image/png"}]
@@ -106,7 +105,7 @@ async def images() -> None:
     for image in (openai_form, own_form):
         same((await chat().ainvoke([HumanMessage([text, image])])).text, told["answer"])
     asked: Any = {"messages": [HumanMessage(told["photo"])]}
-    result = await create_agent(chat(), [take_photo]).ainvoke(asked)
+    result = await create_agent(chat(), [tool(take_photo)]).ainvoke(asked)
     same(result["messages"][-1].text, told["answer"])
 
 
