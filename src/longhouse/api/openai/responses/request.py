@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
 from pydantic_core import PydanticCustomError
 
 from longhouse.api import wire
-from longhouse.api.openai.responses.builder import StoredRequest
+from longhouse.api.openai.responses.stored import StoredRequest
 from longhouse.api.wire import ChatMessage, ChatRequest, Lenient, Many, Metadata, UserName
 from longhouse.errors import CallerError
 from longhouse.journal import messages

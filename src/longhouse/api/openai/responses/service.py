@@ -13,7 +13,7 @@ from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, Branch, parse, prior_of
 from longhouse.api.openai.responses import follower as following
-from longhouse.api.openai.responses.builder import APPROVAL, PREFIX, ResponseBuilder
+from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.follower import ResponseFollower
 from longhouse.api.openai.responses.objects import FunctionCallItem, OutputMessage
 from longhouse.api.openai.responses.request import (
@@ -26,6 +26,7 @@ from longhouse.api.openai.responses.request import (
     encoded,
     renamed,
 )
+from longhouse.api.openai.responses.stored import APPROVAL, PREFIX
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.errors import CallerError
