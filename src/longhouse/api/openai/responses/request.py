@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 import pydantic
@@ -23,8 +24,15 @@ from longhouse.store.database import Database
 
 MAX_FILE_TEXT: Final = 200_000
 """Characters of a file that comes with a message; longer ones are documents."""
-PASSED_OVER: Final = ("reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request", "compaction")
-"""Items of earlier responses that the agent knows by itself."""
+PASSED_OVER: Final = (
+    "reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request", "compaction", "web_search_call",
+    "file_search_call", "code_interpreter_call", "image_generation_call",
+)  # fmt: skip
+"""Items of earlier responses that the agent knows by itself, or that another provider has done."""
+SECRET: Final = frozenset({"authorization", "headers", "domain_secrets"})
+"""Fields of tools, at any depth, that hold keys to somebody's servers: they are neither kept nor repeated."""
+DEEPEST: Final = 16
+"""Levels of a tool that is not a function: what lies deeper is left out."""
 _FILE_URL: Final = re.compile(r"data:([\w.+/-]{1,100})?(?:;[\w=.-]{1,60})*;base64,", re.IGNORECASE)
 
 
@@ -230,7 +238,7 @@ class ResponseRequest(Lenient):
         if self.previous_response_id is not None and self.conversation is not None:
             raise _together("previous_response_id", "conversation", "the first names the second's session already")
         if self.store is False and self.conversation is not None:
-            raise _together("store: false", "conversation", "a conversation keeps what is said in it", "store")
+            raise in_a_conversation()
         if self.store is False and self.background:
             raise _together("store: false", "background", "nobody could ask for the response", "store")
         if self.approvals and any(isinstance(item, OutputInput) for item in self.items):
@@ -314,6 +322,10 @@ def _together(first: str, second: str, why: str, param: str = "previous_response
     return CallerError(f"{first} and {second} exclude each other: {why}.", param=param)
 
 
+def in_a_conversation() -> CallerError:
+    return _together("store: false", "a conversation", "a conversation keeps what is said in it", "store")
+
+
 def renamed(error: CallerError) -> CallerError:
     """An error about the chat that a request became, with the names of this route."""
     names = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
@@ -321,6 +333,7 @@ def renamed(error: CallerError) -> CallerError:
     if first and first[0] in names:
         # Items and messages are counted differently.
         error.param = names[first[0]]
+        error.args = (str(error).replace(f"Invalid value for {first[0]}", f"Invalid value for {error.param}"),)
     elif error.param:
         error.param = error.param.replace(".function", "")
     return error
@@ -338,7 +351,28 @@ def _nested(tool: Any) -> Any:
 
 def _listed(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool as a response repeats it; clients expect these fields of a function."""
-    return {"parameters": None, "strict": None, **tool} if _is_function(tool) else tool
+    if _is_function(tool):
+        return {"parameters": None, "strict": None, **tool}
+    shown: dict[str, Any] = _without_secrets(tool)
+    # Some servers have keys in their addresses: only the host is repeated, as OpenAI does.
+    return {**shown, "server_url": _host(tool["server_url"])} if "server_url" in tool else shown
+
+
+def _without_secrets(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, dict):
+        kept = {name: one for name, one in value.items() if name not in SECRET} if depth < DEEPEST else {}
+        return {name: _without_secrets(one, depth + 1) for name, one in kept.items()}
+    if isinstance(value, list):
+        return [_without_secrets(one, depth + 1) for one in value] if depth < DEEPEST else []
+    return value
+
+
+def _host(url: Any) -> str:
+    try:
+        split = urlsplit(url if isinstance(url, str) else "")
+        return f"{split.scheme}://{split.netloc.rpartition('@')[2]}" if split.netloc else ""
+    except ValueError:
+        return ""
 
 
 # The input as messages
@@ -367,7 +401,7 @@ class InputReader:
                     call = wire.WireToolCall(id=item.call_id, function=function)
                     _join(sent, ChatMessage(role="assistant", tool_calls=[call]))
                 case OutputInput():
-                    text = item.output if isinstance(item.output, str) else _text(item.output)
+                    text = await self._result(item.output, f"input[{index}].output")
                     sent.append(ChatMessage(role="tool", content=text, tool_call_id=item.call_id))
         return sent
 
@@ -404,6 +438,17 @@ class InputReader:
                 case FileInput():
                     parts.append({"type": "text", "text": await self._file_text(part, f"{where}[{index}].file_data")})
         return parts
+
+    async def _result(self, output: str | Sequence[Any], where: str) -> str:
+        """The result of a function, which is a text: of files, theirs."""
+        if isinstance(output, str):
+            return output
+        for index, part in enumerate(output):
+            if isinstance(part, ImageInput):
+                raise CallerError(
+                    "An agent reads results as text: send the image in a message.", param=f"{where}[{index}]"
+                )
+        return "\n\n".join(part["text"] for part in await self._content(output, where))
 
     async def _file_text(self, part: FileInput, where: str) -> str:
         """The text of a file, under its name."""
