@@ -15,7 +15,7 @@ BUDGETS = {
     "cli": 5_740,  # `replay`, `mcp`; doctor's remedies; `init` and `dev`; `erase`
     "config": 1_450,  # mistakes in files; tools, packages and classes in files; files of SGR-Agent Core
     "integrations": 1_610,  # turns that no collector got; traces: their spans and how they are sent
-    "journal": 3_290,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
+    "journal": 3_300,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_030,  # bounded counts; SOCKS proxies
     "runtime": 4_950,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts

@@ -78,7 +78,7 @@ async def test_a_message_that_comes_with_results_is_listed_once_and_goes_with_it
         answer = await said(house, [result, hurry], conversation=made.id)
         assert text_of(answer) == "Tea is 3 euros."
         assert house.model
-        assert "It is\n\nFile file:\n\n3 euros" in [one["content"] for one in house.model.requests[1]["messages"]]
+        assert "It is\n\nFile file:\n\n3 euros" in [one.get("content") for one in house.model.requests[1]["messages"]]
         _, listed = await get(house, f"/v1/conversations/{made.id}/items")
         assert str(listed).count("Hurry.") == 1
         for one in (asked, answer):
