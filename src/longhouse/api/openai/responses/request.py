@@ -426,8 +426,9 @@ class InputReader:
         return kept
 
     async def _content(self, content: str | Sequence[Any], where: str) -> str | list[Any]:
-        if isinstance(content, str):
-            return content
+        return content if isinstance(content, str) else await self._parts(content, where)
+
+    async def _parts(self, content: Sequence[Any], where: str) -> list[Any]:
         parts: list[Any] = []
         for index, part in enumerate(content):
             match part:
@@ -448,7 +449,7 @@ class InputReader:
                 raise CallerError(
                     "An agent reads results as text: send the image in a message.", param=f"{where}[{index}]"
                 )
-        return "\n\n".join(part["text"] for part in await self._content(output, where))
+        return "\n\n".join(part["text"] for part in await self._parts(output, where))
 
     async def _file_text(self, part: FileInput, where: str) -> str:
         """The text of a file, under its name."""
