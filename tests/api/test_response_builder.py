@@ -8,8 +8,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhouse.api.openai.responses.builder import CHUNK, ResponseBuilder, StoredRequest
+from longhouse.api.openai.responses.builder import ResponseBuilder
+from longhouse.api.openai.responses.items import CHUNK
 from longhouse.api.openai.responses.objects import ItemEvent, OutputMessage, TextDelta
+from longhouse.api.openai.responses.stored import StoredRequest
 from longhouse.journal import events
 from longhouse.journal.events import Event, Finished, Limits, Opened, Output, Prompted, Recorded, Replied, Started
 from longhouse.journal.fold import blank, fold
@@ -19,7 +21,7 @@ from server_helpers import AGENT
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = Limits(max_iterations=9, max_clarifications=9, time_budget=60)
-TEXTS = st.text(alphabet="ab \n", min_size=0, max_size=3 * CHUNK)
+TEXTS = st.text(st.sampled_from("ab \nж好👩\u200d\u0301"), min_size=0, max_size=3 * CHUNK)
 
 
 class Journal:

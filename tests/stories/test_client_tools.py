@@ -442,6 +442,8 @@ async def test_a_name_that_the_agent_has_itself_is_refused(serving: Serving) -> 
         for name, code in (
             ("clocktool", "tool_name_taken"),
             ("finalanswertool", "tool_name_taken"),
+            ("ClockTool", "tool_name_taken"),
+            ("FinalAnswerTool", "tool_name_taken"),
             ("rm", "tool_not_allowed"),
         ):
             status, answer = await Program(house, WEATHER, function(name), model="clerk").sent(user("Rain?"))

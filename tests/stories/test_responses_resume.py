@@ -1,6 +1,8 @@
 """A response that is streamed is the same for every client, on every node, after every crash: its numbers, its text."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -37,13 +39,19 @@ def shown_texts(seen: list[Any]) -> dict[int, str]:
     return texts
 
 
-async def test_a_step_that_restarts_goes_on_where_its_text_was(serving: Serving) -> None:
+@asynccontextmanager
+async def restarted(serving: Serving) -> AsyncIterator[tuple[House, StreamReader, Any]]:
+    """A step that begins anew after half of its text was shown; and the pen of the second attempt."""
     async with dictated() as model, serving(llm_base_url=model.url) as house, streamed(house) as reader:
         pen = await model.asked()
         pen.call("finalanswertool", BEGUN)
         await reader.until(DELTA, SHOWN)
         pen.cut()
-        pen = await model.asked()
+        yield house, reader, await model.asked()
+
+
+async def test_a_step_that_restarts_goes_on_where_its_text_was(serving: Serving) -> None:
+    async with restarted(serving) as (house, reader, pen):
         pen.call("finalanswertool", BEGUN)
         pen.more('eight nine ten eleven."}')
         pen.end()
@@ -53,12 +61,7 @@ async def test_a_step_that_restarts_goes_on_where_its_text_was(serving: Serving)
 
 
 async def test_text_that_changes_is_taken_back_and_never_mixed(serving: Serving) -> None:
-    async with dictated() as model, serving(llm_base_url=model.url) as house, streamed(house) as reader:
-        pen = await model.asked()
-        pen.call("finalanswertool", BEGUN)
-        await reader.until(DELTA, SHOWN)
-        pen.cut()
-        pen = await model.asked()
+    async with restarted(serving) as (house, reader, pen):
         pen.call("finalanswertool", '{"answer": "Quite another answer, which')
         await reader.until(DELTA, "Quite another an")
         pen.more(' is long enough."}')

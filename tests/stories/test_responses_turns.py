@@ -115,16 +115,23 @@ async def test_a_turn_that_fails_is_an_error_and_a_failed_response(serving: Serv
 
 async def test_an_answer_that_was_cut_off_is_incomplete(serving: Serving) -> None:
     async with dictated() as model, serving(llm_base_url=model.url) as house:
-        asking = asyncio.create_task(said(house, "Hello", max_output_tokens=5))
-        pen = await model.asked()
-        assert pen.body["max_tokens"] == 5
-        pen.write(content="As much as fits")
-        pen.write(finish="length")
-        pen.frames.put_nowait(b"data: [DONE]\n\n")
-        pen.frames.put_nowait(b"")
-        cut = await asking
+
+        async def cut_off(asking: asyncio.Task[Any], finish: str = "length") -> Any:
+            pen = await model.asked()
+            assert pen.body["max_tokens"] == 5
+            pen.write(content="As much as fits")
+            pen.write(finish=finish)
+            pen.frames.put_nowait(b"data: [DONE]\n\n")
+            pen.frames.put_nowait(b"")
+            return await asking
+
+        cut = await cut_off(asyncio.create_task(said(house, "Hello", max_output_tokens=5)))
         assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
         assert text_of(cut) == "As much as fits"
+        for finish in ("length", "content_filter"):
+            chat = await cut_off(asyncio.create_task(house.say("Hello", max_completion_tokens=5)), finish)
+            assert chat["choices"][0]["finish_reason"] == finish
+            assert chat["choices"][0]["message"]["content"] == "As much as fits"
 
 
 async def test_a_retry_of_a_stream_follows_the_same_response(serving: Serving) -> None:

@@ -56,22 +56,34 @@ DELETE: Final = """
     WITH gone AS (DELETE FROM response_drafts WHERE response_id = :response)
     UPDATE responses SET is_deleted = true, request = '{}', rest = NULL WHERE id = :response AND NOT is_deleted
 """
+# The responses that brought a message: one that comes with results of functions is not the last event of its append.
+BROUGHT: Final = """
+    SELECT FROM responses r JOIN journal last ON last.session_id = r.placed_in AND last.seq = r.placed_at
+    WHERE last.session_id = j.session_id AND last.append_id = j.append_id
+"""
+MESSAGES: Final = f"""
+    SELECT j.session_id, j.seq FROM journal j
+    WHERE j.session_id = ANY(:sessions) AND j.kind = 'Prompted' AND EXISTS ({BROUGHT} AND NOT r.is_deleted)
+"""
 # Whether nothing was ever said in this session but what belongs to deleted responses, and to this one.
-DESERTED: Final = """
+DESERTED: Final = f"""
     SELECT NOT EXISTS (
-        SELECT FROM journal j WHERE j.session_id = :session AND j.kind = 'Prompted' AND NOT EXISTS (
-            SELECT FROM responses r
-            WHERE r.placed_in = j.session_id AND r.placed_at = j.seq AND (r.is_deleted OR r.id = :response)
-        )
+        SELECT FROM journal j WHERE j.session_id = :session AND j.kind = 'Prompted'
+          AND NOT EXISTS ({BROUGHT} AND (r.is_deleted OR r.id = :response))
     ) AND NOT EXISTS (
         SELECT FROM responses r WHERE r.session_id = :session AND NOT r.is_deleted AND r.id <> :response
     )
 """
-UNSTORED: Final = """
-    SELECT DISTINCT r.session_id, r.owner FROM responses r JOIN sessions s ON s.id = r.session_id
-    WHERE NOT r.is_stored AND r.created_at < :before AND s.updated_at < :before
-      AND NOT EXISTS (SELECT FROM responses o WHERE o.session_id = r.session_id AND o.is_stored)
+# Whether nothing in the session `s` is to be kept: neither a response, nor what was said by other routes.
+IS_UNSTORED: Final = f"""
+    NOT EXISTS (SELECT FROM responses o WHERE o.session_id = s.id AND o.is_stored)
+    AND NOT EXISTS (SELECT FROM journal j WHERE j.session_id = s.id AND j.kind = 'Prompted' AND NOT EXISTS ({BROUGHT}))
 """
+UNSTORED: Final = f"""
+    SELECT DISTINCT r.session_id, r.owner FROM responses r JOIN sessions s ON s.id = r.session_id
+    WHERE NOT r.is_stored AND r.created_at < :before AND s.updated_at < :before AND {IS_UNSTORED}
+"""
+TAKES_UNSTORED: Final = f"SELECT s.state LIKE 'WAITING%' OR ({IS_UNSTORED}) FROM sessions s WHERE s.id = :session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,16 @@ async def delete(db: Executor, response: str) -> None:
 async def is_last(db: Executor, response: str, session: str) -> bool:
     """Whether all else that was said in its session belongs to deleted responses."""
     return bool(await db.value(DESERTED, session=session, response=response))
+
+
+async def messages(db: Executor, sessions: Sequence[str]) -> set[tuple[str, int]]:
+    """The messages that came with responses: their sessions, and their places there."""
+    return {(row["session_id"], row["seq"]) for row in await db.rows(MESSAGES, sessions=list(sessions))}
+
+
+async def takes_unstored(db: Executor, session: str) -> bool:
+    """Whether a response that is not to be stored may go on in this session: nothing in it is kept, or it waits."""
+    return bool(await db.value(TAKES_UNSTORED, session=session))
 
 
 async def unstored(db: Executor, before: datetime) -> list[tuple[str, str]]:

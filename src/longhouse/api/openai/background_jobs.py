@@ -14,7 +14,7 @@ from longhouse.agents.strategies.protocol import ANY_FORMAT, Body
 from longhouse.agents.template import Template
 from longhouse.api import streaming, wire
 from longhouse.api.caller import Caller
-from longhouse.api.openai.completions import ChatCompletion, ChatEvents, ChatUsage, ChunkDelta
+from longhouse.api.openai.completions import CUT_OFF, ChatCompletion, ChatEvents, ChunkDelta, chat_usage
 from longhouse.api.openai.request import SESSION_ID
 from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
 from longhouse.api.wire import ChatMessage, ChatRequest
@@ -111,7 +111,7 @@ class _Reply:
                     "finish_reason": self._finish,
                 }
             ],
-            "usage": self._used(),
+            "usage": chat_usage(self._usage),
         }
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -124,7 +124,7 @@ class _Reply:
             return
         yield self._chunk({}, finish=self._finish)
         if self._chat.include_usage:
-            yield streaming.data({**self._head(), "choices": [], "usage": self._used()})
+            yield streaming.data({**self._head(), "choices": [], "usage": chat_usage(self._usage)})
         yield streaming.DONE
 
     async def _texts(self) -> AsyncGenerator[str, None]:
@@ -134,7 +134,7 @@ class _Reply:
                 async for delta in deltas:
                     self._usage = delta.usage or self._usage
                     self._named = delta.model or self._named
-                    self._finish = "length" if delta.finish == "length" else self._finish
+                    self._finish = delta.finish if delta.finish in CUT_OFF else self._finish
                     if delta.text:
                         yield clean(delta.text)
         except TimeoutError:
@@ -162,15 +162,6 @@ class _Reply:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         chunk = {**self._head(), "choices": [choice]}
         return streaming.data({**chunk, "usage": None} if self._chat.include_usage else chunk)
-
-    def _used(self) -> ChatUsage:
-        used = self._usage
-        return {
-            "prompt_tokens": used.prompt_tokens,
-            "completion_tokens": used.completion_tokens,
-            "total_tokens": used.total_tokens,
-            "prompt_tokens_details": {"cached_tokens": used.cached_tokens},
-        }
 
 
 def _body(chat: ChatRequest, template: Template) -> Body:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.naming import Names
+from longhouse.agents.naming import Names, key
 from longhouse.agents.permission import Permission
 from longhouse.agents.template import Template
 from longhouse.api.sessions.waiting import MAX_TEXT, settled, shortened
@@ -72,11 +72,11 @@ async def check_names(
 ) -> None:
     """Refuses names that the agent's own tools have: the model could not tell them apart, nor could a person."""
     names = [one.name for one in tools.tools]
-    own = await catalog.described(await catalog.active_tools(names, owner))
+    own = await catalog.described(await catalog.active_tools({*names, *map(key, names)}, owner))
     permission, denied = Permission(template, blank("")), Names(template.tool_policy.denylist)
-    taken = {one.name for one in own if permission.permits(one)} | ROLES.keys()
+    taken = {key(one.name) for one in own if permission.permits(one)} | ROLES.keys()
     for index, name in enumerate(names):
-        if name in taken:
+        if key(name) in taken:
             raise CallerError(
                 f"The agent has a tool {name!r} of its own: give your function another name.",
                 code="tool_name_taken",

@@ -10,7 +10,7 @@ import msgspec
 from longhouse.agents.template import Streaming
 from longhouse.api import streaming as stream
 from longhouse.api import wire
-from longhouse.api.openai.turn_stream import ClientCall, Piece, TurnStream, about
+from longhouse.api.openai.turn_stream import ClientCall, Piece, TurnStream, about, usage_between
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, fingerprint
@@ -18,6 +18,8 @@ from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
 from longhouse.store import sessions
 from longhouse.store.catalog.catalog import Catalog
 
+CUT_OFF: Final = ("length", "content_filter")
+"""Why a model stops in the middle of an answer."""
 _encode: Final = msgspec.json.encode
 _REST_OF_CHUNK: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
@@ -197,7 +199,11 @@ class Completion:
     @property
     def _finish(self) -> str:
         """Why the response ended; only calls that the client is to run count as `tool_calls`."""
-        return "tool_calls" if self.turn_stream.client_calls else "stop"
+        turn = self.turn_stream
+        if turn.client_calls:
+            return "tool_calls"
+        is_answer = turn.session.turn is not None and bool(turn.session.turn.ended)
+        return turn.last_finish if is_answer and turn.last_finish in CUT_OFF else "stop"
 
     @property
     def _extra(self) -> "Handling":
@@ -316,14 +322,13 @@ def last_activity(turn_stream: TurnStream) -> Activity:
 def usage_of(turn_stream: TurnStream) -> ChatUsage:
     """The usage of this response; what the turn used before its question was answered is not counted again."""
     handle = turn_stream.handle
-    # If the prompt is still queued behind another turn, that turn's usage does not count here.
-    before, after = (
-        one.turn.usage if one.turn and one.turn.trace == handle.trace else events.Usage()
-        for one in (handle.session, turn_stream.session)
-    )
+    return chat_usage(usage_between(handle.session, turn_stream.session, handle.trace))
+
+
+def chat_usage(used: events.Usage) -> ChatUsage:
     return {
-        "prompt_tokens": after.prompt_tokens - before.prompt_tokens,
-        "completion_tokens": after.completion_tokens - before.completion_tokens,
-        "total_tokens": after.total_tokens - before.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": after.cached_tokens - before.cached_tokens},
+        "prompt_tokens": used.prompt_tokens,
+        "completion_tokens": used.completion_tokens,
+        "total_tokens": used.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": used.cached_tokens},
     }

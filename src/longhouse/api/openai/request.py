@@ -90,6 +90,8 @@ class ChatInput:
     """Messages that were added to the conversation, and that no agent has read yet."""
     approvals: tuple[ApprovalAnswer, ...] = ()
     """What the request decides, in the session that `model` names; there are no messages then."""
+    version: int | None = None
+    """The version of the agent that answers, where `model` names a session."""
 
     @property
     def reply_to(self) -> str | None:

@@ -30,7 +30,7 @@ from longhouse.journal.transcript import Step
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
 from longhouse.search.router import AUTO, Routed, Router
-from longhouse.store import journals, sessions
+from longhouse.store import journals, responses, sessions
 from longhouse.store.capsules import imported as capsules
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -129,7 +129,7 @@ class SessionResolver:
             return await self._continue_named(chat)
         if chat.request.model != AUTO:
             return await self._find_or_open(chat)
-        routed = await self._routed(chat)
+        routed = await self.routed(chat)
         request = chat.request.model_copy(update={"model": routed.template})
         return replace(await self._find_or_open(replace(chat, request=request)), routed=routed)
 
@@ -155,6 +155,8 @@ class SessionResolver:
                 return await self._continue(chat, found, prompt, resent=False)
             return await self._open(chat, template, prompt, conversation=conversation, label="")
         rested = await self._rested(chat, template)
+        if rested and not await self._may_add(chat, rested.session_id):
+            rested = None
         if rested and (rested.is_newest or (history.results and not history.new)):
             return await self._continue(chat, rested.session_id, prompt, resent=True)
         prompt = structs.replace(prompt, prior=await prior_of(self.db, history.known))
@@ -173,7 +175,7 @@ class SessionResolver:
             raise unknown_model(request.model)
         chat.caller.uses(row.agent)
         chat = await self._with_tools(chat, await self.catalog.templates.find(row.agent, owner=owner))
-        return await self._continue(chat, row.id, await chat.prompt(self.db), resent=False)
+        return await self._continue(chat, row.id, await chat.prompt(self.db, version=chat.version), resent=False)
 
     async def _rested(self, chat: ChatInput, template: Template) -> sessions.Rested | None:
         """The session that has stopped where the history of the request ends: by the calls that our last message made,
@@ -184,6 +186,11 @@ class SessionResolver:
             if found:
                 return found
         return await sessions.rested(self.db, chat.chain(history.known), **where, conversation_id=chat.conversation)
+
+    async def _may_add(self, chat: ChatInput, session_id: str) -> bool:
+        """Whether the request may add to this session; one that is not to be stored goes on in a copy of what is."""
+        response = chat.accepted.response
+        return response is None or response.is_stored or await responses.takes_unstored(self.db, session_id)
 
     async def _with_tools(self, chat: ChatInput, template: Template | None) -> ChatInput:
         """The request with the functions that its client runs, if the agent takes them."""
@@ -196,7 +203,7 @@ class SessionResolver:
             await client_tools.check_names(tools, self.catalog, template, chat.caller.owner)
         return replace(chat, client_tools=tools)
 
-    async def _routed(self, chat: ChatInput) -> Routed:
+    async def routed(self, chat: ChatInput) -> Routed:
         """Chooses the template: a conversation keeps its own; a new one gets the best match for its first message."""
         owner, history = chat.caller.owner, chat.history
         chain = client_tools.mark_of(history.before) or chat.chain(history.known) if history.resends else None

@@ -100,6 +100,8 @@ class TurnStream:
     """The question of a sub-agent, which is asked in this response."""
     client_calls: Sequence[ClientCall] = ()
     """The calls that the client is to run, where the response ends with them."""
+    last_finish: str = ""
+    """Why the model stopped writing its last reply."""
     session: Session = field(init=False)
     """The session after the last event that was converted."""
     _sent: str = ""
@@ -366,7 +368,7 @@ class TurnStream:
     def _new_reply(self, event: events.Replied) -> list[Piece]:
         """The text of a reply that was not streamed, or not to its end."""
         self._replies.append(event.text[: event.streamed_chars])
-        self._draft = ""
+        self._draft, self.last_finish = "", event.finish
         return self._send(joined_text(self._replies), is_whole=False)
 
     def _new_reasoning(self, thought: str) -> list[Piece]:
@@ -397,6 +399,19 @@ def last_words(session: Session) -> str | None:
     turn = session.turn
     is_unreadable = turn is not None and turn.code == AGENT_FAILED and answer_format.is_asked(turn.prompted)
     return None if is_unreadable else session.closing_text
+
+
+def usage_between(before: Session, after: Session, trace: str) -> events.Usage:
+    """What a turn used between two moments; a session that was in another turn then had used nothing of it."""
+    first, last = (
+        one.turn.usage if one.turn and one.turn.trace == trace else events.Usage() for one in (before, after)
+    )
+    return events.Usage(
+        prompt_tokens=last.prompt_tokens - first.prompt_tokens,
+        completion_tokens=last.completion_tokens - first.completion_tokens,
+        total_tokens=last.total_tokens - first.total_tokens,
+        cached_tokens=last.cached_tokens - first.cached_tokens,
+    )
 
 
 def failure(message: str, code: str) -> CallerError:

@@ -1,4 +1,4 @@
-"""Makes a response of the journal of its session: its items, and the numbered events of its stream.
+"""Makes a response of the journal of its session: which items it has, and how it ends.
 
 The number of an event is its place, and both follow from the journal alone: the text of a message is cut into pieces of
 one size, so that it does not matter in which portions a model wrote it, or which process reads it. Text that is shown
@@ -6,116 +6,35 @@ while its reply is still being written is the exception. It is written down befo
 here in its place between the events; if the step is lost, what was shown of it stays, and its message is broken off.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
 
 from longhouse.api.openai.responses import objects
+from longhouse.api.openai.responses.items import ItemStream, OpenMessage, whole_pieces
 from longhouse.api.openai.responses.objects import (
-    ArgumentsDelta,
-    ArgumentsDone,
-    CallEvent,
-    FunctionCallItem,
     IncompleteDetails,
-    ItemEvent,
     Lifecycle,
     McpApprovalRequest,
-    McpCall,
-    OutputItem,
     OutputMessage,
-    OutputText,
-    PartEvent,
-    ReasoningItem,
     ResponseError,
     ResponseObject,
     ResponseOrigin,
     ResponseUsage,
     Status,
-    StreamEvent,
-    SummaryDelta,
-    SummaryDone,
-    SummaryPartEvent,
-    SummaryText,
-    TextDelta,
-    TextDone,
 )
-from longhouse.api.openai.turn_stream import last_words
+from longhouse.api.openai.responses.stored import Rest, StoredRequest, approval_id, rest_of
+from longhouse.api.openai.turn_stream import last_words, usage_between
 from longhouse.journal import events
-from longhouse.journal.events import Fault, Recorded
+from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Draft
 from longhouse.store.responses import ResponseRow, ShownText
-
-CHUNK: Final = 16
-"""Characters of one piece of text. Numbers depend on it: a client that resumes after an update has those of before."""
-SHOWN: Final = 2_000
-"""Characters of a tool's result that are shown; the journal has the whole result."""
-PREFIX: Final = "resp_"
-APPROVAL: Final = "mcpr_"
-
-
-class StoredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a response keeps of its request: what its object repeats, and its input."""
-
-    model: str = ""
-    input: tuple[dict[str, Any], ...] = ()
-    instructions: str | None = None
-    metadata: dict[str, str] = {}
-    background: bool = False
-    max_output_tokens: int | None = None
-    parallel_tool_calls: bool = True
-    previous_response_id: str | None = None
-    conversation: str | None = None
-    reasoning: dict[str, Any] | None = None
-    service_tier: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    text: dict[str, Any] = {}
-    tool_choice: str | dict[str, Any] = "auto"
-    tools: tuple[dict[str, Any], ...] = ()
-    truncation: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    user: str | None = None
-    shows_reasoning: bool = True
-
-
-class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for a decision, or for the client's result."""
-
-    id: str
-    """As /v1/sessions/{id}/questions names it; of a client's call, the id that the client is told."""
-    name: str
-    arguments: str
-
-
-class Rest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a response ends whose turn waits for somebody."""
-
-    seq: int
-    at: datetime
-    text: str = ""
-    waiting_for: Literal["", "clarification", "approval", "function_call"] = ""
-    call_id: str = ""
-    approvals: tuple[WaitingCall, ...] = ()
-    calls: tuple[WaitingCall, ...] = ()
-
-
-@dataclass(slots=True)
-class _Message:
-    """A message whose end is not known yet."""
-
-    index: int
-    shown: str = ""
-    """A whole number of pieces."""
-    is_replied: bool = False
-    """Its reply is recorded."""
 
 
 class ResponseBuilder:
@@ -124,10 +43,10 @@ class ResponseBuilder:
     def __init__(self, row: ResponseRow, base: Session) -> None:
         self.row = row
         self.request = msgspec.json.decode(row.request, type=StoredRequest)
-        self.known_rest = msgspec.json.decode(row.rest, type=Rest) if row.rest else None
+        self.known_rest = rest_of(row)
         self.base = self.session = base
-        self.events: list[StreamEvent] = []
-        self.output: list[OutputItem] = []
+        self.items = ItemStream(row.id)
+        self.events, self.output = self.items.events, self.items.output
         self.status: Status = "queued" if self.request.background else "in_progress"
         self.shown_at = (0, 0)
         """The place of the last `ShownText`."""
@@ -140,7 +59,7 @@ class ResponseBuilder:
         self._ended_at: datetime | None = None
         self._error: ResponseError | None = None
         self._incomplete: IncompleteDetails | None = None
-        self._message: _Message | None = None
+        self._message: OpenMessage | None = None
         self._said, self._is_said = "", True
         """The text of the last reply, and whether a message with it has ended."""
         self._step = self._draft = self._reasoned = ""
@@ -149,8 +68,6 @@ class ResponseBuilder:
         """The highest fence of whom something was shown: a worker that was deposed may write on for a moment."""
         self._finish = ""
         """Why the model ended its last reply."""
-        self._calls: dict[str, int] = {}
-        """Call that has not returned -> its place in the output."""
         self._lifecycle("response.created")
         self._lifecycle("response.queued" if self.request.background else "response.in_progress")
         self._rest_if_due()
@@ -205,15 +122,12 @@ class ResponseBuilder:
 
     def _usage(self) -> ResponseUsage:
         """What this response used; what its turn used before is in the responses before it."""
-        before, after = (
-            one.turn.usage if one.turn and one.turn.trace == self.row.trace_id else events.Usage()
-            for one in (self.base, self.session)
-        )
+        used = usage_between(self.base, self.session, self.row.trace_id)
         return ResponseUsage(
-            input_tokens=after.prompt_tokens - before.prompt_tokens,
-            input_tokens_details=objects.InputTokensDetails(cached_tokens=after.cached_tokens - before.cached_tokens),
-            output_tokens=after.completion_tokens - before.completion_tokens,
-            total_tokens=after.total_tokens - before.total_tokens,
+            input_tokens=used.prompt_tokens,
+            input_tokens_details=objects.InputTokensDetails(cached_tokens=used.cached_tokens),
+            output_tokens=used.completion_tokens,
+            total_tokens=used.total_tokens,
         )
 
     # What happened
@@ -251,10 +165,10 @@ class ResponseBuilder:
         if rest.text.strip():
             self._say(rest.text)
         for one in rest.approvals:
-            name = f"{APPROVAL}{self.row.id.removeprefix(PREFIX)}_{one.id.encode().hex()}"
-            self._add_whole(McpApprovalRequest(id=name, name=one.name, arguments=one.arguments))
+            name = approval_id(self.row, one.id)
+            self.items.add_whole(McpApprovalRequest(id=name, name=one.name, arguments=one.arguments))
         for one in rest.calls:
-            self._call_function(one)
+            self.items.call_function(one)
         self._origin = structs.replace(self._origin, waiting_for=rest.waiting_for, call_id=rest.call_id)
         self._ended_at = rest.at
         self._end("completed")
@@ -270,12 +184,12 @@ class ResponseBuilder:
                 if event.role == "reasons":
                     self._reason(event.arguments)
                 elif event.is_work and event.call_kind != "client" and not event.approve_by:
-                    self._begin_call(event.call, event.tool, event.arguments)
+                    self.items.begin_call(event.call, event.tool, event.arguments)
             case events.Decided(decision="approve" | "did_not_happen"):
                 self._begin_known(event.call)
             case events.Returned():
                 self._begin_known(event.call)
-                self._end_call(event)
+                self.items.end_call(event.call, event.outcome)
 
     def _reply(self, event: events.Replied) -> None:
         if self._message and self._message.is_replied:
@@ -286,11 +200,11 @@ class ResponseBuilder:
         self._finish = event.finish
         self._step = self._draft = self._reasoned = ""
         if self._message is None and self._said.strip():
-            self._message = self._open_message()
+            self._message = self.items.open_message()
         if self._message:
             self._message.is_replied = True
             if self._said.startswith(self._message.shown):
-                self._extend(self._message, self._said)
+                self.items.extend(self._message, self._said)
 
     def _end_turn(self, turn: Turn) -> None:
         words = last_words(self.session)
@@ -313,11 +227,7 @@ class ResponseBuilder:
         self._end("failed")
 
     def _end(self, status: Status) -> None:
-        for call in [*self._calls]:
-            index = self._calls.pop(call)
-            item = self.output[index]
-            assert isinstance(item, McpCall)
-            self._finish_item(index, structs.replace(item, status="incomplete"))
+        self.items.leave_calls()
         self.status = status
         # No event says that a response was cancelled: it gave no answer.
         kinds: dict[Status, Any] = {"completed": "response.completed", "incomplete": "response.incomplete"}
@@ -331,7 +241,7 @@ class ResponseBuilder:
         known = self._draft if step == self._step else ""
         if draft.fence < self._fence or not self.last_step <= draft.after <= self.session.head:
             return []
-        end = len(content) - len(content) % CHUNK
+        end = whole_pieces(content)
         shown = self._message.shown if self._message and not self._message.is_replied else ""
         if not content.startswith(known) or shown.startswith(content[:end]):
             return []
@@ -366,8 +276,8 @@ class ResponseBuilder:
                 return
             self._break_off()
             message = None
-        self._message = message or self._open_message()
-        self._extend(self._message, self._draft)
+        self._message = message or self.items.open_message()
+        self.items.extend(self._message, self._draft)
 
     # Messages
 
@@ -412,124 +322,33 @@ class ResponseBuilder:
 
     def _say(self, text: str) -> None:
         if text.strip():
-            self._close(self._open_message(), text)
+            self._close(self.items.open_message(), text)
         self._is_said = True
 
-    def _open_message(self) -> _Message:
-        item = OutputMessage(id=self._id("msg"), status="in_progress")
-        index = self._add_item(item)
-        self._emit(
-            PartEvent(type="response.content_part.added", item_id=item.id, output_index=index, part=OutputText())
-        )
-        return _Message(index)
-
-    def _extend(self, message: _Message, text: str, *, is_end: bool = False) -> None:
-        """Sends the pieces of `text` that are whole, or at its end all of it."""
-        end = len(text) if is_end else len(text) - len(text) % CHUNK
-        item = self.output[message.index]
-        for at in range(len(message.shown), end, CHUNK):
-            delta = text[at : min(at + CHUNK, end)]
-            self._emit(TextDelta(item_id=item.id, output_index=message.index, delta=delta))
-        message.shown = text[: max(end, len(message.shown))]
-
-    def _close(self, message: _Message, text: str) -> None:
-        self._extend(message, text, is_end=True)
-        item, part = self.output[message.index], OutputText(text=text)
-        place: dict[str, Any] = {"item_id": item.id, "output_index": message.index}
-        self._emit(TextDone(**place, text=text))
-        self._emit(PartEvent(type="response.content_part.done", **place, part=part))
-        self._finish_item(message.index, OutputMessage(id=item.id, status="completed", content=(part,)))
+    def _close(self, message: OpenMessage, text: str) -> None:
+        self.items.close(message, text)
         self._message, self._is_said = None, True
 
     def _break_off(self) -> None:
-        """What was shown does not hold: the message ends without content, and the text comes in another one."""
         if self._message:
-            item = self.output[self._message.index]
-            self._finish_item(self._message.index, OutputMessage(id=item.id, status="incomplete"))
+            self.items.break_off(self._message)
             self._message = None
 
     # Reasoning and calls
 
     def _reason(self, text: str) -> None:
-        if not self.request.shows_reasoning or not text.strip():
-            return
-        item = ReasoningItem(id=self._id("rs"), status="in_progress")
-        index, part = self._add_item(item), SummaryText(text=text)
-        place: dict[str, Any] = {"item_id": item.id, "output_index": index}
-        self._emit(SummaryPartEvent(type="response.reasoning_summary_part.added", **place, part=SummaryText()))
-        self._emit(SummaryDelta(**place, delta=text))
-        self._emit(SummaryDone(**place, text=text))
-        self._emit(SummaryPartEvent(type="response.reasoning_summary_part.done", **place, part=part))
-        self._finish_item(index, ReasoningItem(id=item.id, status="completed", summary=(part,)))
-
-    def _begin_call(self, call: str, tool: str, arguments: str) -> None:
-        item = McpCall(id=self._id("mcp"), name=tool, arguments="", status="in_progress")
-        self._calls[call] = index = self._add_item(item)
-        place: dict[str, Any] = {"item_id": item.id, "output_index": index}
-        self._emit(CallEvent(type="response.mcp_call.in_progress", **place))
-        self._emit(ArgumentsDelta(type="response.mcp_call_arguments.delta", **place, delta=arguments))
-        self._emit(ArgumentsDone(type="response.mcp_call_arguments.done", **place, arguments=arguments))
-        self.output[index] = structs.replace(item, arguments=arguments)
+        if self.request.shows_reasoning and text.strip():
+            self.items.reason(text)
 
     def _begin_known(self, call: str) -> None:
         """Shows a call of this turn that was made, or waited for a decision, in an earlier response."""
         use = self._use(call)
-        if use and call not in self._calls and use.role not in FORM and use.role != "client" and not use.question:
-            self._begin_call(call, use.tool, use.arguments)
+        if use and call not in self.items.calls and use.role not in FORM and use.role != "client" and not use.question:
+            self.items.begin_call(call, use.tool, use.arguments)
 
     def _use(self, call: str) -> Use | None:
         uses = (use for step in self.session.steps for use in step.uses)
         return next((use for use in uses if use.call == call), None)
 
-    def _end_call(self, event: events.Returned) -> None:
-        index = self._calls.pop(event.call, None)
-        if index is None:
-            return
-        item, outcome = self.output[index], event.outcome
-        assert isinstance(item, McpCall)
-        place: dict[str, Any] = {"item_id": item.id, "output_index": index}
-        if isinstance(outcome, Fault):
-            error = objects.ToolError(content=(objects.ErrorText(text=outcome.message),))
-            self._emit(CallEvent(type="response.mcp_call.failed", **place))
-            self._finish_item(index, structs.replace(item, error=error, status="failed"))
-        else:
-            self._emit(CallEvent(type="response.mcp_call.completed", **place))
-            self._finish_item(index, structs.replace(item, output=outcome.content[:SHOWN], status="completed"))
-
-    def _call_function(self, call: WaitingCall) -> None:
-        item = FunctionCallItem(id=self._id("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress")
-        index = self._add_item(item)
-        place: dict[str, Any] = {"item_id": item.id, "output_index": index}
-        self._emit(ArgumentsDelta(type="response.function_call_arguments.delta", **place, delta=call.arguments))
-        self._emit(
-            ArgumentsDone(
-                type="response.function_call_arguments.done", **place, arguments=call.arguments, name=call.name
-            )
-        )
-        self._finish_item(index, structs.replace(item, arguments=call.arguments, status="completed"))
-
-    # The stream
-
-    def _add_whole(self, item: OutputItem) -> None:
-        self._finish_item(self._add_item(item), item)
-
-    def _add_item(self, item: OutputItem) -> int:
-        self.output.append(item)
-        index = len(self.output) - 1
-        self._emit(ItemEvent(type="response.output_item.added", output_index=index, item=item))
-        return index
-
-    def _finish_item(self, index: int, item: OutputItem) -> None:
-        self.output[index] = item
-        self._emit(ItemEvent(type="response.output_item.done", output_index=index, item=item))
-
-    def _id(self, kind: str) -> str:
-        """Ids of items name their response, so that a client may refer to them."""
-        return f"{kind}_{self.row.id.removeprefix(PREFIX)}_{len(self.output)}"
-
     def _lifecycle(self, kind: Any) -> None:
-        self._emit(Lifecycle(type=kind, response=self.object()))
-
-    def _emit(self, event: StreamEvent) -> None:
-        event.sequence_number = len(self.events)
-        self.events.append(event)
+        self.items.emit(Lifecycle(type=kind, response=self.object()))

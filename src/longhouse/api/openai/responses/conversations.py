@@ -86,7 +86,7 @@ async def update_conversation(
     caller: auth.User, service: Service, conversation_id: ConversationId, changed: ChangedConversation
 ) -> wire.Json[ConversationObject]:
     """Changes the metadata of a conversation."""
-    await _found(service, caller, conversation_id)
+    await _changeable(service, caller, conversation_id)
     await conversations.save(service.db, caller.owner, conversation_id, metadata=changed.metadata or {})
     return wire.Json(_object(await _found(service, caller, conversation_id)))
 
@@ -105,7 +105,7 @@ async def add_conversation_items(
     caller: auth.User, service: Service, conversation_id: ConversationId, new: NewItems
 ) -> wire.Json[ItemPage]:
     """Adds messages to a conversation: the next response in it reads them."""
-    await _found(service, caller, conversation_id)
+    await _changeable(service, caller, conversation_id)
     items = await _stored(service, caller, new.items)
     await conversations.save(service.db, caller.owner, conversation_id, items=items)
     return wire.Json(page_of(await with_images(service.db, items), Listed(limit=100, order="asc")))
@@ -125,7 +125,7 @@ async def delete_conversation_item(
     caller: auth.User, service: Service, conversation_id: ConversationId, item_id: ItemId
 ) -> wire.Json[ConversationObject]:
     """Removes an item that was added and that no agent has read. What was said is erased with its conversation."""
-    found = await _found(service, caller, conversation_id)
+    found = await _changeable(service, caller, conversation_id)
     if not await conversations.remove_item(service.db, caller.owner, conversation_id, item_id):
         await _item(service, caller, conversation_id, item_id)
         raise CallerError(
@@ -140,6 +140,13 @@ async def _found(service: ResponseService, caller: Caller, name: str) -> Convers
     found = await conversations.find(service.db, caller.owner, name)
     if found is None:
         raise wire.not_found("There is no such conversation.", code="conversation_not_found")
+    return found
+
+
+async def _changeable(service: ResponseService, caller: Caller, name: str) -> Conversation:
+    """A conversation that the key may change: what is added reaches all who talk in it."""
+    found = await _found(service, caller, name)
+    await caller.uses_all_of(service.db, name)
     return found
 
 
@@ -186,8 +193,7 @@ async def _items(service: ResponseService, caller: Caller, conversation: str) ->
     """The items of a conversation in the order of time."""
     db, found = service.db, list[_Said]()
     names = await conversations.sessions(db, caller.owner, conversation)
-    placed, base = set[tuple[str, int]](), blank("")
-    rows = await responses.of_sessions(db, names)
+    rows, base = await responses.of_sessions(db, names), blank("")
     for row in sorted(rows, key=lambda row: (row.session_id, row.after)):
         # Each begins where the one before it began, or later: the journal is read once.
         base = base if base.id == row.session_id else blank(row.session_id)
@@ -195,21 +201,21 @@ async def _items(service: ResponseService, caller: Caller, conversation: str) ->
         builder = await following.settled(db, service.bus, row, base)
         output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
         found.append(_Said(row.created_at, [*await with_images(db, builder.request.input), *output]))
-        placed.add((row.session_id, row.after))
+    told = await responses.messages(db, names)
     for name in names:
-        found += await _said_in_chat(service, name, placed)
+        found += await _said_in_chat(service, name, told)
     found += [
         _Said(one.created_at, [one.item]) for one in await conversations.added_items(db, caller.owner, conversation)
     ]
     return [item for said in sorted(found, key=lambda one: one.at) for item in said.items]
 
 
-async def _said_in_chat(service: ResponseService, session: str, placed: set[tuple[str, int]]) -> list[_Said]:
-    """Messages of a session that did not come by responses, and the answers to them."""
+async def _said_in_chat(service: ResponseService, session: str, told: set[tuple[str, int]]) -> list[_Said]:
+    """Messages of a session that did not come by responses, and the answers to them; `told`: those that did."""
     said, traces = list[_Said](), set[str]()
     for record in await journals.read(service.db, session, limit=1_000_000):
         name, event = f"msg_{record.trace or session[-36:]}_{record.seq}", record.event
-        if isinstance(event, events.Prompted) and (session, record.seq) not in placed:
+        if isinstance(event, events.Prompted) and (session, record.seq) not in told:
             traces.add(event.trace)
             content = [part for one in event.content for part in _parts(one)]
             items = [_message(name, "user", content)]

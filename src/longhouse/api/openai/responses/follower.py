@@ -13,8 +13,9 @@ from longhouse.api import streaming, wire
 from longhouse.api.addresses import session_address
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
-from longhouse.api.openai.responses.builder import ResponseBuilder, Rest, WaitingCall
+from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.objects import ErrorEvent, ResponseEvents, ResponseObject, StreamEvent
+from longhouse.api.openai.responses.stored import Rest, WaitingCall
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import PASSED_ON, failure, waits_for_budget
 from longhouse.api.sessions.decisions import all_waiting

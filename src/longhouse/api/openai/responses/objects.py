@@ -206,73 +206,62 @@ class ItemEvent(_Numbered, kw_only=True):
     item: OutputItem
 
 
-class PartEvent(_Numbered, kw_only=True):
-    type: Literal["response.content_part.added", "response.content_part.done"]
+class _OfItem(_Numbered, kw_only=True):
+    """An event about a part of an item."""
+
     item_id: str
     output_index: int
+
+
+class PartEvent(_OfItem, kw_only=True):
+    type: Literal["response.content_part.added", "response.content_part.done"]
     content_index: int = 0
     part: OutputText
 
 
-class TextDelta(_Numbered, kw_only=True):
+class TextDelta(_OfItem, kw_only=True):
     type: Literal["response.output_text.delta"] = "response.output_text.delta"
-    item_id: str
-    output_index: int
     content_index: int = 0
     delta: str
     logprobs: tuple[()] = ()
 
 
-class TextDone(_Numbered, kw_only=True):
+class TextDone(_OfItem, kw_only=True):
     type: Literal["response.output_text.done"] = "response.output_text.done"
-    item_id: str
-    output_index: int
     content_index: int = 0
     text: str
     logprobs: tuple[()] = ()
 
 
-class SummaryPartEvent(_Numbered, kw_only=True):
+class SummaryPartEvent(_OfItem, kw_only=True):
     type: Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
-    item_id: str
-    output_index: int
     summary_index: int = 0
     part: SummaryText
 
 
-class SummaryDelta(_Numbered, kw_only=True):
+class SummaryDelta(_OfItem, kw_only=True):
     type: Literal["response.reasoning_summary_text.delta"] = "response.reasoning_summary_text.delta"
-    item_id: str
-    output_index: int
     summary_index: int = 0
     delta: str
 
 
-class SummaryDone(_Numbered, kw_only=True):
+class SummaryDone(_OfItem, kw_only=True):
     type: Literal["response.reasoning_summary_text.done"] = "response.reasoning_summary_text.done"
-    item_id: str
-    output_index: int
     summary_index: int = 0
     text: str
 
 
-class CallEvent(_Numbered, kw_only=True):
+class CallEvent(_OfItem, kw_only=True):
     type: Literal["response.mcp_call.in_progress", "response.mcp_call.completed", "response.mcp_call.failed"]
-    item_id: str
-    output_index: int
 
 
-class ArgumentsDelta(_Numbered, kw_only=True):
+class ArgumentsDelta(_OfItem, kw_only=True):
     type: Literal["response.mcp_call_arguments.delta", "response.function_call_arguments.delta"]
-    item_id: str
-    output_index: int
     delta: str
 
 
-class ArgumentsDone(_Numbered, kw_only=True):
+class ArgumentsDone(_OfItem, kw_only=True):
     type: Literal["response.mcp_call_arguments.done", "response.function_call_arguments.done"]
-    item_id: str
-    output_index: int
     arguments: str
     name: str | UnsetType = UNSET
     """Of a function."""

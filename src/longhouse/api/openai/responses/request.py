@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 import pydantic
@@ -13,7 +14,7 @@ from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
 from pydantic_core import PydanticCustomError
 
 from longhouse.api import wire
-from longhouse.api.openai.responses.builder import StoredRequest
+from longhouse.api.openai.responses.stored import StoredRequest
 from longhouse.api.wire import ChatMessage, ChatRequest, Lenient, Many, Metadata, UserName
 from longhouse.errors import CallerError
 from longhouse.journal import messages
@@ -25,13 +26,20 @@ from longhouse.store.database import Database
 MAX_FILE_TEXT: Final = 200_000
 """Characters of a file that comes with a message; longer ones are documents."""
 APPROVAL_REQUEST: Final = "mcp_approval_request"
-PASSED_OVER: Final = ("reasoning", "mcp_call", "mcp_list_tools", APPROVAL_REQUEST, "compaction")
-"""Items of earlier responses that the agent knows by itself."""
+PASSED_OVER: Final = (
+    "reasoning", "mcp_call", "mcp_list_tools", APPROVAL_REQUEST, "compaction", "web_search_call", "file_search_call",
+    "code_interpreter_call", "image_generation_call",
+)  # fmt: skip
+"""Items of earlier responses that the agent knows by itself, or that another provider has done."""
 PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 """Of the ids of items that clients have sent."""
 RETURNED_IMAGES: Final = "Images of the results above:"
 DECIDES: Final = "(a decision)"
 """Stands for a message of the user where he has decided on calls."""
+SECRET: Final = frozenset({"authorization", "headers", "domain_secrets"})
+"""Fields of tools, at any depth, that hold keys to somebody's servers: they are neither kept nor repeated."""
+DEEPEST: Final = 16
+"""Levels of a tool that is not a function: what lies deeper is left out."""
 _FILE_URL: Final = re.compile(r"data:([\w.+/-]{1,100})?(?:;[\w=.-]{1,60})*;base64,", re.IGNORECASE)
 
 
@@ -235,7 +243,7 @@ class ResponseRequest(Lenient):
         if self.previous_response_id is not None and self.conversation is not None:
             raise _together("previous_response_id", "conversation", "the first names the second's session already")
         if self.store is False and self.conversation is not None:
-            raise _together("store: false", "conversation", "a conversation keeps what is said in it", "store")
+            raise in_a_conversation()
         if self.store is False and self.background:
             raise _together("store: false", "background", "nobody could ask for the response", "store")
         return self
@@ -317,6 +325,10 @@ def _together(first: str, second: str, why: str, param: str = "previous_response
     return CallerError(f"{first} and {second} exclude each other: {why}.", param=param)
 
 
+def in_a_conversation() -> CallerError:
+    return _together("store: false", "a conversation", "a conversation keeps what is said in it", "store")
+
+
 def renamed(error: CallerError) -> CallerError:
     """An error about the chat that a request became, with the names of this route."""
     names = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
@@ -324,6 +336,7 @@ def renamed(error: CallerError) -> CallerError:
     if first and first[0] in names:
         # Items and messages are counted differently.
         error.param = names[first[0]]
+        error.args = (str(error).replace(f"Invalid value for {first[0]}", f"Invalid value for {error.param}"),)
     elif error.param:
         error.param = error.param.replace(".function", "")
     return error
@@ -341,7 +354,28 @@ def _nested(tool: Any) -> Any:
 
 def _listed(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool as a response repeats it; clients expect these fields of a function."""
-    return {"parameters": None, "strict": None, **tool} if _is_function(tool) else tool
+    if _is_function(tool):
+        return {"parameters": None, "strict": None, **tool}
+    shown: dict[str, Any] = _without_secrets(tool)
+    # Some servers have keys in their addresses: only the host is repeated, as OpenAI does.
+    return {**shown, "server_url": _host(tool["server_url"])} if "server_url" in tool else shown
+
+
+def _without_secrets(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, dict):
+        kept = {name: one for name, one in value.items() if name not in SECRET} if depth < DEEPEST else {}
+        return {name: _without_secrets(one, depth + 1) for name, one in kept.items()}
+    if isinstance(value, list):
+        return [_without_secrets(one, depth + 1) for one in value] if depth < DEEPEST else []
+    return value
+
+
+def _host(url: Any) -> str:
+    try:
+        split = urlsplit(url if isinstance(url, str) else "")
+        return f"{split.scheme}://{split.netloc.rpartition('@')[2]}" if split.netloc else ""
+    except ValueError:
+        return ""
 
 
 # Decisions

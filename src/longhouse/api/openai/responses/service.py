@@ -11,9 +11,9 @@ from starlette.types import Scope
 from longhouse.agents.template import Streaming
 from longhouse.api import wire
 from longhouse.api.caller import Caller
-from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, Branch, parse, prior_of
+from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, Branch, ChatInput, parse, prior_of
 from longhouse.api.openai.responses import follower as following
-from longhouse.api.openai.responses.builder import APPROVAL, PREFIX, ResponseBuilder
+from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.follower import ResponseFollower
 from longhouse.api.openai.responses.objects import (
     FunctionCallItem,
@@ -34,8 +34,10 @@ from longhouse.api.openai.responses.request import (
     decisions_in,
     encoded,
     has_message_beside,
+    in_a_conversation,
     renamed,
 )
+from longhouse.api.openai.responses.stored import APPROVAL, PREFIX, approval_calls
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.waiting import find_questions
@@ -53,7 +55,7 @@ from longhouse.store.database import Database
 from longhouse.store.responses import NewResponse, ResponseRow
 
 _ITEM: Final = re.compile(r"(?:msg|rs|mcp|fc)_([0-9a-f]{32})_(\d{1,6})")
-_APPROVAL: Final = re.compile(rf"{APPROVAL}([0-9a-f]{{32}})_([0-9a-f]+)")
+_APPROVAL: Final = re.compile(rf"{APPROVAL}([0-9a-f]{{32}})_[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class _Place:
     """The agent that answers, as far as it is known."""
     shown_model: str
     branch: Branch | None = None
+    version: int | None = None
+    """The version of the agent that the request names, where a session goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +99,24 @@ class ResponseService:
         sent = await reader.messages(items)
         if not sent:
             raise CallerError("There is no message in the input.", param="input")
-        added, used = await self._added(caller, request, place)
-        kept = request.stored(
-            place.shown_model, await reader.stored(items, hex_id), shows_reasoning=await self._shows_reasoning(place)
-        )
-        new = NewResponse(f"{PREFIX}{hex_id}", encoded(kept), request.store is not False, items=used)
         try:
             chat = parse(caller, request.as_chat(sent, place.model), body, headers)
-            accepted = replace(chat.accepted, response=new)
+            chat = replace(chat, branch=place.branch, version=place.version)
+            if request.store is False:
+                if chat.is_named and request.previous_response_id is None:
+                    raise in_a_conversation()
+                chat = replace(chat, conversation=None, is_named=False)
+            if place.model == AUTO:
+                chat, place = await self._routed(chat, place)
+            added, used = await self._added(caller, request, place)
+            kept = request.stored(
+                place.shown_model,
+                await reader.stored(items, hex_id),
+                shows_reasoning=await self._shows_reasoning(place),
+            )
+            new = NewResponse(f"{PREFIX}{hex_id}", encoded(kept), request.store is not False, items=used)
             decided = tuple(answer for _, answer in approvals)
-            chat = replace(chat, accepted=accepted, branch=place.branch, added=added, approvals=decided)
+            chat = replace(chat, accepted=replace(chat.accepted, response=new), added=added, approvals=decided)
             if decided:
                 chat = replace(chat, model=place.shown_model)  # in the fingerprint, as in other requests of this client
             await self._settle_named(caller, place, chat.conversation)
@@ -112,6 +124,13 @@ class ResponseService:
         except CallerError as error:
             raise renamed(error) from None
         return await self._row(caller, new.id, handle), handle
+
+    async def _routed(self, chat: ChatInput, place: _Place) -> tuple[ChatInput, _Place]:
+        """The same for the agent that is chosen."""
+        chat.caller.spends()
+        chosen = (await self.resolver.routed(chat)).template
+        request = chat.request.model_copy(update={"model": chosen})
+        return replace(chat, request=request), replace(place, agent=chosen)
 
     async def _row(self, caller: Caller, response: str, handle: TurnHandle) -> ResponseRow:
         if again := handle.repeats:
@@ -137,6 +156,8 @@ class ResponseService:
         if request.model is None:
             raise CallerError("Name a model: an agent, or auto; see GET /v1/models.", param="model")
         is_session = SESSION_ID.fullmatch(request.model) is not None
+        if is_session and request.store is False:
+            return await self._copy_of(caller, request.model)
         agent = request.model.rpartition("_")[0] if is_session else request.model.partition("@")[0]
         place = _Place(request.model, agent, request.model)
         if request.conversation_id is None or is_session or agent == AUTO:
@@ -147,6 +168,15 @@ class ResponseService:
             return place
         last = await journals.load(self.db, known[-1])
         return replace(place, branch=Branch(request.conversation_id, _dialogue(last)))
+
+    async def _copy_of(self, caller: Caller, session_id: str) -> _Place:
+        """A session that is named by a request that is not to be stored: a copy of it, unless it waits."""
+        row = await sessions.session(self.db, session_id, caller.owner)
+        agent = session_id.rpartition("_")[0]
+        if row is None or await responses.takes_unstored(self.db, row.id):
+            return _Place(session_id, agent, session_id)
+        session = await journals.load(self.db, row.id)
+        return _Place(session.agent, session.agent, session_id, Branch(None, _dialogue(session)))
 
     async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Place:
         """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
@@ -168,8 +198,11 @@ class ResponseService:
         is_open = builder.known_rest is not None and bool(builder.known_rest.waiting_for)
         model = request.model if request.model not in (None, AUTO, session.id) else session.agent
         assert model is not None
+        if not is_same_agent and SESSION_ID.fullmatch(asked):
+            raise CallerError("It names another session than that of the previous response.", param="model")
         if is_newest and is_same_agent and (request.store is not False or is_open or not row.is_stored):
-            return _Place(session.id, session.agent, model)
+            version = (await self.resolver.template(model, caller.owner))[1] if "@" in model else None
+            return _Place(session.id, session.agent, model, version=version)
         conversation = None if request.store is False else session.conversation
         branch = Branch(conversation, _dialogue(builder.session))
         return _Place(model, model.partition("@")[0], model, branch)
@@ -191,16 +224,17 @@ class ResponseService:
 
     async def _approvals(self, caller: Caller, items: Sequence[Any]) -> list[tuple[ResponseRow, ApprovalAnswer]]:
         """The decisions of a request, with the responses that asked for them."""
-        found = []
+        found: list[tuple[ResponseRow, ApprovalAnswer]] = []
         for index, item in decisions_in(items):
+            param = f"input[{index}].approval_request_id"
             match = _APPROVAL.fullmatch(item.approval_request_id)
             row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner) if match else None
-            if match is None or row is None:
-                param = f"input[{index}].approval_request_id"
+            call = approval_calls(row).get(item.approval_request_id) if row else None
+            if row is None or call is None:
                 raise CallerError("There is no approval request with this id.", status=404, param=param)
-            call = bytes.fromhex(match[2]).decode(errors="replace") if len(match[2]) % 2 == 0 else ""
-            decision = ApprovalAnswer(call, "approve" if item.approve else "deny", item.reason or "")
-            found.append((row, decision))
+            if any(one.session_id == row.session_id and answer.call == call for one, answer in found):
+                raise CallerError("There are two decisions on this call.", param=param)
+            found.append((row, ApprovalAnswer(call, "approve" if item.approve else "deny", item.reason or "")))
         return found
 
     async def _refuse_undecided(self, approvals: Sequence[tuple[ResponseRow, ApprovalAnswer]]) -> None:
