@@ -294,6 +294,9 @@ async def test_keys_open_what_they_may_and_no_more(serving: Serving, mode: str) 
             with pytest.raises(MCPError, match="This key may only read") as refused:
                 await client.call_tool(AGENT, {"message": "hi"})
             assert refused.value.data["code"] == "read_only_key"
+            # Nor does it wait for a turn of others: who waits can cancel.
+            with pytest.raises(MCPError, match="This key may only read"):
+                await client.call_tool(AGENT, {"message": "", "conversation_id": "12345"})
         async with over_http(house.url, bound.key, mode=mode) as client:
             assert names_of(await client.list_tools()) == ["reader"]
             with pytest.raises(MCPError, match=f"There is no tool '{AGENT}'"):
