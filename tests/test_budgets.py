@@ -9,18 +9,18 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_300,  # what agents do, counted; trace contexts; prices of models
     "agents": 3_250,  # tools of clients; answers in a format; classes by import string
-    "api": 16_460,  # Responses, the MCP server and A2A; forks and replays; background jobs of clients
+    "api": 16_540,  # Responses, the MCP server and A2A; forks and replays; background jobs of clients
     "app": 870,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
     "cli": 5_740,  # `replay`, `mcp`; doctor's remedies; `init` and `dev`; `erase`
     "config": 1_450,  # mistakes in files; tools, packages and classes in files; files of SGR-Agent Core
     "integrations": 1_610,  # turns that no collector got; traces: their spans and how they are sent
-    "journal": 3_290,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
+    "journal": 3_320,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_030,  # bounded counts; SOCKS proxies
     "runtime": 4_950,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_070,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 12_740,  # forks, responses; what a capsule may hold; places and permits in a fleet, its counts
+    "store": 12_790,  # forks, responses; what a capsule may hold; places and permits in a fleet, its counts
     "tools": 5_690,  # tools of clients; names in any spelling; results that are remembered; tools that read documents
 }
 
