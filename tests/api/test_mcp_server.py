@@ -383,6 +383,8 @@ async def test_documents_are_resources_of_their_owner(serving: Serving, mode: st
                 "longhouse://documents/rules",
                 "longhouse://documents/rules/pages/1",
                 "longhouse://documents/longhouse/pages/99999",
+                "longhouse://documents/longhouse/pages/0",
+                "longhouse://documents/longhouse/pages/2-1",
                 "longhouse://documents/..%2Frules",
                 "file:///etc/passwd",
             ):
