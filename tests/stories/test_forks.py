@@ -562,7 +562,8 @@ async def test_a_running_turn_is_forked_and_what_becomes_of_one_branch_is_nothin
         again = await house.say("Again", model="ann", metadata={"conversation_id": alone["conversation_id"]})
         assert again["model"] == alone["session_id"]
         await house.db.run(
-            "UPDATE sessions SET created_at = created_at - :old, updated_at = updated_at - :old", old=timedelta(days=9)
+            "UPDATE sessions SET created_at = created_at - :old::interval, updated_at = updated_at - :old::interval",
+            old=timedelta(days=9),
         )
         old = await retention.page(house.db, default=1, least=1, after=(datetime.min.replace(tzinfo=UTC), ""))
         assert {one.id for one in old if one.is_over} == {origin, branch["session_id"], alone["session_id"]}
