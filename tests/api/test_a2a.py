@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from attack_helpers import ask, leaves_no_trace
-from key_helpers import Client, client_of, keyed
+from key_helpers import Client, admin_of, client_of, keyed
 
 from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MultiAgentMeta, Template
 from longhouse.journal import events
 from longhouse.models.scripted import Hang, Say, call
@@ -137,8 +138,14 @@ async def test_a_question_is_input_required_and_a_message_with_the_task_answers_
         assert (peer.state(asked), peer.text(asked["status"]["message"])) == ("input-required", "Which city?")
         assert "artifacts" not in asked
         assert await peer.get(asked["id"]) == asked
+        peer.headers["idempotency-key"] = "k-1"
         answered = await peer.send("Oslo", taskId=asked["id"], contextId="weather")
         assert (answered["id"], peer.state(answered)) == (asked["id"], "completed")
+        # Whoever has lost the response sends the answer again, and gets it.
+        assert await peer.send("Oslo", taskId=asked["id"]) == answered
+        error = await peer.refused("SendMessage", "message/send", peer.message("Rome", taskId=asked["id"]))
+        assert (error["code"], error["data"][0]["reason"]) == (-32602, "KEY_REUSED")
+        del peer.headers["idempotency-key"]
         assert [peer.text(one) for one in answered["history"]] == ["Will it rain?", "Which city?", "Oslo"]
         assert [peer.text(one) for one in answered["artifacts"]] == ["Rain in Oslo."]
         error = await peer.refused("SendMessage", "message/send", peer.message("Bergen", taskId=asked["id"]))
@@ -276,7 +283,10 @@ async def test_what_is_wrong_is_named_in_the_errors_of_json_rpc_and_nothing_is_d
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_keys_owners_and_budgets_hold_as_for_chat(serving: Serving, version: str) -> None:
-    async with keyed(serving, ask) as house:
+    def play(body: Body) -> Say:
+        return Say(fault=Hang(seconds=60)) if "hang" in str(body.messages[-1]) else ask(body)
+
+    async with keyed(serving, play) as house:
         ann, ben = await client_of(house, "ann"), await client_of(house, "ben")
         reader, bound = (
             await client_of(house, "ann", read_only=True),
@@ -311,3 +321,13 @@ async def test_keys_owners_and_budgets_hold_as_for_chat(serving: Serving, versio
         assert (await ann.got(f"/v1/sessions/{asked['metadata']['session_id']}"))["state"] == (
             "WAITING_FOR_CLARIFICATION"
         )
+        # Who follows a task is told why that ends.
+        gone = await client_of(house, "ann")
+        hers = Peer(house, version, client=gone)
+        body = hers.body("SendStreamingMessage", "message/stream", hers.message("hang"))
+        async with house.http.post(PATH, json=body, headers=hers.headers) as response:
+            told = sse(response)
+            await anext(told)
+            assert await admin_of(house).status("DELETE", f"/admin/keys/{gone.id}") == 204
+            last = [event.json async for event in told][-1]
+        assert (last["error"]["code"], last["error"]["data"][0]["reason"]) == (-32000, "INVALID_API_KEY")

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -220,8 +221,8 @@ async def test_a_wrong_argument_is_named_and_nothing_is_done(serving: Serving, m
             assert (refused.value.data["param"], param in str(refused.value)) == (param, True), arguments
         with pytest.raises(MCPError, match="NUL"):
             await client.call_tool(AGENT, {"message": "a\x00b"})
-        for name in ("nobody", "_tool", "clocktool", "finalanswertool"):
-            with pytest.raises(MCPError, match=f"There is no tool '{name}'"):
+        for name in ("nobody", "_tool", "clocktool", "finalanswertool", "a\x00b"):
+            with pytest.raises(MCPError, match=re.escape(f"There is no tool {name!r}")):
                 await client.call_tool(name, {"message": "hi"})
         with pytest.raises(MCPError) as refused:
             await client.session.call_tool(AGENT, {"message": "hi"}, request_state="{}", input_responses={})
@@ -294,6 +295,9 @@ async def test_keys_open_what_they_may_and_no_more(serving: Serving, mode: str) 
             with pytest.raises(MCPError, match="This key may only read") as refused:
                 await client.call_tool(AGENT, {"message": "hi"})
             assert refused.value.data["code"] == "read_only_key"
+            # Nor does it wait for a turn of others: who waits can cancel.
+            with pytest.raises(MCPError, match="This key may only read"):
+                await client.call_tool(AGENT, {"message": "", "conversation_id": "12345"})
         async with over_http(house.url, bound.key, mode=mode) as client:
             assert names_of(await client.list_tools()) == ["reader"]
             with pytest.raises(MCPError, match=f"There is no tool '{AGENT}'"):
@@ -380,6 +384,8 @@ async def test_documents_are_resources_of_their_owner(serving: Serving, mode: st
                 "longhouse://documents/rules",
                 "longhouse://documents/rules/pages/1",
                 "longhouse://documents/longhouse/pages/99999",
+                "longhouse://documents/longhouse/pages/0",
+                "longhouse://documents/longhouse/pages/2-1",
                 "longhouse://documents/..%2Frules",
                 "file:///etc/passwd",
             ):

@@ -16,6 +16,8 @@ from longhouse.models.scripted import ScriptedStatus, call, calls, say
 from longhouse.store import budgets
 from server_helpers import House, Serving
 
+REPORT = [f"Line {nth} of a report about the weather in Oslo, in the {nth} days before." for nth in range(600)]
+OTHER = [f"In {nth} days, the weather of Oslo will be told by line {nth} of another report." for nth in range(600)]
 UNKNOWN = "stepper_00000000-0000-4000-8000-000000000000"
 BAD_FORKS: Sequence[tuple[Any, str | None]] = (
     ({}, "after"),
@@ -88,9 +90,10 @@ async def test_what_is_no_fork_and_no_replay_names_its_field_and_leaves_nothing(
 async def test_the_model_is_asked_again_what_it_was_asked_then(serving: Serving) -> None:
     script = [
         calls(say("Hm."), call("lines", number=2), call("clocktool")),
-        final("One."),
+        final("\n".join(REPORT)),
         calls(say("Hm."), call("clocktool"), call("lines", number=3)),
-        final("One."),
+        final("\n".join(REPORT)),
+        final("\n".join([REPORT[0], *OTHER, REPORT[-1]])),
     ]
     async with serving(script, templates=[TEMPLATE], tools=[Lines]) as house:
         session_id = (await house.say("Go", model="stepper", temperature=0.1, seed=7))["model"]
@@ -110,14 +113,18 @@ async def test_the_model_is_asked_again_what_it_was_asked_then(serving: Serving)
         same = await replayed(house, session_id, 2, dry=True)
         assert same["request"]["matches"]
         assert same["changes"]["same"]
-        assert (same["recorded"]["answer"], same["replayed"]["answer"]) == ("One.", "One.")
+        assert same["recorded"]["answer"] == same["replayed"]["answer"] == "\n".join(REPORT)
+        # Long answers that have little in common are told apart while others are served.
+        other = await replayed(house, session_id, 2)
+        told = [*(f"- {line}" for line in REPORT[1:-1]), *(f"+ {line}" for line in OTHER)]
+        assert other["changes"]["answer"] == told
         # Nothing was recorded, nothing was done, and nobody was told.
         after = await house.session(session_id)
         assert after == before
         counted = "SELECT replies, turns FROM usage_lately UNION ALL SELECT replies, turns FROM usage_days"
         used = await house.db.row(f"SELECT sum(replies)::int AS replies, sum(turns)::int AS turns FROM ({counted}) c")
         assert used is not None
-        assert (used["replies"], used["turns"]) == (4, 1)
+        assert (used["replies"], used["turns"]) == (5, 1)
 
 
 async def test_a_step_is_replayed_with_another_version_and_another_model(serving: Serving) -> None:

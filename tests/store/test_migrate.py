@@ -38,6 +38,10 @@ async def test_a_migration_is_applied_once(empty: str) -> None:
             assert await migrate.migrate(db) == []
         told = [(one["name"], one["ms"] > 0) for one in logs if one["event"] == "migration_applied"]
         assert told == [(migration.name, True) for migration in migrate.known()]
+        # A first start is one line of the log.
+        [summed] = [one for one in logs if one["log_level"] != "debug"]
+        assert summed["event"] == "migrations_applied"
+        assert (summed["count"], summed["last"]) == (len(told), told[-1][0])
         await migrate.check(db)
         rows = await db.rows("SELECT number, name, digest FROM schema_migrations ORDER BY number")
         assert [tuple(row) for row in rows] == [(one.number, one.name, one.digest) for one in migrate.known()]

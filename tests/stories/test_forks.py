@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -28,7 +28,7 @@ from longhouse.journal.events import Effect
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls, step_of
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.store import statistics
+from longhouse.store import retention, statistics
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import House, HouseClient, Serving
@@ -36,8 +36,9 @@ from server_helpers import House, HouseClient, Serving
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
 
-async def forked(house: HouseClient, session_id: str, after: int, status: int = 201) -> Any:
-    async with house.http.post(f"/v1/sessions/{session_id}/fork", json={"after": after}) as response:
+async def forked(house: HouseClient, session_id: str, after: int, status: int = 201, key: str = "") -> Any:
+    headers = {"idempotency-key": key} if key else {}
+    async with house.http.post(f"/v1/sessions/{session_id}/fork", json={"after": after}, headers=headers) as response:
         assert response.status == status, await response.text()
         return await response.json()
 
@@ -468,8 +469,15 @@ async def test_files_and_recall_of_a_branch_are_its_own(serving: Serving) -> Non
         origin = (await house.say("kept old", model="master"))["model"]
         after = await head_of(house, origin)
         await house.say("later new", model=origin)
-        branch = await forked(house, origin, after)
+        # A request that is repeated, with its key, is one branch, also at once and by another gateway.
+        async with serving(templates=templates, works=False) as gateway:
+            many = [forked(one, origin, after, key="k-1") for one in (house, gateway) for _ in range(3)]
+            branch, *others = await asyncio.gather(*many)
+        assert others == [branch] * 5
         assert branch["files_left_out"] == ["later"]
+        assert await house.db.value("SELECT count(*) FROM sessions") == 2
+        assert (await forked(house, origin, after - 1, 422, "k-1"))["error"]["code"] == "key_reused"
+        assert (await forked(house, origin, after, 400, "k" * 256))["error"]["param"] == "Idempotency-Key"
 
         async def read(session_id: str, name: str) -> str:
             await house.say(name, model=session_id)
@@ -486,6 +494,13 @@ async def test_files_and_recall_of_a_branch_are_its_own(serving: Serving) -> Non
         assert "earlier conversations" not in str(house.model.requests[-1]["messages"][0])
         await house.say("left-word", model="master")
         assert "earlier conversations" in str(house.model.requests[-1]["messages"][0])
+        # The branch has gone on by now; once it is erased, its key is free.
+        again = await forked(house, origin, after, key="k-1")
+        assert (again["session_id"], again["files_left_out"]) == (branch["session_id"], ["later"])
+        assert again["head"] > branch["head"]
+        async with house.http.delete(f"/v1/sessions/{branch['session_id']}") as response:
+            assert response.status == 200
+        assert (await forked(house, origin, after, key="k-1"))["session_id"] != branch["session_id"]
 
 
 async def test_nothing_of_a_fork_is_counted_twice(serving: Serving) -> None:
@@ -543,6 +558,15 @@ async def test_a_running_turn_is_forked_and_what_becomes_of_one_branch_is_nothin
         GateTool.gate.set()
         assert (await house.until(branch["session_id"], *ENDED))["result"] == "Done."
         assert (await house.until(alone["session_id"], *ENDED))["result"] == "There."
+        # Which makes it a session as any other: found by its conversation, and kept no longer than others.
+        again = await house.say("Again", model="ann", metadata={"conversation_id": alone["conversation_id"]})
+        assert again["model"] == alone["session_id"]
+        await house.db.run(
+            "UPDATE sessions SET created_at = created_at - :old::interval, updated_at = updated_at - :old::interval",
+            old=timedelta(days=9),
+        )
+        old = await retention.page(house.db, default=1, least=1, after=(datetime.min.replace(tzinfo=UTC), ""))
+        assert {one.id for one in old if one.is_over} == {origin, branch["session_id"], alone["session_id"]}
         assert (await house.session(origin))["state"] == "CANCELLED"
         assert await house.db.value("SELECT count(*) FROM delegations") == 2
 

@@ -1,6 +1,7 @@
 """A draft of a template meets what was recorded, before it is activated: no tool runs, and what changed is told."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import typer
 
 from conftest import TEMPLATE, database
 from delegating_server import answer, in_steps
+from longhouse.agents.template import LLMPolicy
 from longhouse.cli import replays
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -125,6 +127,17 @@ async def test_what_cannot_be_replayed_is_said(serving: Serving, capsys: pytest.
         ):
             with pytest.raises(SetupError, match=words):
                 await replayed(house, capsys, *what, **options)
+        # A draft that this process cannot play is one sentence too, and no secret is in it.
+        shop = await house.app.catalog.templates.find("shop")
+        assert shop is not None
+        theirs = LLMPolicy(base_url="https://models.example/v1", api_key_ref="THEIR_KEY")
+        for draft, words in (
+            (replace(shop, base_agent_class="gone_agent"), "no agent class 'gone_agent'"),
+            (replace(shop, llm_policy=theirs), "names the secret 'THEIR_KEY'"),
+        ):
+            await house.app.catalog.templates.publish([draft], by="test", activate=False)
+            with pytest.raises(SetupError, match=words):
+                await replayed(house, capsys, waiting)
 
 
 async def test_a_capsule_is_replayed_in_a_house_that_never_had_the_session(

@@ -82,21 +82,30 @@ class Turns:
         conversation: str = "",
         reply_to: str = "",
         headers: Mapping[str, str] | None = None,
+        sent: Any = None,
     ) -> TurnHandle:
-        """Sends a message to a template, in this conversation or a new one, or to a session."""
+        """Sends a message to a template, in this conversation or a new one, or to a session.
+
+        `sent`: what the client has sent, and sends again if it repeats the request; by default all of the above.
+        """
         caller.writes()
         key = (headers or {}).get("idempotency-key")
         # A repeated request without a conversation must name the same one.
         new = uuid.uuid5(NAMESPACE, f"{caller.owner}/{key}") if key else uuid.uuid4()
         metadata = {"reply_to": reply_to} if reply_to else {"conversation_id": conversation or str(new)}
         body = {"model": model, "messages": [{"role": "user", "content": text}], "metadata": metadata}
-        encoded = encoded_text(body)
+        encoded = encoded_text(body if sent is None else sent)
         try:
             request = wire.ChatRequest.model_validate(body)
         except pydantic.ValidationError as error:
             raise wire.validation_error(error) from None
         passed_on = {name: value for name in PASSED_ON if headers and (value := headers.get(name)) is not None}
         return await self.resolver.attach(caller, request, encoded, passed_on)
+
+    async def is_repeated(self, caller: Caller, headers: Mapping[str, str]) -> bool:
+        """Whether a request with this idempotency key was accepted before."""
+        key = headers.get("idempotency-key")
+        return key is not None and await session_store.request_by_key(self.db, caller.owner, key) is not None
 
     async def find(self, caller: Caller, agent: str, conversation: str) -> Session | None:
         """The caller's session with this agent in a conversation."""

@@ -107,15 +107,15 @@ async def replay_sessions(
         if model:
             draft = replace(draft, llm_policy=replace(draft.llm_policy, model=model))
         reports = await stage.replay(draft, sources, parallel)
-    told = [turn for one in reports for turn in one.turns]
-    if all(turn.status == "skipped" for turn in told):
+    turns = [turn for one in reports for turn in one.turns]
+    if all(turn.status == "skipped" for turn in turns):
         raise SetupError(f"none of {len(sources)} sessions has a turn that came to an end: there is nothing to replay.")
     if as_json:
         typer.echo(msgspec.json.encode(_summary(draft, is_active, reports)).decode())
     else:
         _tell(draft, is_active, reports)
-    is_other = any(turn.is_another_way for turn in told)
-    if fail_on != "never" and (is_other or (fail_on == "answer" and any(turn.status == "changed" for turn in told))):
+    is_other = any(turn.is_another_way for turn in turns)
+    if fail_on != "never" and (is_other or (fail_on == "answer" and any(turn.status == "changed" for turn in turns))):
         raise typer.Exit(1)
 
 
@@ -221,6 +221,7 @@ class _Stage:
 
     async def replay(self, draft: Template, sources: Sequence[Source], parallel: int) -> list[SessionReport]:
         """Replays all of them, some at once; each is told on the standard error when it is done."""
+        await self.rehearse(draft).check()  # once, and as one sentence: tasks would raise it many times
         places, done = asyncio.Semaphore(parallel), 0
 
         async def one(source: Source) -> SessionReport:

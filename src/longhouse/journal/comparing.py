@@ -2,13 +2,15 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from longhouse.journal.json_text import value_of
 
 Change = Literal["same", "changed", "added", "removed"]
+MOST_LINES: Final = 500
+"""Lines that are compared with each other: the time for it grows with their square."""
 
 
 class MadeCall(msgspec.Struct, frozen=True):
@@ -59,8 +61,27 @@ def text_changes(recorded: str, replayed: str) -> list[str]:
     """The lines that differ, each behind `- ` or `+ `; none if the texts are the same."""
     if recorded == replayed:
         return []
-    lines = difflib.ndiff(recorded.splitlines(), replayed.splitlines())
-    return [line for line in lines if line.startswith(("- ", "+ "))] or [
-        "- (other white space)",
-        "+ (other white space)",
-    ]
+    before, after = _without_common_ends(recorded.splitlines(), replayed.splitlines())
+    changes: list[str] = []
+    for first, last, begin, end in _differences(before, after):
+        changes += [f"- {line}" for line in before[first:last]]
+        changes += [f"+ {line}" for line in after[begin:end]]
+    return changes or ["- (other white space)", "+ (other white space)"]
+
+
+def _without_common_ends(before: Sequence[str], after: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    shorter = min(len(before), len(after))
+    begin = next((nth for nth in range(shorter) if before[nth] != after[nth]), shorter)
+    before, after = before[begin:], after[begin:]
+    shorter -= begin
+    end = next((nth for nth in range(shorter) if before[-1 - nth] != after[-1 - nth]), shorter)
+    return before[: len(before) - end], after[: len(after) - end]
+
+
+def _differences(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """Where two texts differ: first and last line in the one and in the other. Of long ones, all of it."""
+    if max(len(before), len(after)) > MOST_LINES:
+        return [(0, len(before), 0, len(after))]
+    # Whole lines: to look for likeness within lines takes minutes for answers of a few pages.
+    opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return [(first, last, begin, end) for kind, first, last, begin, end in opcodes if kind != "equal"]

@@ -112,6 +112,8 @@ class Origin(_Value, frozen=True, kw_only=True):
 
     session: str
     after: int
+    left_out: tuple[str, ...] = ()
+    """Memory files of the conversation that were changed since, and that the branch is without."""
 
 
 class Usage(_Value, frozen=True, kw_only=True):

@@ -55,9 +55,9 @@ RENAMED: Final = (events.Opened, events.Prompted, events.Started, events.Cancell
 """The kinds of events that name conversations, sessions or traces."""
 
 
-def origins_of(session: Session, after: int) -> tuple[Origin, ...]:
+def origins_of(session: Session, after: int, left_out: Sequence[str] = ()) -> tuple[Origin, ...]:
     """Where a branch of this session comes from, and where that came from."""
-    return (*session.origins, Origin(session=session.id, after=after))
+    return (*session.origins, Origin(session=session.id, after=after, left_out=tuple(left_out)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,10 +145,17 @@ class Inbox:
         return session
 
     async def fork(
-        self, session_id: str, owner: str, after: int, *, key: str | None = None, allowed: Allowed = lambda branch: None
+        self,
+        session_id: str,
+        owner: str,
+        after: int,
+        *,
+        key: str | None = None,
+        allowed: Allowed = lambda branch: None,
+        accepted: Accepted | None = None,
     ) -> Fork | None:
         """Opens a branch of a session that ends with event `after`; None if there is none. See `forks.fork`."""
-        forked = await forks.fork(self.db, session_id, owner, after, key=key, allowed=allowed)
+        forked = await forks.fork(self.db, session_id, owner, after, key=key, allowed=allowed, accepted=accepted)
         for branch in forked.branches if forked else ():
             tell = self.bus.appended if branch.due else self.bus.noted
             tell(branch.session.id, branch.session.head)

@@ -204,6 +204,11 @@ class Rehearsal:
     used: dict[str, tuple[int, Usage]] = field(default_factory=dict)
     """Model -> its replies, and what was used of it."""
 
+    async def check(self) -> None:
+        """Raises SetupError if this process lacks the class of the template, or what its model is asked with."""
+        strategy_of(self.template.base_agent_class, self.packages)
+        await self.model_for(self.template)
+
     async def play(self, turn: RecordedTurn, remembered: TextAt | None = None) -> TurnReport:
         """`remembered`: tells what requests showed from memory, where that memory is elsewhere."""
         end = turn.end

@@ -28,6 +28,7 @@ from longhouse.store.delegation.cancel import CANCELLED
 from longhouse.store.delegation.delegations import LOCK
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.interactions import ALL
+from longhouse.store.requests import Accepted, Repeated
 
 ROUNDS: Final = 100
 """Agents may call each other: what one of them has of the fork changes what another has, a few times at most."""
@@ -154,6 +155,18 @@ ADD_MEMORIES: Final = f"""
 LATER_MEMORIES: Final = f"SELECT m.path {_MEMORIES} AND m.content IS NOT NULL AND NOT ({_THERE}) ORDER BY m.path"
 
 
+ACCEPTED: Final = """
+    INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
+    VALUES (:owner, :digest, :key, :session, :trace, :seq, :at)
+"""
+# The agents that came with a fork have events of another session; those that its branch called later have none.
+BRANCHES: Final = """
+    SELECT s.id FROM sessions top JOIN sessions s ON s.owner = top.owner AND s.conversation_id = top.conversation_id
+    WHERE top.id = :session AND top.owner = :owner AND s.inherited IS NOT NULL AND s.side <> 'external'
+    ORDER BY s.created_at, s.id
+"""
+
+
 class NoSuchEvent(LookupError):  # noqa: N818 - it says what the session lacks
     """The session has no event of this number; `head` is its last one."""
 
@@ -176,8 +189,6 @@ class Fork:
     top: Branch
     below: Sequence[Branch]
     """The agents that it had called."""
-    left_out: Sequence[str]
-    """Memory files of the conversation that were changed since, and whose former text is not kept."""
     outside: tuple[str, int] | None = None
     """The session that holds what was added from outside, and its head."""
 
@@ -185,17 +196,31 @@ class Fork:
     def branches(self) -> list[Branch]:
         return [self.top, *self.below]
 
+    @property
+    def left_out(self) -> Sequence[str]:
+        """Memory files of the conversation that were changed since, and whose former text is not kept."""
+        return self.top.origin.left_out
+
 
 Allowed = Callable[[Branch], None]
 """Raises if a session of the fork must not be made."""
 
 
 async def fork(
-    db: Database, session_id: str, owner: str, after: int, *, key: str | None, allowed: Allowed = lambda branch: None
+    db: Database,
+    session_id: str,
+    owner: str,
+    after: int,
+    *,
+    key: str | None,
+    allowed: Allowed = lambda branch: None,
+    accepted: Accepted | None = None,
 ) -> Fork | None:
     """Writes a branch of a session that ends with event `after`, all or nothing; None if there is no such session.
 
-    `key`: the API key that the branch works for; None: that of the session. NoSuchEvent: the session has no such event.
+    `key`: the API key that the branch works for; None: that of the session. `accepted`: the request, by which `made_by`
+    finds the branch. NoSuchEvent: the session has no such event. Repeated: a request with this idempotency key was
+    accepted before.
     """
     new_ids: dict[str, str] = {}
     conversation, made = str(uuid.uuid4()), list[Fork]()
@@ -218,9 +243,27 @@ async def fork(
         source = _Source(tx, owner, row["conversation_id"], known, session_id, after)
         await source.read()
         made[:] = [await _Writing(source, conversation, key, allowed, new_ids).write()]
+        if accepted:
+            top = made[0].top.session
+            request = {"owner": owner, "digest": accepted.digest, "key": accepted.key, "at": clock.now()}
+            await tx.run(ACCEPTED, **request, session=top.id, trace=top.trace or "", seq=top.head)
         return made[0]
 
-    return await db.together(write)
+    try:
+        return await db.together(write)
+    except asyncpg.UniqueViolationError as error:
+        if error.constraint_name == "requests_key":
+            raise Repeated from error
+        raise
+
+
+async def made_by(db: Database, session_id: str, owner: str) -> Fork | None:
+    """The fork whose top session this is, as it is now; None if it was erased."""
+    rows = await db.rows(BRANCHES, session=session_id, owner=owner)
+    found = [await journals.load(db, row["id"]) for row in rows]
+    branches = [Branch(one, one.origins[-1], one.is_running) for one in found if one.origins]
+    top = next((one for one in branches if one.session.id == session_id), None)
+    return Fork(top, [one for one in branches if one is not top]) if top else None
 
 
 @dataclass(slots=True)
@@ -315,6 +358,9 @@ class _Writing:
             # Made of the new id, so that a second try makes the same.
             {trace: _digest(self.new_ids[source.top], trace)[:32] for trace in traces},
         )
+        ids, new_ids = list(names.sessions), list(names.sessions.values())
+        mapped = {"ids": ids, "new_ids": new_ids, "heads": [source.cuts[one] for one in ids]}
+        left_out = await self._memories(mapped)
         cancelled = {
             names.traces[record.event.trace]
             for records in copied.values()
@@ -323,13 +369,11 @@ class _Writing:
         }
         branches = {}
         for one, records in copied.items():
-            branches[one] = await self._session(one, records, names, cancelled)
+            lacks = left_out if one == source.top else ()
+            branches[one] = await self._session(one, records, names, cancelled, lacks)
         for task in source.tasks:
             await self._task(task, names, branches, cancelled)
         outside = await self._outside(branches)
-        ids, new_ids = list(names.sessions), list(names.sessions.values())
-        heads = [source.cuts[one] for one in ids]
-        mapped = {"ids": ids, "new_ids": new_ids, "heads": heads}
         await tx.run(
             ADD_CUTS,
             owner=source.owner,
@@ -338,15 +382,16 @@ class _Writing:
             **mapped,
             **_traces(names),
         )
-        left_out = await self._memories(branches, mapped)
         top = branches.pop(source.top)
-        return Fork(top, list(branches.values()), left_out, outside)
+        return Fork(top, list(branches.values()), outside)
 
-    async def _session(self, old: str, records: Sequence[Recorded], names: Names, cancelled: set[str]) -> Branch:
+    async def _session(
+        self, old: str, records: Sequence[Recorded], names: Names, cancelled: set[str], left_out: Sequence[str]
+    ) -> Branch:
         source, tx, new = self.source, self.source.tx, names.sessions[old]
         row, upto = source.rows[old], source.cuts[old]
         before = fold(records, blank(old))
-        origins = forking.origins_of(before, upto)
+        origins = forking.origins_of(before, upto, left_out)
         late = forking.postponed(before, records, self.now - records[-1].at)
         renamed = {
             record.seq: late.get(record.seq) or self._renamed(record.event, names, row, origins, old)
@@ -372,7 +417,8 @@ class _Writing:
             owner=source.owner,
             user=row["user"],
             conversation=self.conversation,
-            side=row["side"],
+            # In its conversation it is called by nobody; what it may do as an agent below is in its journal.
+            side="root" if old == source.top else row["side"],
             agent=row["agent"],
             label=session.label,
             parent=names.sessions.get(row["parent"] or ""),
@@ -491,12 +537,12 @@ class _Writing:
         )  # fmt: skip
         return new, head
 
-    async def _memories(self, branches: Mapping[str, Branch], mapped: Mapping[str, Any]) -> list[str]:
+    async def _memories(self, mapped: Mapping[str, Any]) -> list[str]:
         """Copies the memory files of the conversation; returns those that were changed since."""
         source, at = self.source, self.source.at or self.now
         top, left_out = self.new_ids[source.top], list[str]()
         scopes = dict[str, str]()
-        for one in branches:
+        for one in source.cuts:
             row = source.rows[one]
             who = (source.owner, row["user"], row["agent"])
             for kind in ("agent", "conversation"):

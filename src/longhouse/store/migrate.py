@@ -138,8 +138,11 @@ async def bring(connection: asyncpg.Connection, schema: str, pending: Sequence[M
     """Applies these migrations, each in a transaction of its own; a transaction around them all makes them one."""
     await _check_server(connection, schema)
     await _begin(connection, schema)
+    began = time.perf_counter()
     for migration in pending:
         await _apply(connection, migration)
+    if pending:
+        log.info("migrations_applied", count=len(pending), last=pending[-1].name, ms=_ms_since(began))
 
 
 async def _check_server(connection: asyncpg.Connection, schema: str) -> None:
@@ -202,7 +205,11 @@ async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
             await asyncio.sleep(PAUSE)
         except asyncpg.PostgresError as error:
             raise SetupError(f"Migration {migration.name} failed, and nothing of it was kept: {error}.") from error
-    log.info("migration_applied", name=migration.name, ms=round((time.perf_counter() - began) * 1000, 1))
+    log.debug("migration_applied", name=migration.name, ms=_ms_since(began))
+
+
+def _ms_since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1000, 1)
 
 
 async def _run(connection: asyncpg.Connection, migration: Migration) -> None:

@@ -193,11 +193,13 @@ class Call:
         task = await self._found(message.task_id, "message.taskId")
         if context not in ("", task.session.conversation):
             raise RpcError(INVALID_PARAMS, "message.contextId is not that of the task.", param="message.contextId")
-        if task.state != "input-required":
+        # An answer that is repeated finds that its question is answered.
+        if task.state != "input-required" and not await self.turns.is_repeated(self.caller, headers):
             what = "has ended" if task.is_over else "is at work and asks nothing"
             how = f"send the message without a taskId, with the contextId {task.session.conversation}"
             raise RpcError(UNSUPPORTED, f"This task {what}: {how}.", param="message.taskId", reason=task.state)
-        return await self.turns.send(self.caller, task.session.id, text, reply_to=task.asks, headers=headers)
+        sent, reply_to = {"taskId": message.task_id, "text": text}, task.asks or "answered"
+        return await self.turns.send(self.caller, task.session.id, text, reply_to=reply_to, headers=headers, sent=sent)
 
     async def _task(self, stream: TurnStream, words: str = "") -> Task:
         """The task of a turn that was followed until now; `words`: what it waits behind, if it could not begin."""

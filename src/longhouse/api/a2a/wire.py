@@ -4,7 +4,6 @@ Both are spoken at the same address; the method says which: SendMessage is of 1.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NotRequired, Protocol, TypedDict
 
@@ -73,7 +72,7 @@ def rpc_error(error: CallerError) -> RpcError:
     shown = {name: str(value) for name, value in told.items() if value is not None}
     if error.status >= 500:
         return RpcError(INTERNAL_ERROR, str(error), **shown)
-    return RpcError(REFUSED if error.status in (403, 409, 429) else INVALID_PARAMS, str(error), **shown)
+    return RpcError(REFUSED if error.status in (401, 403, 409, 429) else INVALID_PARAMS, str(error), **shown)
 
 
 # What clients send
@@ -156,8 +155,15 @@ class Dialect(Protocol):
     def artifact_event(self, task: Task, text: str, *, append: bool, last: bool) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Common:
+class _Common(Protocol):
+    """What both versions have; a version says how it writes a state, a role and a part."""
+
+    def state(self, task: Task) -> str: ...
+
+    def role(self, by: str) -> str: ...
+
+    def part(self, text: str) -> dict[str, Any]: ...
+
     def task(self, task: Task, history: int | None = None) -> dict[str, Any]:
         said = task.history
         shown = said if history is None else said[len(said) - min(history, len(said)) :]
@@ -193,15 +199,6 @@ class _Common:
 
     def _of(self, task: Task) -> dict[str, Any]:
         return {"taskId": task.id, "contextId": task.session.conversation}
-
-    def state(self, task: Task) -> str:
-        raise NotImplementedError
-
-    def role(self, by: str) -> str:
-        raise NotImplementedError
-
-    def part(self, text: str) -> dict[str, Any]:
-        raise NotImplementedError
 
 
 class V1(_Common):

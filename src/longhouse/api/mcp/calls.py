@@ -24,6 +24,7 @@ from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import Piece
 from longhouse.api.turns import TurnEnd, Turns, encoded_text, end_of, ended, newest, pieces_of
 from longhouse.errors import CallerError
+from longhouse.journal.session import Session
 
 AGENT_INPUT: Final[dict[str, Any]] = {
     "type": "object",
@@ -86,6 +87,7 @@ class ToolCall:
 
     async def result(self) -> types.CallToolResult | types.InputRequiredResult:
         """Sends the message, and follows the turn until it has ended or waits for a person whom nobody here can ask."""
+        self.caller.writes()  # also to follow: a call can be cancelled, and the turn with it
         inflight: InflightRequest = self._request.scope[INFLIGHT]
         try:
             with anyio.CancelScope() as connected:
@@ -155,10 +157,7 @@ class ToolCall:
             raise CallerError("requestState should be as it was received.", param="requestState") from None
         responses = self.params.input_responses or {}
         given = responses.get(QUESTION)
-        agent = self.params.name if self.is_agent else ONE_CALL.name
-        session = await self.turns.owned(self.caller, resumed.session, agent)
-        if session is None:
-            raise CallerError("requestState names no session of this tool.", status=404, param="requestState")
+        session = await self._owned(resumed.session)
         answer = _answer(given) if isinstance(given, types.ElicitResult) else None
         if answer is None:
             self._is_declined = True
@@ -172,10 +171,15 @@ class ToolCall:
         except CallerError as error:
             if error.status != 409:
                 raise
+        return newest(await self._owned(session_id))
+
+    async def _owned(self, session_id: str) -> Session:
+        """The caller's session of this tool."""
         agent = self.params.name if self.is_agent else ONE_CALL.name
         session = await self.turns.owned(self.caller, session_id, agent)
-        assert session is not None
-        return newest(session)
+        if session is None:
+            raise CallerError("requestState names no session of this tool.", status=404, param="requestState")
+        return session
 
     # What comes back
 

@@ -59,6 +59,8 @@ async def read(library: DocumentLibrary, caller: Caller, uri: str) -> types.Read
             raise UnknownDocument("see resources/list")
         document = await library.find(caller.owner, reg_id)
         first, last = int(match[2] or 1), int(match[3] or match[2] or document.pages)
+        if not 1 <= first <= last:
+            raise UnknownDocument(f"pages {first} to {last} are none of {document.reg_id}")
         text = await _text(library, caller, document, first, last)
     except UnknownDocument as error:
         raise CallerError(f"There is no such resource: {error}.", status=404, param="uri") from None

@@ -78,7 +78,9 @@ class McpServer:
         agent = await self.turns.catalog.templates.find(params.name, owner=caller.owner)
         is_agent = agent is not None and agent.name != ONE_CALL.name and caller.may_use(agent.name)
         if not is_agent:
-            served = await self.turns.catalog.served_tools(caller.owner, names=[params.name])
+            # Postgres refuses NUL characters even in a look-up.
+            names = [] if "\x00" in params.name else [params.name]
+            served = await self.turns.catalog.served_tools(caller.owner, names=names)
             if agent is not None or not served or not caller.may_use(ONE_CALL.name):
                 raise CallerError(f"There is no tool {params.name[:100]!r}; see tools/list.", status=404, param="name")
         return await ToolCall(self.turns, ctx, caller, params, is_agent=is_agent).result()

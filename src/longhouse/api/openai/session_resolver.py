@@ -82,7 +82,7 @@ class SessionResolver:
         if accepted.key:
             accepted_before = await sessions.request_by_key(self.db, accepted.owner, accepted.key)
             if accepted_before and accepted_before.digest != accepted.digest:
-                raise CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
+                raise key_reused()
             return accepted_before
         if not accepted.is_retry:
             return None
@@ -442,6 +442,10 @@ class SessionResolver:
 def unknown_model(model: str) -> CallerError:
     shown = model if len(model) <= 100 else f"{model[:100]}…"
     return wire.not_found(f"The model {shown!r} does not exist; see GET /v1/models.", code="model_not_found")
+
+
+def key_reused() -> CallerError:
+    return CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
 
 
 def no_such_question(call: str, param: str) -> CallerError:

@@ -1,15 +1,32 @@
 """Forks a session: a branch that begins with its events up to one of them, and goes on by itself."""
 
-from typing import TypedDict
+import hashlib
+from functools import partial
+from typing import Annotated, TypedDict
 
+from fastapi import Header
 from pydantic import Field, StrictInt
 
 from longhouse.api import auth, wire
+from longhouse.api.caller import Caller
 from longhouse.api.json_route import refuses, strict_router
+from longhouse.api.openai.request import MAX_KEY
+from longhouse.api.openai.session_resolver import key_reused
+from longhouse.api.pagination import Omittable
 from longhouse.api.sessions.routes import SESSION_PATH, ForkedFrom, Held, forked_from, no_such_session
 from longhouse.errors import CallerError
 from longhouse.journal.session import State
-from longhouse.store.forks import Branch, NoSuchEvent
+from longhouse.store import forks
+from longhouse.store import sessions as session_store
+from longhouse.store.database import Database
+from longhouse.store.forks import Branch, Fork, NoSuchEvent
+from longhouse.store.requests import Accepted, Repeated
+from longhouse.store.sessions import SessionRow
+
+IdempotencyKey = Annotated[
+    Omittable[Annotated[str, Field(min_length=1, max_length=MAX_KEY, pattern=r"^[ -~]+$")]],
+    Header(alias="Idempotency-Key", description="The same branch for a request that is repeated"),
+]
 
 router = strict_router("Sessions", auth.user)
 
@@ -35,12 +52,19 @@ class ForkedSession(BranchedSession):
     """Memory files of the conversation that were changed since: what they said then is not kept."""
 
 
-@router.post(f"{SESSION_PATH}/fork", status_code=201, openapi_extra=wire.example(after=2), responses=refuses(409, 429))
-async def fork(caller: auth.User, sessions: Held, session_id: str, asked: ForkRequest) -> wire.Json[ForkedSession]:
+@router.post(
+    f"{SESSION_PATH}/fork", status_code=201, openapi_extra=wire.example(after=2), responses=refuses(409, 422, 429)
+)
+async def fork(
+    caller: auth.User, sessions: Held, session_id: str, asked: ForkRequest, idempotency_key: IdempotencyKey = None
+) -> wire.Json[ForkedSession]:
     """Opens a branch of the session in a conversation of its own: with the events up to and including `after`, and with
     the agents that it had called by then, as they were. Both go on, and neither sees the other."""
     row = await sessions.find(caller, session_id)
     caller.uses(row.agent)
+    accepted = _accepted(caller, row, asked, idempotency_key)
+    if accepted and (before := await _forked_before(sessions.db, accepted)):
+        return _shown(before)
     if asked.after > row.head:
         raise _no_such_event(row.head)
     caller.spends()
@@ -50,12 +74,42 @@ async def fork(caller: auth.User, sessions: Held, session_id: str, asked: ForkRe
             caller.uses(branch.session.agent)
 
     await caller.opens_session()
+    write = partial(
+        sessions.inbox.fork, row.id, caller.owner, asked.after, key=caller.key or None, allowed=allowed,
+        accepted=accepted,
+    )  # fmt: skip
     try:
-        forked = await sessions.inbox.fork(row.id, caller.owner, asked.after, key=caller.key or None, allowed=allowed)
+        forked = await write()
     except NoSuchEvent as error:
         raise _no_such_event(error.head) from None
+    except Repeated:
+        # Another one was first; or the key is that of an expired request.
+        await session_store.forget_requests(sessions.db)
+        assert accepted is not None
+        forked = await _forked_before(sessions.db, accepted)
+        forked = forked or await write()
     if forked is None:
         raise no_such_session()
+    return _shown(forked)
+
+
+def _accepted(caller: Caller, row: SessionRow, asked: ForkRequest, key: str | None) -> Accepted | None:
+    """The request as it is stored; None: it may be repeated as often as its client likes."""
+    if key is None:
+        return None
+    digest = hashlib.sha256(f"fork\x00{row.id}\x00{asked.after}".encode()).hexdigest()
+    return Accepted(owner=caller.owner, digest=digest, key=key)
+
+
+async def _forked_before(db: Database, accepted: Accepted) -> Fork | None:
+    """The fork that the same request has made before, as it is now."""
+    before = await session_store.request_by_key(db, accepted.owner, accepted.key or "")
+    if before and before.digest != accepted.digest:
+        raise key_reused()
+    return await forks.made_by(db, before.session_id, accepted.owner) if before else None
+
+
+def _shown(forked: Fork) -> wire.Json[ForkedSession]:
     shown: ForkedSession = {
         **_branched(forked.top),
         "conversation_id": forked.top.session.conversation,
