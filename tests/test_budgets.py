@@ -7,21 +7,21 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_320,  # what agents do, counted; trace contexts; prices of models; where settings come from
+    ".": 1_610,  # cron and its moments; what agents do, counted; trace contexts; prices of models
     "agents": 3_250,  # tools of clients; answers in a format; classes by import string
-    "api": 16_580,  # Responses as real clients send them, the MCP server and A2A; forks and replays; background jobs
-    "app": 870,  # the composition root, a file for each part that it opens
+    "api": 17_940,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks, replays, background jobs
+    "app": 890,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
-    "cli": 5_740,  # `replay`, `mcp`; doctor's remedies; `init` and `dev`; `erase`
+    "cli": 6_100,  # `webhooks`, `schedules`; `replay`, `mcp`; doctor's remedies; `init` and `dev`; `erase`
     "config": 1_450,  # mistakes in files; tools, packages and classes in files; files of SGR-Agent Core
-    "integrations": 1_610,  # turns that no collector got; traces: their spans and how they are sent
-    "journal": 3_290,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
+    "integrations": 2_110,  # webhooks: what is told, and how it is sent; turns that no collector got; traces
+    "journal": 3_350,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_030,  # bounded counts; SOCKS proxies
-    "runtime": 4_950,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
+    "runtime": 4_960,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_070,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 12_740,  # forks, responses; what a capsule may hold; places and permits in a fleet, its counts
-    "tools": 6_330,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
+    "store": 13_720,  # webhooks and schedules; forks, responses; what a capsule may hold; places and permits in a fleet
+    "tools": 6_340,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 
 

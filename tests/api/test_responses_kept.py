@@ -4,7 +4,6 @@ import base64
 from typing import Any
 
 from key_helpers import client_of, keyed
-from test_openai_wire import PIXEL
 from test_responses import BANK, FUNCTION, TransferTool
 
 from longhouse.agents.template import LLMPolicy, Streaming, Template
@@ -69,11 +68,8 @@ async def test_a_message_that_comes_with_results_is_listed_once_and_goes_with_it
         asked = await said(house, "Price of tea?", conversation=made.id, tools=[FUNCTION])
         [wanted] = [item for item in asked["output"] if item["type"] == "function_call"]
         text = f"data:text/plain;base64,{base64.b64encode(b'3 euros').decode()}"
-        image = {"type": "input_image", "image_url": f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"}
-        result = {"type": "function_call_output", "call_id": wanted["call_id"], "output": [image]}
+        result = {"type": "function_call_output", "call_id": wanted["call_id"]}
         hurry = {"role": "user", "content": "Hurry."}
-        status, refused = await ask(house, [result, hurry], conversation=made.id)
-        assert (status, refused["error"]["param"]) == (400, "input[0].output[0]")
         result["output"] = [{"type": "input_text", "text": "It is"}, {"type": "input_file", "file_data": text}]
         answer = await said(house, [result, hurry], conversation=made.id)
         assert text_of(answer) == "Tea is 3 euros."
