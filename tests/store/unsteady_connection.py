@@ -23,12 +23,29 @@ class Line:
         self._armed = 0
         self._at = BIND
         self.cuts = 0
+        self._served: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Ends when every connection is closed: one that is left would be a warning in whichever test runs later."""
+        for task in self._served:
+            task.cancel()
+        await asyncio.gather(*self._served, return_exceptions=True)
 
     def lose_reply(self, times: int = 1, *, at: bytes = BIND) -> None:
         """The next messages that begin so are carried out, but nobody hears of it."""
         self._armed, self._at = times, at
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._served.add(task)
+        try:
+            await self._connect(reader, writer)
+        finally:
+            self._served.discard(task)
+            writer.close()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_unix_connection(self._socket)
         answers = asyncio.create_task(self._copy(inner_reader, writer))
         try:
@@ -44,10 +61,9 @@ class Line:
                     return
                 inner_writer.write(data)
         finally:
+            inner_writer.close()  # first what waits for nothing: `close` may cancel this task right here
             answers.cancel()
             await asyncio.gather(answers, return_exceptions=True)
-            inner_writer.close()
-            writer.close()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -66,5 +82,9 @@ async def unsteady(dsn: str) -> AsyncIterator[tuple[Database, Line]]:
         server = await asyncio.start_unix_server(line.serve, f"{folder}/{NAME}")
         async with server:
             query = address.query.replace(quote(socket, safe=""), folder).replace(quote(socket), folder)
-            async with open_database(address._replace(query=query).geturl(), pool_size=1) as db:
-                yield db, line
+            try:
+                async with open_database(address._replace(query=query).geturl(), pool_size=1) as db:
+                    yield db, line
+            finally:
+                await line.close()
+                await asyncio.sleep(0)  # in which the loop closes what is to be closed
