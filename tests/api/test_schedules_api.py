@@ -38,6 +38,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"template": 5}, "template"),
     ({"template": ""}, "template"),
     ({"template": "nobody"}, "template"),
+    ({"template": "auto"}, "template"),
     ({"template": f"{AGENT}@99"}, "template"),
     ({"template": f"{AGENT}@x"}, "template"),
     ({"prompt": None}, "prompt"),

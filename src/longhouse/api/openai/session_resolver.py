@@ -14,6 +14,7 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.api import wire
 from longhouse.api.caller import Caller
+from longhouse.api.model_names import find_template
 from longhouse.api.openai import chat_decisions, client_tools
 from longhouse.api.openai.idempotency import RequestsInProgress
 from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, ChatInput, ClientHistory, parse, prior_of, text_of
@@ -429,14 +430,10 @@ class SessionResolver:
 
     async def template(self, model: str, owner: str) -> tuple[Template, int | None]:
         """The template that a request names, and the version, if it names one."""
-        name, _, version = model.partition("@")
-        number = int(version) if version.isdecimal() and len(version) < 10 else None
-        template = await self.catalog.templates.find(name, owner=owner)
-        if template and number is not None:
-            template = await self.catalog.templates.find(name, number)
-        if template is None or (version and number is None):
+        found = await find_template(self.catalog, model, owner)
+        if found is None:
             raise unknown_model(model)
-        return template, number
+        return found
 
 
 def unknown_model(model: str) -> CallerError:

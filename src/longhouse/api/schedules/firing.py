@@ -19,11 +19,13 @@ from longhouse.agents.template import Template
 from longhouse.api import wire
 from longhouse.api.auth import Authenticator
 from longhouse.api.caller import Caller
+from longhouse.api.model_names import find_template
 from longhouse.errors import CallerError
 from longhouse.journal.events import Opened, Prompted
 from longhouse.journal.messages import Message
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import PriorOf
+from longhouse.search.router import AUTO
 from longhouse.store import journals, schedules, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database, Transaction
@@ -143,19 +145,13 @@ class Scheduler:
 
     async def template(self, model: str, owner: str) -> tuple[Template, int | None]:
         """The template that a schedule names, and the version, if it names one."""
-        name, _, version = model.partition("@")
-        number = int(version) if version.isascii() and version.isdecimal() and len(version) < 10 else None
-        found = await self.catalog.templates.find(name, owner=owner)
-        if found and number is not None:
-            found = await self.catalog.templates.find(name, number)
-        if found is None or (version and number is None):
-            raise CallerError(
-                f"There is no agent {model[:100]!r}; see GET /v1/models.",
-                status=404,
-                code="model_not_found",
-                param="template",
-            )
-        return found, number
+        found = await find_template(self.catalog, model, owner)
+        if found is None:
+            why = f"There is no agent {model[:100]!r}; see GET /v1/models."
+            if model == AUTO:
+                why = "A schedule names its agent: 'auto' chooses one for a message of a person."
+            raise CallerError(why, status=404, code="model_not_found", param="template")
+        return found
 
     # What would come of it
 
