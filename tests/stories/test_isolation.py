@@ -1,9 +1,11 @@
 """Tools of foreign packages run in processes of their own: what they do there is a fault of their call, and no more."""
 
 import asyncio
+import gc
 import importlib
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,17 @@ async def furnish(there: House | Process, package: str, *names: str, **said: Any
     await post(there, "/admin/templates", {"name": "clerk", "tool_policy": {"allowlist": allowed}})
 
 
+@pytest.fixture
+def quick_collections() -> Iterator[None]:
+    """As in `longhouse serve`: garbage collections do not look through what was there before. In a process of many
+    tests that would take a second, which is noticed as a blocked event loop."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("quick_collections")
 async def test_a_tool_cannot_take_the_house_down(serving: Serving, package: str) -> None:
     deadly = ("exits", "loops", "takes", "crashes", "burns", "deadly")
     async with serving(clerk, tool_packages=package) as house:
