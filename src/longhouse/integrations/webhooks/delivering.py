@@ -137,9 +137,8 @@ class Deliverer:
     async def _post(self, claim: Claim, one: DueDelivery) -> int:
         payload = one.payload.encode()
         signed = headers_of(one.id, int(clock.now().timestamp()), payload, claim.secrets)
-        keys = (
-            secret.removeprefix(webhooks.PREFIX) for secret in claim.secrets
-        )  # a receiver may quote them without it
+        # A receiver may quote them with their prefix or without.
+        keys = [secret.removeprefix(webhooks.PREFIX) for secret in claim.secrets]
         endpoint = Endpoint(
             http=self._http,
             url=parse(claim.url),
