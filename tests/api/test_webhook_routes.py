@@ -127,7 +127,7 @@ async def written_for_those_who_may_hear(house: House, bob: Client, theirs: Rece
     theirs.secret = own["secret"]
     later = (await bob.say("done", model="master", metadata=SHARED))["model"]
     await theirs.first(1)
-    assert [one.data["session_id"] for one in theirs.got] == [later], "what was before is not told"
+    assert [one["session_id"] for one in await log_of(bob, own)] == [later], "what was before is not told"
     recorded = "SELECT d.webhook_id, s.owner, d.agent FROM webhook_deliveries d JOIN sessions s ON s.id = d.session_id"
     assert {tuple(row) for row in await house.db.rows(recorded)} == {
         (hook["id"], "shop", "master"),
