@@ -35,7 +35,7 @@ async def logged(client: Client, hook: Any, status: str, count: int) -> list[Any
     """So many deliveries of this status, once they are there."""
     async with asyncio.timeout(20):
         while len(found := await log_of(client, hook, f"?status={status}")) < count:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
     return found
 
 
@@ -43,7 +43,7 @@ async def shown(client: Client, hook: Any, status: str) -> Any:
     """The webhook, once it has this status."""
     async with asyncio.timeout(20):
         while (found := await client.got(f"{HOOKS}/{hook['id']}"))["status"] != status:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
     return found
 
 
