@@ -16,6 +16,8 @@ from webhook_receiver import Received, Receiver, receiving, types
 
 QUICK = ("0.05",) * 20
 HOOKS = "/v1/webhooks"
+SHARED = {"conversation_id": "one"}
+"""A name that two owners give to conversations of theirs."""
 
 
 async def sent(client: Client, method: str, path: str, body: Any = None) -> Any:
@@ -33,7 +35,7 @@ async def logged(client: Client, hook: Any, status: str, count: int) -> list[Any
     """So many deliveries of this status, once they are there."""
     async with asyncio.timeout(20):
         while len(found := await log_of(client, hook, f"?status={status}")) < count:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
     return found
 
 
@@ -41,7 +43,7 @@ async def shown(client: Client, hook: Any, status: str) -> Any:
     """The webhook, once it has this status."""
     async with asyncio.timeout(20):
         while (found := await client.got(f"{HOOKS}/{hook['id']}"))["status"] != status:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
     return found
 
 
@@ -69,7 +71,12 @@ def hooked(serving: Serving, **settings: Any) -> Any:
 
 
 async def test_who_is_told_of_what(serving: Serving) -> None:
-    async with hooked(serving) as house, receiving(Receiver()) as receiver, receiving(Receiver()) as other:
+    async with (
+        hooked(serving) as house,
+        receiving(Receiver()) as receiver,
+        receiving(Receiver()) as other,
+        receiving(Receiver()) as theirs,
+    ):
         shop, bob = await client_of(house, "shop"), await client_of(house, "bob")
         limited = await client_of(house, "shop", templates=["ben"])
         hook = await sent(shop, "POST", HOOKS, {"url": receiver.url, "description": "Der Empfänger"})
@@ -77,18 +84,19 @@ async def test_who_is_told_of_what(serving: Serving) -> None:
         of_ben = await sent(limited, "POST", HOOKS, {"url": other.url, "events": ["session.rested", "session.rested"]})
         other.secret = of_ben["secret"]
         assert of_ben["events"] == ["session.rested"]
-        await told(house, shop, bob, receiver, other)
+        await bob.say("done", model="master", metadata=SHARED)
+        await told(house, shop, receiver, other)
+        await written_for_those_who_may_hear(house, bob, theirs, hook, of_ben)
         await hidden_from_others(shop, (bob, limited), hook, of_ben)
         await signed_by_two_secrets(shop, hook, receiver)
+        await narrowed(shop, limited, of_ben, other)
         await erased(house, shop, hook)
 
 
-async def told(house: House, shop: Client, bob: Client, receiver: Receiver, other: Receiver) -> None:
-    """Events of the owner's root sessions, also what sub-agents ask; of no one else's."""
-    theirs = (await bob.say("done", model="master"))["model"]
-    failed, done, signed, below = [
-        (await shop.say(text, model="master"))["model"] for text in ("fail", "done", "sign", "ask below")
-    ]
+async def told(house: House, shop: Client, receiver: Receiver, other: Receiver) -> None:
+    """Events of the owner's root sessions, also what sub-agents ask."""
+    failed, signed, below = [(await shop.say(text, model="master"))["model"] for text in ("fail", "sign", "ask below")]
+    done = (await shop.say("done", model="master", metadata=SHARED))["model"]
     ben = (await shop.say("hi", model="ben"))["model"]
     await receiver.first(8)
     assert receiver.of(done) == ["session.rested COMPLETED"]
@@ -108,10 +116,25 @@ async def told(house: House, shop: Client, bob: Client, receiver: Receiver, othe
     await shop.say("done", model=branch)
     await receiver.until(lambda one: bool(one.of(branch)))
     assert receiver.of(branch) == ["session.rested COMPLETED"]
-    assert not receiver.of(theirs)
     assert types(other.got) == ["session.rested"], "a key that is limited to templates is told of those alone"
     assert other.got[0].data["agent"] == "ben"
     assert {one.data["agent"] for one in receiver.got} == {"master", "ben"}
+
+
+async def written_for_those_who_may_hear(house: House, bob: Client, theirs: Receiver, hook: Any, of_ben: Any) -> None:
+    """Of sessions of its owner, and of agents that its key may use: for another webhook nothing is even recorded."""
+    own = await sent(bob, "POST", HOOKS, {"url": theirs.url})
+    theirs.secret = own["secret"]
+    later = (await bob.say("done", model="master", metadata=SHARED))["model"]
+    await theirs.first(1)
+    assert [one["session_id"] for one in await log_of(bob, own)] == [later], "what was before is not told"
+    recorded = "SELECT d.webhook_id, s.owner, d.agent FROM webhook_deliveries d JOIN sessions s ON s.id = d.session_id"
+    assert {tuple(row) for row in await house.db.rows(recorded)} == {
+        (hook["id"], "shop", "master"),
+        (hook["id"], "shop", "ben"),
+        (of_ben["id"], "shop", "ben"),
+        (own["id"], "bob", "master"),
+    }
 
 
 async def answered(shop: Client, root: str, receiver: Receiver) -> None:
@@ -131,7 +154,8 @@ async def hidden_from_others(shop: Client, others: tuple[Client, Client], hook: 
     assert "secret" not in await shop.got(path)
     assert {one["id"] for one in (await shop.got(HOOKS))["data"]} == {hook["id"], of_ben["id"]}
     assert [one["id"] for one in (await limited.got(HOOKS))["data"]] == [of_ben["id"]]
-    assert (await bob.got(HOOKS))["data"] == []
+    [of_bob] = (await bob.got(HOOKS))["data"]
+    assert of_bob["id"] not in (hook["id"], of_ben["id"])
     calls = [
         ("GET", path, None),
         ("PATCH", path, {"status": "disabled"}),
@@ -156,28 +180,40 @@ async def hidden_from_others(shop: Client, others: tuple[Client, Client], hook: 
     assert (await log_of(shop, hook, "?limit=1"))[0]["id"] == entry["id"]
 
 
+async def tried(client: Client, hook: Any, receiver: Receiver) -> Received:
+    """A test event, once it has come."""
+    entry = await sent(client, "POST", f"{HOOKS}/{hook['id']}/test")
+    await receiver.until(lambda one: entry["id"] in {each.id for each in one.got})
+    return next(one for one in receiver.got if one.id == entry["id"])
+
+
 async def signed_by_two_secrets(shop: Client, hook: Any, receiver: Receiver) -> None:
     """While both hold, a receiver that knows either secret verifies what comes."""
-
-    async def tested() -> Received:
-        entry = await sent(shop, "POST", f"{HOOKS}/{hook['id']}/test")
-        await receiver.until(lambda one: entry["id"] in {each.id for each in one.got})
-        return next(one for one in receiver.got if one.id == entry["id"])
-
     rotated = await sent(shop, "POST", f"{HOOKS}/{hook['id']}/rotate?overlap_seconds=3600")
     assert rotated["former_until"]
-    both = await tested()
+    both = await tried(shop, hook, receiver)
     assert both.type == "webhook.test"
     for secret in (hook["secret"], rotated["secret"]):
         assert Webhook(secret).verify(both.raw, both.headers)["data"] == {"webhook_id": hook["id"]}
     receiver.secret = rotated["secret"]
-    assert " " in (await tested()).headers["webhook-signature"]
+    assert " " in (await tried(shop, hook, receiver)).headers["webhook-signature"]
     again = await sent(shop, "POST", f"{HOOKS}/{hook['id']}/rotate")
     receiver.secret = again["secret"]
-    assert " " not in (await tested()).headers["webhook-signature"]
+    assert " " not in (await tried(shop, hook, receiver)).headers["webhook-signature"]
     # What was delivered comes once more, under its id.
     await sent(shop, "POST", f"{HOOKS}/{hook['id']}/deliveries/{both.id}/retry")
     await receiver.until(lambda one: [each.id for each in one.got].count(both.id) == 2)
+
+
+async def narrowed(shop: Client, limited: Client, of_ben: Any, other: Receiver) -> None:
+    """What waits is not sent once the key may not use the agent any more; what comes after it is."""
+    [entry] = await log_of(shop, of_ben)
+    await sent(admin_of(shop.house), "PATCH", f"/admin/keys/{limited.id}", {"templates": ["master"]})
+    await sent(shop, "POST", f"{HOOKS}/{of_ben['id']}/deliveries/{entry['id']}/retry")
+    for _ in range(2):
+        await tried(shop, of_ben, other)
+    [waiting] = [one for one in await log_of(shop, of_ben) if one["id"] == entry["id"]]
+    assert (waiting["status"], waiting["attempts"]) == ("pending", 0)
 
 
 async def erased(house: House, shop: Client, hook: Any) -> None:
@@ -189,13 +225,13 @@ async def erased(house: House, shop: Client, hook: Any) -> None:
     assert entry["session_id"] not in str(left)
     gone = await sent(admin_of(house), "DELETE", "/admin/owners/shop")
     assert gone["counts"]["webhooks"] == 2
-    assert await house.db.value("SELECT count(*) FROM webhooks") == 0
-    assert await house.db.value("SELECT count(*) FROM webhook_deliveries") == 0
+    assert [row["owner"] for row in await house.db.rows("SELECT owner FROM webhooks")] == ["bob"]
+    assert await house.db.value("SELECT count(*) FROM webhook_deliveries") == 1
 
 
 async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving) -> None:
     async with (
-        hooked(serving, webhook_pause_days=0.000001, webhook_timeout=5) as house,
+        hooked(serving, webhook_pause_days=0.000001, webhook_timeout=60) as house,
         receiving(Receiver()) as broken,
         receiving(Receiver()) as well,
     ):
@@ -203,16 +239,23 @@ async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving
         slow, fine = [await sent(shop, "POST", HOOKS, {"url": one.url, "agent": "ben"}) for one in (broken, well)]
         broken.secret, well.secret = slow["secret"], fine["secret"]
 
-        # One that does not answer holds no other up.
-        broken.answers = [0]
+        # One that does not answer holds no other up, be it another receiver or another session. No redirect is
+        # followed.
+        broken.headers, broken.answers = {"location": well.url}, [301, 0]
         ben = (await shop.say("hi", model="ben"))["model"]
         await shop.say("done", model="master")
         await broken.until(lambda one: bool(one.held))
         await well.first(1)
-        assert not broken.got
+        [redirected] = await log_of(shop, slow)
+        assert (redirected["status"], redirected["attempts"], redirected["last_status"]) == ("pending", 1, 301)
+        assert redirected["last_error"] == "The receiver answered 301, a redirect, which is not followed"
+        another = (await shop.say("hi", model="ben"))["model"]
+        await logged(shop, slow, "delivered", 1)
+        await logged(shop, fine, "delivered", 2)
+        assert (broken.of(another), broken.of(ben)) == (["session.rested COMPLETED"], [])
         assert await webhook_deliveries.claim(house.db, slow["id"], "another worker", seconds=60) is None
-        broken.body, broken.headers = f"{slow['secret']} {'x' * 10_000}", {"location": well.url}
-        broken.answers = [301, 500]
+        bare = slow["secret"].removeprefix("whsec_")
+        broken.body, broken.answers = f"{slow['secret']} {bare} {'x' * 10_000}", [500] * 20
         broken.go_on.set()
 
         # It fails for longer than it may: paused, with the reason; what has waited is sent once it goes on.
@@ -220,17 +263,19 @@ async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving
         assert paused["reason"].startswith("Nothing could be delivered since ")
         assert paused["failing_since"]
         [waiting] = await log_of(shop, slow, "?status=pending")
-        assert slow["secret"] not in waiting["last_error"]
+        said = f"The receiver answered {waiting['last_status']}: whsec_[hidden] [hidden] xx"
+        assert waiting["last_error"].startswith(said)
+        assert bare not in waiting["last_error"] + paused["reason"]
         assert len(waiting["last_error"]) < 500
         assert (await shop.refused("POST", f"{HOOKS}/{slow['id']}/test"))[1]["code"] == "webhook_not_active"
         retried = f"{HOOKS}/{slow['id']}/deliveries/{waiting['id']}/retry"
         assert (await shop.refused("POST", retried))[0] == 409
         broken.body, broken.headers, broken.answers = "", {}, []
         await sent(shop, "PATCH", f"{HOOKS}/{slow['id']}", {"status": "active"})
-        await broken.first(1)
+        await broken.first(2)
         assert broken.of(ben) == ["session.rested COMPLETED"]
         assert (await shown(shop, slow, "active"))["reason"] is None
-        assert len(well.got) == 1, "a redirect is not followed"
+        assert well.statuses == [200, 200], "a redirect is not followed"
 
         # 410: it wants no more.
         broken.answers = [410]
@@ -241,7 +286,7 @@ async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving
         await sent(shop, "PATCH", f"{HOOKS}/{slow['id']}", {"status": "disabled", "agent": None})
         before = await log_of(shop, slow)
         await shop.say("hi", model="ben")
-        await well.first(2)
+        await well.first(3)
         assert await log_of(shop, slow) == before
         successor = await client_of(house, "shop")
         assert await admin.status("DELETE", f"/admin/keys/{shop.id}") == 204
@@ -250,7 +295,7 @@ async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving
         adopted = await sent(successor, "PATCH", f"{HOOKS}/{fine['id']}", {"status": "active"})
         assert adopted["key_id"] == successor.id
         await successor.say("hi", model="ben")
-        await well.until(lambda one: len(one.got) >= 3)
+        await well.until(lambda one: len(one.got) >= 4)
         assert await house.db.value("SELECT count(*) FROM journal WHERE body::text LIKE '%whsec_%'") == 0
 
         # The log is kept for a while.

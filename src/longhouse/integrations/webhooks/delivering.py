@@ -137,11 +137,13 @@ class Deliverer:
     async def _post(self, claim: Claim, one: DueDelivery) -> int:
         payload = one.payload.encode()
         signed = headers_of(one.id, int(clock.now().timestamp()), payload, claim.secrets)
+        # A receiver may quote them with their prefix or without.
+        keys = [secret.removeprefix(webhooks.PREFIX) for secret in claim.secrets]
         endpoint = Endpoint(
             http=self._http,
             url=parse(claim.url),
             headers=json_headers() | signed,
-            redaction=redaction_of([*claim.secrets, *signed.values()]),
+            redaction=redaction_of([*keys, *signed.values()]),
         )
         try:
             async with (
