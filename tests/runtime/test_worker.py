@@ -2,16 +2,18 @@
 
 import asyncio
 
+import pytest
 from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
 
 from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, call, say
+from longhouse.runtime import dead_workers
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.heartbeat import Heartbeat
 from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.worker import Worker, WorkerOptions
-from longhouse.store import journals
+from longhouse.store import journals, leases
 from longhouse.store.database import Database
 
 FINISH = call("finalanswertool", answer="Done.")
@@ -149,3 +151,18 @@ async def test_who_is_late_with_its_heartbeat_begins_nothing_and_a_beat_counts_f
     finally:
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
+
+
+async def test_a_silent_worker_is_removed_before_its_lease_has_ended(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that another goes on within it; what was silent for less may still be back."""
+    monkeypatch.setattr(dead_workers, "BACK_WITHIN", 0.0)
+    heartbeat = Heartbeat(db, "w", lease=6.0, slots=1, on_late=lambda: None)
+    others = dead_workers.DeadWorkers(db, "w", heartbeat, {}, lease=6.0)
+    async with db.connection() as life:
+        await leases.register_worker(life, "silent", node="n", pid=1, slots=1)
+        for seconds, is_removed in ((4.5, False), (5.75, True)):
+            await db.run("UPDATE workers SET beat_at = now() - make_interval(secs => :seconds)", seconds=seconds)
+            assert await others.remove() is is_removed
+    assert await leases.alive(db) == 0

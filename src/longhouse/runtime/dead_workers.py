@@ -19,6 +19,9 @@ POLL_EVERY: Final = 0.25
 BACK_WITHIN: Final = 2.0
 """Seconds that other workers have to be back after Postgres was away or cut connections: whoever is back first does not
 take the rest for dead."""
+FOUND_WITHIN: Final = 2 * POLL_EVERY
+"""Seconds before the end of a lease at which a silent worker is taken for dead: so another goes on within it. Its own
+runs it has stopped after half a lease."""
 MOST_BEATS: Final = 1_000
 """Other workers whose last heartbeat is kept."""
 
@@ -35,16 +38,17 @@ class DeadWorkers:
         self._heartbeat = heartbeat
         self._beats = beats
         self._lease = lease
+        self._silent_after = lease - min(FOUND_WITHIN, lease / 12)
         self._suspected: dict[str, Suspect] = {}
         self._looked_at = self._back_at = float("-inf")
         """When the others were looked at last, and since when that succeeds without a gap of half a lease."""
 
     async def remove(self) -> bool:
-        """Removes dead workers: lock free at two checks and no heartbeat between, or none for a whole lease.
+        """Removes dead workers: lock free at two checks and no heartbeat between, or none for almost a lease.
 
         Returns whether there were any.
         """
-        suspects = await leases.suspects(self._db, self._worker, self._lease)
+        suspects = await leases.suspects(self._db, self._worker, self._silent_after)
         self._note_look()
         self._note_beats(suspects)
         dead = [suspect for suspect in suspects if self._is_dead(suspect)]
