@@ -79,11 +79,12 @@ _DUE: Final = """
     ))
 """
 # Of each session the first that waits: one that fails keeps back what came after it in the same session, and no more.
+# One look at an index for each: as a join with those before it, ten thousand of one session took Postgres 20 seconds.
 _FIRST: Final = """
-    NOT EXISTS (
-        SELECT FROM webhook_deliveries e WHERE e.webhook_id = d.webhook_id AND e.session_id = d.session_id
-          AND e.status = 'pending' AND e.nth < d.nth
-    )
+    (d.session_id IS NULL OR d.nth = (
+        SELECT e.nth FROM webhook_deliveries e WHERE e.webhook_id = d.webhook_id AND e.session_id = d.session_id
+          AND e.status = 'pending' ORDER BY e.nth LIMIT 1
+    ))
 """
 WITH_WORK: Final = f"""
     SELECT w.id FROM webhooks w WHERE w.status = 'active' AND {VALID_KEY} AND {_FREE}
