@@ -11,7 +11,7 @@ from server_helpers import BEGAN, started
 
 def told(later: timedelta) -> list[Occurrence]:
     """What a turn tells that failed so much later."""
-    written = [
+    written: list[events.Event] = [
         events.Opened(agent="clerk", version=1, owner="ann", conversation="c"),
         events.Prompted(trace="a" * 32, content=("早上好",)),
         started(2, trace="a" * 32),
