@@ -1,6 +1,7 @@
 """The routes of webhooks: who may do what, what is told to whom, and what is refused."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from attack_helpers import CHAT
@@ -8,9 +9,11 @@ from key_helpers import ADMIN, Client, admin_of, client_of
 from standardwebhooks import Webhook
 
 from delegating_server import answer, ask, last_result, playing, question, task_of
+from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
 from longhouse.models.scripted import Say, call, step_of
 from longhouse.store import webhook_deliveries
+from longhouse.store.database import Transaction
 from server_helpers import House, Serving
 from webhook_receiver import Received, Receiver, receiving, types
 
@@ -128,6 +131,14 @@ async def written_for_those_who_may_hear(house: House, bob: Client, theirs: Rece
     later = (await bob.say("done", model="master", metadata=SHARED))["model"]
     await theirs.first(1)
     assert [one["session_id"] for one in await log_of(bob, own)] == [later], "what was before is not told"
+    # Nor is it looked for, however long others have been told.
+    since = {"shop": clock.now() - timedelta(days=365), "bob": clock.now()}
+
+    async def looked(tx: Transaction) -> set[str]:
+        await tx.run("DELETE FROM projection_cursors WHERE projection = :name", name=webhook_deliveries.PROJECTION)
+        return {owner for _, owner, _ in await webhook_deliveries.behind(tx, since)}
+
+    assert await house.db.together(looked) == {"shop"}
     recorded = "SELECT d.webhook_id, s.owner, d.agent FROM webhook_deliveries d JOIN sessions s ON s.id = d.session_id"
     assert {tuple(row) for row in await house.db.rows(recorded)} == {
         (hook["id"], "shop", "master"),
@@ -270,9 +281,12 @@ async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving
         assert (await shop.refused("POST", f"{HOOKS}/{slow['id']}/test"))[1]["code"] == "webhook_not_active"
         retried = f"{HOOKS}/{slow['id']}/deliveries/{waiting['id']}/retry"
         assert (await shop.refused("POST", retried))[0] == 409
-        broken.body, broken.headers, broken.answers = "", {}, []
+        broken.body, broken.headers, broken.answers = "", {"content-encoding": "br"}, []
+        await house.db.run("UPDATE webhook_deliveries SET next_at = now() + interval '1 day' WHERE status = 'pending'")
         await sent(shop, "PATCH", f"{HOOKS}/{slow['id']}", {"status": "active"})
         await broken.first(2)
+        await logged(shop, slow, "delivered", 2)  # the body of a success is not read, however it is packed
+        broken.headers = {}
         assert broken.of(ben) == ["session.rested COMPLETED"]
         assert (await shown(shop, slow, "active"))["reason"] is None
         assert well.statuses == [200, 200], "a redirect is not followed"

@@ -113,13 +113,13 @@ async def test_tools_of_a_file_are_called_over_grpc_and_whatever_they_do_the_ses
                 lost = (await house.say("pay die", model=AGENT))["model"]
                 shown = await house.until(lost, "WAITING_FOR_APPROVAL")
                 assert "pay was asked, and its answer was lost" in str(shown["questions"])
-                await refuses_wrong_addresses(house)
+                await refuses_wrong_addresses(house, served.place)
         assert SECRET not in str(logs)
         assert SECRET not in echoed
         assert len(served.asked()) == 6
 
 
-async def refuses_wrong_addresses(house: House) -> None:
+async def refuses_wrong_addresses(house: House, place: str) -> None:
     """What is published over the API keeps to the egress rules, and says what is wrong with an address."""
     for url, words in (
         ("grpc://127.0.0.1:50051", "127.0.0.1 is not a public address"),
@@ -143,6 +143,9 @@ async def refuses_wrong_addresses(house: House) -> None:
     async with house.http.post("/admin/templates", json=model) as response:
         error = (await response.json())["error"]
     assert (response.status, error["param"]) == (400, "llm_policy.base_url"), "no model speaks it"
+    async with house.http.post("/v1/webhooks", json={"url": f"http://{place}/"}) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["param"]) == (400, "url"), "an endpoint of a file is for its tool alone"
 
 
 async def test_a_payment_in_the_middle_of_which_the_house_is_killed_is_settled_by_its_server(

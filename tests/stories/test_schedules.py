@@ -58,6 +58,12 @@ async def test_a_fleet_fires_each_schedule_once(serving: Serving) -> None:
             assert prompt.trace == run["trace_id"]
         [run] = await runs_of(house.http, due[0])
         assert (run["due_at"], run["outcome"]) == (due[0]["at"], "COMPLETED")
+        # Whatever is changed in the minute after it has fired, it does not fire again.
+        for change in ({"name": NEWS}, {"time_zone": "Asia/Tokyo"}, {"paused": True}, {"paused": False}):
+            async with house.http.patch(f"{PATH}/{due[0]['id']}", json=change) as response:
+                assert (response.status, (await response.json())["next_at"]) == (200, None), change
+        async with house.http.patch(f"{PATH}/{due[0]['id']}", json={"at": due[0]["at"]}) as response:
+            assert (await response.json())["error"]["param"] == "at"
         await asyncio.sleep(0.6)  # one more sweep of everybody
         assert await house.db.value("SELECT count(*) FROM sessions") == len(due)
         assert await house.db.value("SELECT count(*) FROM schedule_runs") == len(due)

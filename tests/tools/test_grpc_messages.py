@@ -62,7 +62,17 @@ def test_no_bytes_do_harm(real: Any, content: bytes) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"\x0a", b"\x0a\x05abc", b"\x0a\x01\xff", b"\x08\x01", b"\x12\x02\x08\x01", b"\x0b", b"\xff" * 11, b"\x02\x00"],
+    [
+        b"\x0a",
+        b"\x0a\x05abc",
+        b"\x0a\x01\xff",
+        b"\x08\x01",
+        b"\x12\x02\x08\x01",
+        b"\x0b",
+        b"\xff" * 11,
+        b"\x02\x00",
+        b"\x28\x00" * 1_001,
+    ],
 )
 def test_what_is_no_answer_is_told(content: bytes) -> None:
     with pytest.raises(BadMessage):

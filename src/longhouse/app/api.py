@@ -70,7 +70,7 @@ async def open_api(
             prices=prices_of(settings),
             root_path=settings.root_path,
             mcp=mcp,
-            egress=setup.egress,
+            egress=setup.webhook_egress,
             max_schedules=settings.max_schedules,
         )
         # It waits for the sweep of the worker, which tells when something is due: where none works, nothing fires.

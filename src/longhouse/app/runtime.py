@@ -50,7 +50,7 @@ async def open_runtime(
         worker.working(),
         Eraser(inbox).running(),
         Retention(inbox, settings.retain_days).running(),
-        open_webhooks(core.db, worker.id, core.setup.egress, delivery_options(settings)) as webhooks,
+        open_webhooks(core.db, worker.id, core.setup.webhook_egress, delivery_options(settings)) as webhooks,
     ):
         core.bus.on_append.append(webhooks.nudge)
         yield runtime

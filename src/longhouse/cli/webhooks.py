@@ -144,7 +144,7 @@ def _viewer(owner: str) -> Viewer:
 
 
 def _egress(settings: Settings) -> Egress:
-    return configure(settings).egress
+    return configure(settings).webhook_egress
 
 
 def _missing(webhook_id: str) -> SetupError:

@@ -43,7 +43,13 @@ class Configured:
     def egress(self) -> Egress:
         """The egress rules of tools: what the operator allows, and the endpoints of tools that the files describe."""
         endpoints = (tool.runtime_binding.remote_endpoint for tool in self.files.tools.values())
-        return Egress(self.settings.allow_egress).allowing(url for url in endpoints if url)
+        return self.webhook_egress.allowing(url for url in endpoints if url)
+
+    @property
+    def webhook_egress(self) -> Egress:
+        """The egress rules of webhooks, whose addresses anybody with a key may name: what the operator allows, and not
+        the endpoints of tools, which are there for those tools alone."""
+        return Egress(self.settings.allow_egress)
 
     @property
     def model_egress(self) -> Egress:

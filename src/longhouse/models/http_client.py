@@ -101,11 +101,12 @@ class BoundedResponse:
         packing = response.headers.get("Content-Encoding", "identity").strip().lower()
         if packing in ("gzip", "x-gzip", "deflate"):
             self._unpacker = zlib.decompressobj(47)  # detects gzip and zlib by their headers
-        elif packing != "identity":
-            raise HttpFailure("sent an answer that is packed in a way that was not asked for")
+        self._is_readable = self._unpacker is not None or packing == "identity"
 
     async def read(self) -> bytes:
         """The bytes that arrived since the last read; empty at the end."""
+        if not self._is_readable:
+            raise HttpFailure("sent an answer that is packed in a way that was not asked for")
         while piece := await self._content.readany():
             self._received += len(piece)
             if self._unpacker:

@@ -56,6 +56,10 @@ CHANGE: Final = f"""
         failing_since = CASE WHEN :is_switched THEN NULL ELSE w.failing_since END {{set}}
     WHERE w.id = :id AND {SEEN} RETURNING {COLUMNS}
 """
+# Whoever switches it on knows that its receiver is well: what has failed is not kept waiting for up to a day.
+SEND_NOW: Final = """
+    UPDATE webhook_deliveries SET next_at = now() WHERE webhook_id = :id AND status = 'pending' AND next_at > now()
+"""
 DELETE: Final = f"DELETE FROM webhooks w WHERE w.id = :id AND {SEEN} RETURNING w.id"
 # A retry finds its own secret.
 ROTATE: Final = f"""
@@ -179,16 +183,20 @@ async def change(db: Database, viewer: Viewer, webhook_id: str, changes: Mapping
     if "\x00" in webhook_id:
         return None
     named = {name: changes[name] for name in CHANGEABLE if name in changes}
+    adopts = named.get("status") == "active"
     row = await db.row(
         CHANGE.format(set="".join(f", {name} = :{name}" for name in named)),
         id=webhook_id,
         key=viewer.key,
         at=clock.now(),
-        adopts=named.get("status") == "active",
+        adopts=adopts,
         is_switched="status" in named,
         **viewer.seen,
         **named,
     )
+    if row and adopts:
+        # By itself: who records a failed attempt locks the delivery first, and then the webhook.
+        await db.run(SEND_NOW, id=webhook_id)
     return Webhook(*row) if row else None
 
 

@@ -87,13 +87,19 @@ def columns_of(asked: NewSchedule | ChangedSchedule, now: datetime, former: Sche
     if "metadata" in given:
         given["metadata"] = schedules.encoded(given["metadata"])
     timing = _timing(given, former)
-    is_waiting = former is not None and former.timing == timing and not former.stopped
-    # What is due stays due, whatever else is changed meanwhile.
-    next_at = former.next_at if former and is_waiting and former.next_at else timing.next(now)
+    next_at = _next(timing, now, former)
     if next_at is None and (former is None or _is_retimed(given)):
         raise _never(timing)
     when = {"cron": timing.cron, "at": timing.at, "time_zone": timing.time_zone}
     return {**given, **when, "is_paused": is_paused, "next_at": None if is_paused else next_at}
+
+
+def _next(timing: Timing, now: datetime, former: Schedule | None) -> datetime | None:
+    if former and former.next_at and former.timing == timing and not former.stopped:
+        return former.next_at  # what is due stays due, whatever else is changed meanwhile
+    if former and former.next_at is None and timing.at and timing.at == former.at and timing.at <= now:
+        return None  # it has fired, or it passed while the schedule was paused
+    return timing.next(now)
 
 
 def _timing(given: Mapping[str, Any], former: Schedule | None) -> Timing:

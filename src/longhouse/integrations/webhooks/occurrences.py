@@ -64,7 +64,7 @@ def _questions(before: Session, after: Session, at: datetime, root: str) -> Iter
         known, kind = before.open.get(call.call), call.question_kind
         if kind is None or (known and known.question_kind == kind):
             continue
-        key = f"{after.id}:{call.call}:{kind}:{after.head}"
+        key = f"{after.id}:{call.call}:{kind}:{_place(after, at)}"
         told: EventType = "approval.needed" if kind == "approval" else "question.opened"
         yield Occurrence(told, key, at, after.id, root, _asked(after, call, is_own=after.id == root))
 
@@ -87,9 +87,17 @@ def _ends(before: Session, after: Session, at: datetime) -> Iterator[Occurrence]
     turn = ended_turn(before, after)
     if turn and turn.ended == "FAILED":
         error = {"code": turn.code, "message": (turn.error or "")[:MOST_TEXT]}
-        yield Occurrence("turn.failed", f"{after.id}:failed:{after.head}", at, after.id, after.id, {"error": error})
+        yield Occurrence(
+            "turn.failed", f"{after.id}:failed:{_place(after, at)}", at, after.id, after.id, {"error": error}
+        )
     if (mark := _rest(after)) and mark != _rest(before):
-        yield rested(after.id, after.state, at, str(after.head))
+        yield rested(after.id, after.state, at, _place(after, at))
+
+
+def _place(session: Session, at: datetime) -> str:
+    """Where in the journal something happened, and when: a house that was restored from a backup writes other events
+    in the same places, and receivers know events by their ids."""
+    return f"{session.head}:{at.isoformat()}"
 
 
 def _rest(session: Session) -> tuple[object, ...] | None:

@@ -12,6 +12,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS: Final = {_FIXED64: 8, _FIXED32: 4}
 _MOST_VARINT: Final = 10
 """Bytes of the longest number."""
+_MOST_FIELDS: Final = 1_000
+"""Fields of a message, known or not: millions of empty ones would hold up the whole process for seconds."""
 _OUTCOMES: Final = {1: True, 2: False}
 
 
@@ -41,14 +43,14 @@ def request(name: str, arguments_json: str, key: str, deadline_unix_ms: int = 0)
 
 def call_response(message: bytes) -> str | RemoteFault:
     """The result as JSON, or the fault, of a CallResponse: of two, the later."""
-    outcome: str | RemoteFault = ""
+    outcome: str | bytes = ""
     for number, value in _fields(message):
         match number:
             case 1:
                 outcome = _decoded(value)
             case 2:
-                outcome = _fault(_of_bytes(value))
-    return outcome
+                outcome = _of_bytes(value)
+    return _fault(outcome) if isinstance(outcome, bytes) else outcome
 
 
 def probe_response(message: bytes) -> ProbeResponse:
@@ -78,8 +80,11 @@ def _fault(message: bytes) -> RemoteFault:
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and value of each field."""
-    at = 0
+    at = count = 0
     while at < len(message):
+        count += 1
+        if count > _MOST_FIELDS:
+            raise BadMessage("it has too many fields")
         tag, at = _read_varint(message, at)
         number, kind = tag >> 3, tag & 7
         if kind == _VARINT:
