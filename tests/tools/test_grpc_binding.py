@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -27,6 +28,8 @@ from server_helpers import folded, opened, prompted, started, turn_of, used
 
 SECRET = 'canary/"hush"+tool-secret'
 SCHEMA = {"type": "object", "properties": {"do": {"type": "string"}}}
+PACKED = r"(sent an answer that does not follow tool\.proto|answered INTERNAL: Compression algorithm not supported)"
+"""What is told of a packed answer: whether the message or the refusal of its packing is seen first is a race in grpcio."""
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -152,7 +155,7 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         ({"do": "json", "text": '"\\ud800"'}, "sent an answer that is not valid JSON"),
         ({"do": "huge"}, "sent more than 4194304 bytes"),
         # It was not asked for packed answers, and unpacks none: 50 MB would be more than a server may send.
-        ({"do": "packed"}, "sent an answer that does not follow tool.proto"),
+        ({"do": "packed"}, PACKED),
         ({"do": "die"}, "was asked, and its answer was lost (UNAVAILABLE: "),
     ]
     async with reaching(tmp_path) as (served, channels):
@@ -168,7 +171,7 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         for given, told in doubtful:
             fault = await call(channels, served.url, given, effect=effect)
             assert isinstance(fault, Fault)
-            assert f"weather {told}" in fault.message
+            assert re.search(f"weather {told if told is PACKED else re.escape(told)}", fault.message)
             assert "10.0.0.1" not in fault.message
             assert fault.code == ("unknown_outcome" if effect == "once" else "tool_failed"), (given, fault)
         # The last one has ended the server: now nothing is sent any more, and nothing is in doubt.
