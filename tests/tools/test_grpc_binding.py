@@ -29,7 +29,7 @@ from server_helpers import folded, opened, prompted, started, turn_of, used
 SECRET = 'canary/"hush"+tool-secret'
 SCHEMA = {"type": "object", "properties": {"do": {"type": "string"}}}
 PACKED = r"(sent an answer that does not follow tool\.proto|answered INTERNAL: Compression algorithm not supported)"
-"""What is told of a packed answer: whether the message or the refusal of its packing is seen first is a race in grpcio."""
+"""Of a packed answer: whether the message or the refusal of its packing is seen first is a race in grpcio."""
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
