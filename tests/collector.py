@@ -65,6 +65,19 @@ def tree(spans: dict[str, Any], parent: str = "") -> list[Any]:
     return grown(parent)
 
 
+async def _listen(runner: web.AppRunner, port: int) -> None:
+    """Listens at a port that was ours before: a connection of another test may have it for a moment."""
+    for pause in (*[0.2] * 50, None):
+        try:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+        except OSError:
+            if pause is None:
+                raise
+            await asyncio.sleep(pause)
+        else:
+            return
+
+
 @asynccontextmanager
 async def collecting(port: int = 0) -> AsyncIterator[Collector]:
     collector, app = Collector(), web.Application()
@@ -72,7 +85,7 @@ async def collecting(port: int = 0) -> AsyncIterator[Collector]:
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await _listen(runner, port)
         collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         yield collector
     finally:
