@@ -222,7 +222,8 @@ class NatsRelay:
             await subscription.unsubscribe()
 
     async def _disconnected(self) -> None:
-        if self._is_leaving:
+        """Also called of a connection that was refused while NATS is away: that is one outage, told once."""
+        if self._is_leaving or AWAY in self._logged:
             return
         self._logged.add(AWAY)
         log.warning("bus_disconnected", message=AWAY)
