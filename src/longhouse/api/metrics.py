@@ -1,4 +1,4 @@
-"""Prometheus metrics: requests, what agents did, sessions, workers, instances, event loop, memory, bus, process."""
+"""Prometheus metrics: requests, what agents did, sessions, workers, webhooks, event loop, memory, bus, process."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -37,6 +37,7 @@ class Metrics:
         bus: Bus | None = None,
         fleet: Callable[[], Coroutine[Any, Any, FleetCounts]] | None = None,
         takeovers: Callable[[], int] = int,
+        webhooks: Callable[[], Mapping[str, int]] = dict,
         database_retries: Callable[[], int] = int,
         connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
         lag: Callable[[], float] = float,
@@ -68,6 +69,7 @@ class Metrics:
         self._of_all: FleetCounts | None = None
         self._is_database_there = True
         self._takeovers = takeovers
+        self._webhooks = webhooks
         self._database_retries = database_retries
         self._connections = connections
         self._lag = lag
@@ -94,6 +96,11 @@ class Metrics:
         about = "Sessions that this process has taken over from runs that were lost"
         yield CounterMetricFamily("longhouse_takeovers", about, value=self._takeovers())
         yield from self._of_database()
+        about = "Attempts of this process to send an event to a webhook"
+        attempts = CounterMetricFamily("longhouse_webhook_deliveries", about, labels=["outcome"])
+        for outcome, number in self._webhooks().items():
+            attempts.add_metric([outcome], number)
+        yield attempts
         spans = CounterMetricFamily("longhouse_trace_spans", "Spans sent to the collector", labels=["outcome"])
         spans.add_metric(["sent"], self._spans.sent)
         spans.add_metric(["refused"], self._spans.refused)
@@ -170,6 +177,10 @@ class Metrics:
             limit, _, name = held.partition(":")
             waiting.add_metric([limit, name], number)
         yield waiting
+        about = "Events that wait to be sent to webhooks"
+        yield GaugeMetricFamily("longhouse_webhook_deliveries_pending", about, value=found.webhooks.number)
+        about = "Seconds that the first of them has waited"
+        yield GaugeMetricFamily("longhouse_webhook_oldest_pending_seconds", about, value=found.webhooks.oldest)
 
     def _of_bus(self) -> Iterator[Metric]:
         if self._bus and (relay := self._bus.relay):

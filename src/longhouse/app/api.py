@@ -98,6 +98,7 @@ def _metrics(core: Core, tools: Tools, runtime: Runtime, memory: MemoryParts, wa
         bus=core.bus,
         fleet=lambda: fleet.counts(db),
         takeovers=lambda: engine.takeovers,
+        webhooks=runtime.sent_to_webhooks,
         database_retries=lambda: db.retries,
         connections=lambda: (db.pool.get_size(), db.pool.get_idle_size()),
         lag=lambda: watchdog.lag,

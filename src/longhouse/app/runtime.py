@@ -1,8 +1,8 @@
 """Opens what advances sessions: the engine, its worker, and the upkeep of instances and of erased sessions."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longhouse.app.copies import cleanup_of
 from longhouse.app.core import Core
@@ -27,6 +27,8 @@ class Runtime:
     engine: Engine
     worker: Worker
     pool: Pool
+    sent_to_webhooks: Callable[[], Mapping[str, int]] = dict
+    """Attempts of this process, by outcome."""
 
 
 @asynccontextmanager
@@ -53,7 +55,7 @@ async def open_runtime(
         open_webhooks(core.db, worker.id, core.setup.webhook_egress, delivery_options(settings)) as webhooks,
     ):
         core.bus.on_append.append(webhooks.nudge)
-        yield runtime
+        yield replace(runtime, sent_to_webhooks=webhooks.outcomes)
 
 
 def delivery_options(settings: Settings) -> DeliveryOptions:

@@ -82,8 +82,7 @@ async def show_log(
 async def send_test(settings: Settings, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
     """Have a worker send a test event; the log tells how it went."""
     async with open_store(settings, create=False) as (db, _):
-        if await webhooks.find(db, _viewer(owner), webhook_id) is None:
-            raise _missing(webhook_id)
+        _check_active(await webhooks.find(db, _viewer(owner), webhook_id), webhook_id)
         payload = payload_of(TEST, clock.now(), {"webhook_id": webhook_id})
         typer.echo(_sent(await webhook_deliveries.add_test(db, webhook_id, uuid.uuid4().hex, payload)))
 
@@ -96,8 +95,7 @@ async def retry_delivery(
 ) -> None:
     """Have a worker send a delivery again."""
     async with open_store(settings, create=False) as (db, _):
-        if await webhooks.find(db, _viewer(owner), webhook_id) is None:
-            raise _missing(webhook_id)
+        _check_active(await webhooks.find(db, _viewer(owner), webhook_id), webhook_id)
         found = await webhook_deliveries.retry(db, webhook_id, delivery)
     if found is None:
         raise SetupError(f"there is no delivery {delivery!r}; `longhouse webhooks log` shows all.")
@@ -149,6 +147,14 @@ def _egress(settings: Settings) -> Egress:
 
 def _missing(webhook_id: str) -> SetupError:
     return SetupError(f"there is no webhook {webhook_id!r} of this owner; `longhouse webhooks list` shows all.")
+
+
+def _check_active(found: Webhook | None, webhook_id: str) -> None:
+    """Nothing is sent to one that is not active: it would wait without a word."""
+    if found is None:
+        raise _missing(webhook_id)
+    if found.status != "active":
+        raise SetupError(f"the webhook is {found.status}: `longhouse webhooks resume {webhook_id}` has it go on.")
 
 
 def _described(one: Webhook) -> str:

@@ -78,6 +78,7 @@ GONE: Final = {
         ("responses", "session_id"),  # with what was shown of them
         ("schedule_runs", "session_id"),
         ("projection_cursors", "session_id"),
+        ("webhook_news", "session_id"),
         ("sessions", "id"),  # with counters, places, open questions and deliveries
     )
 }

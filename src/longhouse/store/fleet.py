@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final, get_args
 
 from longhouse.journal.session import Ended, State
-from longhouse.store import places
+from longhouse.store import places, webhook_deliveries
 from longhouse.store.database import Database
+from longhouse.store.webhook_deliveries import Pending
 
 MOST_COUNTED: Final = 100_000
 MOST_ASKING: Final = 10_000
@@ -64,6 +65,8 @@ class FleetCounts:
     """State -> sessions, of those that have not ended."""
     waiting_for_place: Mapping[str, int] = field(default_factory=dict)
     """Limit -> sessions."""
+    webhooks: Pending = field(default_factory=lambda: Pending(0, 0.0))
+    """What waits to be sent to webhooks."""
 
 
 async def counts(db: Database) -> FleetCounts:
@@ -74,4 +77,5 @@ async def counts(db: Database) -> FleetCounts:
         **row,
         states={one["state"]: one["number"] for one in states},
         waiting_for_place=await places.waiting(db),
+        webhooks=await webhook_deliveries.pending(db, MOST_COUNTED),
     )

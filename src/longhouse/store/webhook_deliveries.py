@@ -1,7 +1,11 @@
 """Deliveries of webhooks: found in the journals, once each; sent by one worker at a time; kept as a log for a while.
 
 A conversation is looked at as a whole, under a lock: what happened in its sessions is told in one order. How far each
-journal was read is a cursor, as those of projections, and moves in the transaction that writes the deliveries.
+journal was read is a cursor, as those of projections, and moves in the transaction that writes the deliveries. Which
+sessions to look at is in `webhook_news`, where a trigger notes them: whoever looks does not search all sessions.
+
+Of the deliveries of one session to one webhook only the first is due, those behind it at `infinity`: what waits costs
+nothing. A delivery that is over makes the next one due.
 """
 
 import hashlib
@@ -19,7 +23,7 @@ TEST: Final = "webhook.test"
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 
 LOCK: Final = 0x6C687763  # "lhwc": one process at a time looks at a conversation
-PAGE: Final = 200
+PAGE: Final = 64
 BATCH: Final = 1_000
 
 # The calls that ask somebody, and what ends a turn or puts a call in doubt. A long body is not looked into.
@@ -30,35 +34,72 @@ _TELLING: Final = """
     ))
 """
 _SEEN: Final = "COALESCE(c.head, s.inherited, 0)"
-# A branch does not tell again what it has inherited. While a session runs, only an event that may tell something makes
-# it worth a look.
-BEHIND: Final = f"""
-    SELECT s.id, s.owner, s.conversation_id FROM sessions s
-    JOIN unnest(:owners::text[], :since::timestamptz[]) AS told (owner, since) ON told.owner = s.owner
-    LEFT JOIN projection_cursors c ON c.projection = '{PROJECTION}' AND c.session_id = s.id
-    WHERE {{which}} AND s.side IN ('root', 'sub') AND s.capsule IS NULL
-      AND s.head > {_SEEN} AND s.updated_at > told.since AND (NOT s.due OR EXISTS (
-          SELECT FROM journal j WHERE j.session_id = s.id AND j.seq > {_SEEN} AND {_TELLING}
-      ))
-    ORDER BY s.id LIMIT {PAGE}
+# While a session runs, only an event that may tell something makes it worth a look.
+_WORTH: Final = f"""
+    (NOT s.due OR EXISTS (SELECT FROM journal j WHERE j.session_id = s.id AND j.seq > {_SEEN} AND {_TELLING}))
+"""
+_CURSOR: Final = f"LEFT JOIN projection_cursors c ON c.projection = '{PROJECTION}' AND c.session_id = s.id"
+# Also of sessions that are gone, where a process of an earlier release has erased them.
+NEWS: Final = f"""
+    SELECT n.nth, n.session_id, s.owner, s.conversation_id
+    FROM webhook_news n LEFT JOIN sessions s ON s.id = n.session_id {_CURSOR}
+    WHERE n.nth > :after AND (s.id IS NULL OR {_WORTH}) ORDER BY n.nth LIMIT {PAGE}
+"""
+DROP_NEWS: Final = "DELETE FROM webhook_news WHERE session_id = ANY(:ids)"
+HINTED: Final = f"""
+    SELECT s.id, s.owner, s.conversation_id FROM sessions s {_CURSOR}
+    WHERE s.id = ANY(:ids) AND s.owner = ANY(:owners) AND s.side IN ('root', 'sub') AND s.capsule IS NULL
+      AND s.head > {_SEEN} AND {_WORTH}
+"""
+# Who asks while it works on is noted by nobody before it rests: where a hint was lost, it is found here.
+AT_WORK: Final = f"""
+    SELECT s.id, s.owner, s.conversation_id FROM sessions s {_CURSOR}
+    WHERE s.due AND s.holder IS NOT NULL AND s.owner = ANY(:owners) AND s.side IN ('root', 'sub') AND s.capsule IS NULL
+      AND s.head > {_SEEN} AND {_WORTH} LIMIT {PAGE}
 """
 LOCK_CONVERSATION: Final = "SELECT pg_advisory_xact_lock(:family, hashtext(:name))"
+# Before the heads are read: what was appended meanwhile is noted by rows that this one does not see.
+TAKE_NEWS: Final = """
+    DELETE FROM webhook_news n USING sessions s
+    WHERE s.id = n.session_id AND s.owner = :owner AND s.conversation_id = :conversation RETURNING s.id
+"""
 MEMBERS: Final = f"""
-    SELECT s.id, s.side, s.agent, s."user", s.head, {_SEEN} AS seen FROM sessions s
-    LEFT JOIN projection_cursors c ON c.projection = '{PROJECTION}' AND c.session_id = s.id
+    SELECT s.id, s.side, s.agent, s."user", s.head, {_SEEN} AS seen FROM sessions s {_CURSOR}
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side IN ('root', 'sub') AND s.capsule IS NULL
     ORDER BY s.id
+"""
+GLOBAL_SEQS: Final = "SELECT seq, global_seq FROM journal WHERE session_id = :session AND seq > :after AND seq <= :upto"
+# Of each session its last event, except what is noted in sessions at rest: a note moves nobody.
+LAST_MOVES: Final = """
+    SELECT asked.id, last.seq, last.at, last.global_seq FROM unnest(:ids::text[], :heads::bigint[]) AS asked (id, head)
+    CROSS JOIN LATERAL (
+        SELECT j.seq, j.at, j.global_seq FROM journal j
+        WHERE j.session_id = asked.id AND j.seq <= asked.head AND j.kind NOT IN ('Noted', 'Condensed', 'Spent')
+        ORDER BY j.seq DESC LIMIT 1
+    ) last ORDER BY asked.id
 """
 # Against an erasure, for the moment of writing: whoever claims a session waits no longer than that, and appends never.
 THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE"
 WRITE: Final = """
-    INSERT INTO webhook_deliveries (id, webhook_id, type, session_id, from_session, agent, payload)
-    SELECT new.id, w.id, new.type, new.session_id, new.from_session, new.agent, new.payload
+    INSERT INTO webhook_deliveries (id, webhook_id, type, session_id, from_session, agent, payload, next_at)
+    SELECT new.id, w.id, new.type, new.session_id, new.from_session, new.agent, new.payload, 'infinity'
     FROM unnest(:ids::text[], :webhooks::text[], :types::text[], :sessions::text[], :sources::text[], :agents::text[],
                 :payloads::text[])
          WITH ORDINALITY AS new (id, webhook, type, session_id, from_session, agent, payload, nth)
     JOIN (SELECT id FROM webhooks WHERE id = ANY(:webhooks) ORDER BY id FOR KEY SHARE) w ON w.id = new.webhook
     ORDER BY new.nth ON CONFLICT (id) DO NOTHING
+"""
+# The first that waits is locked: whoever ends it meanwhile sees what was written here, and makes it due.
+SET_DUE: Final = """
+    UPDATE webhook_deliveries d SET next_at = now()
+    FROM unnest(:webhooks::text[], :sessions::text[]) AS asked (webhook_id, session_id)
+    CROSS JOIN LATERAL (
+        SELECT e.nth FROM webhook_deliveries e
+        WHERE e.webhook_id = asked.webhook_id AND e.session_id = asked.session_id AND e.status = 'pending'
+        ORDER BY e.nth LIMIT 1 FOR SHARE
+    ) first
+    WHERE d.webhook_id = asked.webhook_id AND d.session_id = asked.session_id AND d.status = 'pending'
+      AND d.nth = first.nth AND d.next_at = 'infinity'
 """
 SAVE: Final = f"""
     INSERT INTO projection_cursors (projection, session_id, epoch, head)
@@ -79,7 +120,8 @@ _DUE: Final = """
     ))
 """
 # Of each session the first that waits: one that fails keeps back what came after it in the same session, and no more.
-# One look at an index for each: as a join with those before it, ten thousand of one session took Postgres 20 seconds.
+# Those behind it are not due; this is for what was written by an earlier release, or is sent again by hand. One look at
+# an index for each: as a join with those before it, ten thousand of one session took Postgres 20 seconds.
 _FIRST: Final = """
     (d.session_id IS NULL OR d.nth = (
         SELECT e.nth FROM webhook_deliveries e WHERE e.webhook_id = d.webhook_id AND e.session_id = d.session_id
@@ -101,6 +143,26 @@ DUE: Final = f"""
     SELECT d.id, d.session_id, d.payload, d.attempts FROM webhook_deliveries d JOIN webhooks w ON w.id = d.webhook_id
     WHERE d.webhook_id = :webhook AND d.id <> ALL(:under_way) AND {_DUE} AND {_FIRST}
     ORDER BY d.next_at, d.nth LIMIT :limit
+"""
+PAIR: Final = "SELECT webhook_id, session_id FROM webhook_deliveries WHERE id = :id"
+# Where what came first was erased, or was too old, nobody has made the next one due. One step in an index a session.
+SET_LEFT_DUE: Final = """
+    WITH RECURSIVE first AS (
+        (
+            SELECT webhook_id, session_id, nth, next_at FROM webhook_deliveries
+            WHERE status = 'pending' AND session_id IS NOT NULL ORDER BY webhook_id, session_id, nth LIMIT 1
+        )
+        UNION ALL
+        SELECT next.* FROM first CROSS JOIN LATERAL (
+            SELECT e.webhook_id, e.session_id, e.nth, e.next_at FROM webhook_deliveries e
+            WHERE e.status = 'pending' AND e.session_id IS NOT NULL
+              AND (e.webhook_id, e.session_id) > (first.webhook_id, first.session_id)
+            ORDER BY e.webhook_id, e.session_id, e.nth LIMIT 1
+        ) next
+    )
+    UPDATE webhook_deliveries d SET next_at = now() FROM first
+    WHERE first.next_at = 'infinity' AND d.webhook_id = first.webhook_id AND d.session_id = first.session_id
+      AND d.status = 'pending' AND d.nth = first.nth AND d.next_at = 'infinity'
 """
 DELIVERED: Final = """
     WITH done AS (
@@ -124,7 +186,8 @@ FAILED: Final = """
 
 COLUMNS: Final = """
     d.id, d.webhook_id, d.type, d.session_id, d.payload, d.status, d.attempts,
-    CASE WHEN d.status = 'pending' THEN d.next_at END AS next_attempt_at, d.attempted_at, d.last_status, d.last_error,
+    CASE WHEN d.status = 'pending' AND d.next_at < 'infinity' THEN d.next_at END AS next_attempt_at, d.attempted_at,
+    d.last_status, d.last_error,
     d.created_at
 """
 ADD_TEST: Final = f"""
@@ -144,6 +207,54 @@ EXPIRE: Final = f"""
 """
 
 
+# What waits for webhooks that are sent to; of very many, some are counted.
+PENDING: Final = """
+    SELECT count(*)::int AS number,
+           greatest(COALESCE(extract(epoch FROM clock_timestamp() - min(created_at)), 0), 0)::float8 AS oldest
+    FROM (
+        SELECT d.created_at FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id AND d.status = 'pending'
+        WHERE w.status = 'active' LIMIT :most
+    ) waiting
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A session that may have something to tell."""
+
+    id: str
+    owner: str
+    conversation: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewsPage:
+    """Sessions of which it was noted that they may have something to tell."""
+
+    found: Sequence[Found] = ()
+    after: int = 0
+    """Where the next page begins; 0: this was the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastMove:
+    """The last event by which a session moved."""
+
+    session_id: str
+    seq: int
+    at: datetime
+    global_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What waits to be sent."""
+
+    number: int
+    oldest: float
+    """Seconds that the first of it has waited."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A session of a conversation, and the last of its events that was looked at."""
@@ -154,6 +265,8 @@ class Member:
     user: str | None
     head: int
     seen: int
+    is_news: bool = False
+    """It was noted since the last look: it may have come to rest without a further event."""
 
     @property
     def is_behind(self) -> bool:
@@ -223,14 +336,23 @@ def delivery_id(webhook_id: str, key: str) -> str:
     return f"msg_{hashlib.sha256(f'{webhook_id}:{key}'.encode()).hexdigest()[:32]}"
 
 
-async def behind(
-    db: Executor, since: Mapping[str, datetime], *, ids: Sequence[str] | None = None, after: str = ""
-) -> list[tuple[str, str, str]]:
-    """A page of sessions, with owner and conversation, that may have something to tell: of these ids, or of all after
-    one. `since`: for each owner, when its sessions began to be told of."""
-    which, values = ("s.id > :after", {"after": after}) if ids is None else ("s.id = ANY(:ids)", {"ids": list(ids)})
-    rows = await db.rows(BEHIND.format(which=which), owners=list(since), since=list(since.values()), **values)
-    return [(row["id"], row["owner"], row["conversation_id"]) for row in rows]
+async def news(db: Executor, after: int = 0) -> NewsPage:
+    """A page of what was noted, oldest first."""
+    rows = await db.rows(NEWS, after=after)
+    if gone := [row["session_id"] for row in rows if row["owner"] is None]:
+        await db.run(DROP_NEWS, ids=gone)
+    found = [Found(row["session_id"], row["owner"], row["conversation_id"]) for row in rows if row["owner"] is not None]
+    return NewsPage(found, rows[-1]["nth"] if len(rows) == PAGE else 0)
+
+
+async def hinted(db: Executor, ids: Sequence[str], owners: Sequence[str]) -> list[Found]:
+    """Those of these sessions that may have something to tell, and belong to these owners."""
+    return [Found(*row) for row in await db.rows(HINTED, ids=list(ids), owners=list(owners))]
+
+
+async def at_work(db: Executor, owners: Sequence[str]) -> list[Found]:
+    """Sessions of these owners that a worker advances, and that have something to tell already."""
+    return [Found(*row) for row in await db.rows(AT_WORK, owners=list(owners))]
 
 
 async def collect(db: Database, owner: str, conversation: str, look: Look) -> int:
@@ -238,8 +360,9 @@ async def collect(db: Database, owner: str, conversation: str, look: Look) -> in
 
     async def write(tx: Transaction) -> int:
         await tx.run(LOCK_CONVERSATION, family=LOCK, name=f"{owner}/{conversation}")
+        noted = {row["id"] for row in await tx.rows(TAKE_NEWS, owner=owner, conversation=conversation)}
         rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation)
-        found = await look(tx, [Member(*row) for row in rows])
+        found = await look(tx, [Member(*row, is_news=row["id"] in noted) for row in rows])
         there = {row["id"] for row in await tx.rows(THERE, ids=[row["id"] for row in rows])}
         new = [one for one in found.deliveries if {one.session_id, one.from_session} <= there]
         added = await _write(tx, new) if new else 0
@@ -248,6 +371,17 @@ async def collect(db: Database, owner: str, conversation: str, look: Look) -> in
         return added
 
     return await db.together(write)
+
+
+async def global_seqs(db: Executor, session_id: str, after: int, upto: int) -> dict[int, int | None]:
+    """The place of each of these events in the order of all events of the house; None: older than that order."""
+    rows = await db.rows(GLOBAL_SEQS, session=session_id, after=after, upto=upto)
+    return {row["seq"]: row["global_seq"] for row in rows}
+
+
+async def last_moves(db: Executor, heads: Mapping[str, int]) -> list[LastMove]:
+    """The last move of each of these sessions, up to this head, by the id of the session."""
+    return [LastMove(*row) for row in await db.rows(LAST_MOVES, ids=list(heads), heads=list(heads.values()))]
 
 
 async def _write(tx: Transaction, new: Sequence[NewDelivery]) -> int:
@@ -261,6 +395,8 @@ async def _write(tx: Transaction, new: Sequence[NewDelivery]) -> int:
         agents=[one.agent for one in new],
         payloads=[one.payload for one in new],
     )
+    pairs = sorted({(one.webhook_id, one.session_id) for one in new})
+    await tx.run(SET_DUE, webhooks=[one for one, _ in pairs], sessions=[one for _, one in pairs])
     return int(tag.rpartition(" ")[2])
 
 
@@ -286,7 +422,11 @@ async def due(db: Database, webhook_id: str, *, under_way: Sequence[str], limit:
 
 
 async def delivered(db: Database, delivery: str, *, status: int) -> None:
-    await db.run(DELIVERED, id=delivery, status=status)
+    async def write(tx: Transaction) -> None:
+        await tx.run(DELIVERED, id=delivery, status=status)
+        await _set_next_due(tx, delivery)
+
+    await db.together(write)
 
 
 async def failed(
@@ -296,8 +436,34 @@ async def failed(
 
     Returns since when nothing succeeds, if that is longer than `pause_after` seconds.
     """
-    row = await db.row(FAILED, id=delivery, status=status, error=error, delay=delay, pause_after=pause_after)
-    return row["failing_since"] if row and row["is_hopeless"] else None
+
+    async def write(tx: Transaction) -> datetime | None:
+        row = await tx.row(FAILED, id=delivery, status=status, error=error, delay=delay, pause_after=pause_after)
+        if delay is None:
+            await _set_next_due(tx, delivery)
+        return row["failing_since"] if row and row["is_hopeless"] else None
+
+    return await db.together(write)
+
+
+async def _set_next_due(tx: Transaction, delivery: str) -> None:
+    """This delivery is over: the next one of its session is due. A statement of its own, which sees what was written
+    while the one before it waited."""
+    row = await tx.row(PAIR, id=delivery)
+    if row and row["session_id"] is not None:
+        await tx.run(SET_DUE, webhooks=[row["webhook_id"]], sessions=[row["session_id"]])
+
+
+async def set_left_due(db: Database) -> None:
+    """Makes due what is first in its session, and was left behind by something that is gone."""
+    await db.run(SET_LEFT_DUE)
+
+
+async def pending(db: Database, most: int) -> Pending:
+    """How much waits for webhooks that are active, `most` at most, and for how long."""
+    row = await db.row(PENDING, most=most)
+    assert row is not None
+    return Pending(*row)
 
 
 async def log_of(

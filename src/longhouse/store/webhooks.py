@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from longhouse import clock
 from longhouse.store import browser_sessions
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.pages import Position, page
@@ -40,25 +39,29 @@ VALID_KEY: Final = f"""
 COUNT: Final = "SELECT count(*) FROM webhooks WHERE owner = :owner AND id <> :id"
 CREATE: Final = f"""
     INSERT INTO webhooks AS w (id, owner, key_id, secret, told_since, created_at, updated_at, {", ".join(CHANGEABLE)})
-    VALUES (:id, :owner, :key, :secret, :at, :at, :at, {", ".join(f":{name}" for name in CHANGEABLE)})
+    VALUES (:id, :owner, :key, :secret, clock_timestamp(), clock_timestamp(), clock_timestamp(),
+            {", ".join(f":{name}" for name in CHANGEABLE)})
     ON CONFLICT (id) DO UPDATE SET url = EXCLUDED.url RETURNING {COLUMNS}
 """
 # A key that is limited to templates has webhooks of its own; what another key made may tell more than it may see.
 SEEN: Final = "w.owner = :owner AND (:only_of::text IS NULL OR w.key_id = :only_of)"
 FIND: Final = f"SELECT {COLUMNS} FROM webhooks w WHERE w.id = :id AND {SEEN}"
 # Whoever switches it on lends it a key, where that of before is not valid any more. What happened while it was off, or
-# without a key, is not told.
+# without a key, is not told: events have a number in the order of the whole house, and no clock is asked.
+_BEGINS: Final = f"(:adopts AND (w.status = 'disabled' OR NOT {VALID_KEY}))"
 CHANGE: Final = f"""
     UPDATE webhooks w SET updated_at = now(),
         key_id = CASE WHEN :adopts AND NOT {VALID_KEY} THEN :key ELSE w.key_id END,
-        told_since = CASE WHEN :adopts AND (w.status = 'disabled' OR NOT {VALID_KEY}) THEN :at ELSE w.told_since END,
+        told_since = CASE WHEN {_BEGINS} THEN clock_timestamp() ELSE w.told_since END,
+        told_after = CASE WHEN {_BEGINS} THEN nextval('journal_global_seq') ELSE w.told_after END,
         reason = CASE WHEN :is_switched THEN NULL ELSE w.reason END,
         failing_since = CASE WHEN :is_switched THEN NULL ELSE w.failing_since END {{set}}
     WHERE w.id = :id AND {SEEN} RETURNING {COLUMNS}
 """
 # Whoever switches it on knows that its receiver is well: what has failed is not kept waiting for up to a day.
 SEND_NOW: Final = """
-    UPDATE webhook_deliveries SET next_at = now() WHERE webhook_id = :id AND status = 'pending' AND next_at > now()
+    UPDATE webhook_deliveries SET next_at = now() WHERE webhook_id = :id AND status = 'pending'
+      AND next_at > now() AND next_at < 'infinity'
 """
 DELETE: Final = f"DELETE FROM webhooks w WHERE w.id = :id AND {SEEN} RETURNING w.id"
 # A retry finds its own secret.
@@ -72,12 +75,14 @@ ROTATE: Final = f"""
 PAUSE: Final = "UPDATE webhooks SET status = 'paused', reason = :reason WHERE id = :id AND status = 'active'"
 PAUSE_WITHOUT_KEY: Final = f"""
     UPDATE webhooks w SET status = 'paused', reason = '{KEY_INVALID}' WHERE w.status = 'active' AND NOT {VALID_KEY}
+    RETURNING w.id
 """
 # One that is paused for its failures is still told: it goes on with what has waited.
 LISTENING: Final = f"""
-    SELECT w.id, w.owner, w.events, w.agent, w.told_since, w.status, {VALID_KEY} AS is_valid,
+    SELECT w.id, w.owner, w.events, w.agent, w.told_since, w.told_after,
            (SELECT k.templates FROM api_keys k WHERE k.id = w.key_id) AS templates
-    FROM webhooks w WHERE w.status <> 'disabled' AND (:owner::text IS NULL OR w.owner = :owner) ORDER BY w.id
+    FROM webhooks w WHERE w.status <> 'disabled' AND {VALID_KEY} AND (:owner::text IS NULL OR w.owner = :owner)
+    ORDER BY w.id
 """
 
 
@@ -114,14 +119,20 @@ class Listener:
     events: frozenset[str]
     agent: str | None
     told_since: datetime
+    told_after: int
+    """The number of the last event before it, in the order of all events; 0: made before there were numbers."""
     templates: frozenset[str] | None
     """Those that its key may use; None: all."""
 
-    def hears(self, kind: str, agent: str, at: datetime) -> bool:
+    def hears(self, kind: str, agent: str, at: datetime, global_seq: int | None) -> bool:
         """Whether it is told of such an event of a session of this agent; never of what happened before it was made, or
         while it was off."""
-        is_meant = kind in self.events and self.agent in (None, agent) and at >= self.told_since
-        return is_meant and (self.templates is None or agent in self.templates)
+        is_meant = kind in self.events and self.agent in (None, agent)
+        if not is_meant or (self.templates is not None and agent not in self.templates):
+            return False
+        if global_seq is None:
+            return not self.told_after and at >= self.told_since
+        return global_seq > self.told_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +155,13 @@ def new_secret() -> str:
 
 async def create(db: Database, viewer: Viewer, **values: Any) -> tuple[Webhook, str]:
     """Creates a webhook; returns it with its secret, which cannot be shown again. `values`: all of `CHANGEABLE`."""
-    new_id, secret, at = f"wh_{uuid.uuid4().hex}", new_secret(), clock.now()
+    new_id, secret = f"wh_{uuid.uuid4().hex}", new_secret()
 
     async def write(tx: Transaction) -> Webhook:
         await tx.run("SELECT pg_advisory_xact_lock(:family, hashtext(:owner))", family=LOCK, owner=viewer.owner)
         if await tx.value(COUNT, owner=viewer.owner, id=new_id) >= MOST:
             raise TooMany
-        row = await tx.row(CREATE, id=new_id, owner=viewer.owner, key=viewer.key, secret=secret, at=at, **values)
+        row = await tx.row(CREATE, id=new_id, owner=viewer.owner, key=viewer.key, secret=secret, **values)
         assert row is not None
         return Webhook(*row)
 
@@ -188,7 +199,6 @@ async def change(db: Database, viewer: Viewer, webhook_id: str, changes: Mapping
         CHANGE.format(set="".join(f", {name} = :{name}" for name in named)),
         id=webhook_id,
         key=viewer.key,
-        at=clock.now(),
         adopts=adopts,
         is_switched="status" in named,
         **viewer.seen,
@@ -217,16 +227,18 @@ async def rotate(db: Database, viewer: Viewer, webhook_id: str, *, overlap: floa
     return (Webhook(*row), secret) if row else None
 
 
-async def pause(db: Database, webhook_id: str, reason: str) -> None:
-    await db.run(PAUSE, id=webhook_id, reason=reason)
+async def pause(db: Database, webhook_id: str, reason: str) -> bool:
+    """Whether it was active until now."""
+    return not (await db.run(PAUSE, id=webhook_id, reason=reason)).endswith(" 0")
+
+
+async def pause_without_key(db: Database) -> list[str]:
+    """Pauses those whose key is not valid any more: nobody may see through them what it could see. Their ids."""
+    return [row["id"] for row in await db.rows(PAUSE_WITHOUT_KEY)]
 
 
 async def listening(db: Executor, owner: str | None = None) -> list[Listener]:
-    """The webhooks that are told of what happens: of all owners, or of one. Those whose key is not valid any more are
-    paused: nobody may see through them what it could see."""
-    rows = await db.rows(LISTENING, owner=owner)
-    if any(row["status"] == "active" and not row["is_valid"] for row in rows):
-        await db.run(PAUSE_WITHOUT_KEY)
+    """The webhooks that are told of what happens: of all owners, or of one. None whose key is not valid any more."""
     return [
         Listener(
             row["id"],
@@ -234,8 +246,8 @@ async def listening(db: Executor, owner: str | None = None) -> list[Listener]:
             frozenset(row["events"]),
             row["agent"],
             row["told_since"],
+            row["told_after"],
             None if row["templates"] is None else frozenset(row["templates"]),
         )
-        for row in rows
-        if row["is_valid"]
+        for row in await db.rows(LISTENING, owner=owner)
     ]

@@ -1,17 +1,19 @@
 """Finds in the journals what webhooks tell of, and writes a delivery for each of them.
 
-Hints say where to look first; what a killed process has left is found by a sweep, since cursors say how far each
-journal was read. While there is no webhook, nothing is looked at.
+Hints say where to look first; what a killed process has left is found by a sweep over what a trigger has noted, and
+cursors say how far each journal was read. While there is no webhook, nothing is looked at.
 """
 
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Final
 
+import asyncpg
 import msgspec
 import structlog
 
@@ -20,24 +22,45 @@ from longhouse.integrations.webhooks.occurrences import ASKING, Occurrence, occu
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session, State
 from longhouse.store import journals, webhook_deliveries, webhooks
-from longhouse.store.database import Database, Transaction
+from longhouse.store.database import PASSING, Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
-from longhouse.store.webhook_deliveries import Findings, Member, NewDelivery
+from longhouse.store.webhook_deliveries import Findings, Found, Member, NewDelivery
 from longhouse.store.webhooks import Listener
 
 log = structlog.get_logger()
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks at which webhooks there are, and between two sweeps."""
-SHARE: Final = 10
-"""A slow sweep runs less often: it takes at most one part in this many of the time."""
+AT_WORK_EVERY: Final = 5.0
+"""Seconds between two looks at sessions that are at work."""
+SHARE: Final = 50
+"""Slow looks are taken less often: at most one part in this many of the time."""
 BATCH: Final = 64
 LINGER: Final = 0.05
 """Seconds between a hint and a look: what is appended meanwhile is found by the same query."""
 MOST_HINTS: Final = 10_000
 """Beyond this number hints are dropped: the sweep finds those sessions."""
-CLOCKS_DIFFER: Final = timedelta(minutes=1)
+FIRST_PAUSE: Final = 1.0
+"""Seconds for which a conversation is left alone that could not be looked at; doubled each time."""
+LONGEST_PAUSE: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An occurrence, and its place in the order of all events of the house; None: older than that order."""
+
+    what: Occurrence
+    global_seq: int | None
+
+
+@dataclass(slots=True)
+class Trouble:
+    """A conversation that could not be looked at."""
+
+    error: str
+    pause: float
+    until: float
 
 
 class Collector:
@@ -51,8 +74,11 @@ class Collector:
         self._hinted = asyncio.Event()
         self._listeners: Mapping[str, Sequence[Listener]] = {}
         """By owner."""
-        self._look_at = self._sweep_at = 0.0
-        self._unreadable: set[tuple[str, str]] = set()
+        self._look_at = self._sweep_at = self._at_work_at = 0.0
+        self._after = 0
+        """Where the next page of the sweep begins; 0: at the beginning."""
+        self._troubles: dict[tuple[str, str], Trouble] = {}
+        """By owner and conversation."""
 
     def nudge(self, session_id: str) -> None:
         """Adds a hint that this session may have new events."""
@@ -74,14 +100,18 @@ class Collector:
             await self._look()
             self._look_at = clock() + LOOK_EVERY
         if hints := self._taken():
-            await self._collect(await self._behind(ids=hints))
+            await self._collect(await webhook_deliveries.hinted(self._db, hints, list(self._listeners)))
         if self._listeners and clock() >= self._sweep_at:
-            began = clock()
             await self._sweep()
-            self._sweep_at = clock() + max(LOOK_EVERY, SHARE * (clock() - began))
+        if self._listeners and clock() >= self._at_work_at:
+            began = clock()
+            await self._collect(await webhook_deliveries.at_work(self._db, list(self._listeners)))
+            self._at_work_at = clock() + max(AT_WORK_EVERY, SHARE * (clock() - began))
 
     async def _look(self) -> None:
         """Which webhooks there are, here or made by another process."""
+        for webhook_id in await webhooks.pause_without_key(self._db):
+            log.warning("webhook_paused", message="the key that it acts for is not valid any more", webhook=webhook_id)
         found: dict[str, list[Listener]] = {}
         for one in await webhooks.listening(self._db):
             found.setdefault(one.owner, []).append(one)
@@ -95,70 +125,87 @@ class Collector:
             self._hinted.clear()
         return taken if self._listeners else []
 
-    async def _behind(self, *, ids: Sequence[str] | None = None, after: str = "") -> list[tuple[str, str, str]]:
-        # For each owner its own: the first webhook of one who has many sessions has none of the old ones looked at.
-        since = {owner: min(one.told_since for one in some) - CLOCKS_DIFFER for owner, some in self._listeners.items()}
-        return await webhook_deliveries.behind(self._db, since, ids=ids, after=after)
-
     async def _sweep(self) -> None:
-        after = ""
-        while page := await self._behind(after=after):
-            await self._collect(page)
-            after = page[-1][0]
-            if len(page) < webhook_deliveries.PAGE:
-                return
+        """One page of what was noted; the next one is due at once, unless this was the last: hints come in between."""
+        page = await webhook_deliveries.news(self._db, self._after)
+        await self._collect(page.found)
+        self._after = page.after
+        self._sweep_at = 0.0 if page.after else asyncio.get_running_loop().time() + LOOK_EVERY
+        if page.after:
+            self._hinted.set()
 
-    async def _collect(self, found: Iterable[tuple[str, str, str]]) -> None:
-        conversations = dict.fromkeys((owner, conversation) for _, owner, conversation in found)
-        for owner, conversation in conversations:
-            look = partial(_look, owner, conversation)
-            try:
-                added = await webhook_deliveries.collect(self._db, owner, conversation, look)
-            except UnknownShape as error:  # a newer process wrote it: that process finds what it tells
-                if (owner, conversation) not in self._unreadable:
-                    message = "A journal cannot be read by this process: its webhooks are left to a newer one."
-                    log.warning("journal_unreadable", message=message, projection="webhooks", error=str(error))
-                self._unreadable.add((owner, conversation))
+    async def _collect(self, found: Iterable[Found]) -> None:
+        """Has these looked at; one that cannot be is left alone for a while, and keeps no other back."""
+        clock = asyncio.get_running_loop().time
+        for named in dict.fromkeys((one.owner, one.conversation) for one in found):
+            trouble = self._troubles.get(named)
+            if trouble and clock() < trouble.until:
                 continue
+            try:
+                added = await webhook_deliveries.collect(self._db, *named, partial(_look, *named))
+            except Exception as error:
+                # Of the database: no conversation is to blame, unless its pages cannot be read.
+                if isinstance(error, PASSING) and not isinstance(error, asyncpg.InternalServerError):
+                    raise
+                self._note_trouble(named, error, clock())
+                continue
+            self._troubles.pop(named, None)
             if added:
                 self._found()
+
+    def _note_trouble(self, named: tuple[str, str], error: Exception, now: float) -> None:
+        """Its news and its cursors stay as they are: it is looked at again, here or by another process."""
+        before, said = self._troubles.get(named), f"{type(error).__name__}: {error}"
+        pause = min(2 * before.pause, LONGEST_PAUSE) if before else FIRST_PAUSE
+        self._troubles[named] = Trouble(said, pause, now + pause)
+        if before and before.error == said:
+            return
+        if isinstance(error, UnknownShape):  # a newer process wrote it: that process finds what it tells
+            message = "A journal cannot be read by this process: its webhooks are left to a newer one."
+            log.warning("journal_unreadable", message=message, projection="webhooks", error=str(error))
+        else:
+            message = "a conversation cannot be looked at: its webhooks are told nothing of it"
+            owner, conversation = named
+            log.exception("webhook_events_failed", message=message, owner=owner, conversation=conversation)
 
 
 async def _look(owner: str, conversation: str, tx: Transaction, members: Sequence[Member]) -> Findings:
     """Looks at a conversation, in a transaction: what happened in its sessions, and whom it is told to."""
-    known, heads, told = {one.id: one for one in members}, dict[str, int](), list[Occurrence]()
-    folded, roots = dict[str, Session](), dict[str, datetime]()
+    known, heads, told = {one.id: one for one in members}, dict[str, int](), list[Told]()
+    folded, roots = dict[str, Session](), dict[str, None]()
     for member in members:
         # Up to heads of one moment: a cause is never looked at after what followed from it in another session.
         records = await _read(tx, member) if member.is_behind else []
-        if not records:
-            continue
-        found, session = occurrences(await journals.load_at(tx, member.id, member.seen), records)
-        told += found
-        heads[member.id], folded[member.id] = records[-1].seq, session
-        if (root := root_of(session)) in known:
-            roots[root] = max(records[-1].at, roots.get(root, records[-1].at))
-    told.sort(key=lambda one: one.at)  # stable: the order within each journal stays
-    for root, at in roots.items():
-        rest, is_settled = await _tree_rest(tx, folded.get(root) or await journals.load(tx, root), at)
-        told += [rest] if rest else []
-        if not is_settled:  # looked at again: nothing more may be appended
-            heads = {one: max(head - 1, known[one].seen) for one, head in heads.items()}
+        if records:
+            heads[member.id] = records[-1].seq
+            numbers = await webhook_deliveries.global_seqs(tx, member.id, member.seen, records[-1].seq)
+            found, folded[member.id] = occurrences(await journals.load_at(tx, member.id, member.seen), records)
+            told += [Told(one, numbers.get(one.seq)) for one in found]
+        elif member.is_news:
+            folded[member.id] = await journals.load(tx, member.id, member.head)
+        if member.id in folded and (root := root_of(folded[member.id])) in known:
+            roots[root] = None
+    # In the order in which they were appended; stable: the order within each journal stays.
+    told.sort(key=lambda one: one.global_seq or 0)
+    for root in roots:
+        if rest := await _tree_rest(tx, folded.get(root) or await journals.load(tx, root)):
+            told.append(rest)
     # Read here: a webhook that was switched off, or whose key was revoked, is told nothing more.
     listeners = await webhooks.listening(tx, owner) if told else []
-    new = [one for each in told for one in _deliveries(each, known.get(each.root), conversation, listeners)]
+    new = [one for each in told for one in _deliveries(each, known.get(each.what.root), conversation, listeners)]
     return Findings(new, heads)
 
 
 def _deliveries(
-    one: Occurrence, root: Member | None, conversation: str, listeners: Sequence[Listener]
+    told: Told, root: Member | None, conversation: str, listeners: Sequence[Listener]
 ) -> Iterable[NewDelivery]:
     if root is None:
         return
+    one = told.what
     about = {"session_id": root.id, "conversation_id": conversation, "agent": root.agent, "user": root.user}
     payload = payload_of(one.type, one.at, {**about, **one.data})
     for to in listeners:
-        if to.hears(one.type, root.agent, one.at):
+        if to.hears(one.type, root.agent, one.at, told.global_seq):
             yield NewDelivery(to.id, one.key, one.type, root.id, one.session_id, root.agent, payload)
 
 
@@ -179,20 +226,22 @@ async def _read(tx: Transaction, member: Member) -> list[Recorded]:
     return records
 
 
-async def _tree_rest(tx: Transaction, session: Session, at: datetime) -> tuple[Occurrence | None, bool]:
-    """That a session which waits for its sub-agents has come to rest, since one of them asks and nothing else moves;
-    and False, if one that asks is still held by its worker, which may let it go without a further event."""
+async def _tree_rest(tx: Transaction, session: Session) -> Told | None:
+    """That a session which waits for its sub-agents has come to rest, since one of them asks and nothing else moves. A
+    worker that lets one go without a further event is noted, and has the tree looked at again."""
     root = session.id
     if session.turn is None or not session.awaits_agents or session.can_move:
-        return None, True
+        return None
     found = await tree.nodes(tx, [Root(root, root, session.turn.trace)], awaited=True, open_only=True)
     nodes = [node for node in found if node.id != root]
-    asking = [node for node in nodes if node.state in ASKING]
-    own = session.state in ASKING
-    moving = [node for node in nodes if node.can_move]
-    if moving or not (asking or own):
-        return None, not any(node in asking for node in moving)
-    states = {session.state, *(State(node.state) for node in asking)}
+    states = {State(node.state) for node in nodes if node.state in ASKING} | {session.state} & {*ASKING}
+    if not states or any(node.can_move for node in nodes):
+        return None
+    # Named by the last moves of all its sessions, with their times, as `_place` has it: it is another rest once any of
+    # them has moved, and the same whoever finds it.
+    moves = await webhook_deliveries.last_moves(tx, {node.id: node.head for node in nodes} | {root: session.head})
+    marks = "\n".join(f"{one.session_id}:{one.seq}:{one.at.isoformat()}" for one in moves)
+    last = max(moves, key=lambda one: (one.global_seq or 0, one.at))
     state = next(one for one in ASKING if one in states)
-    marks = [*sorted(f"{node.id}:{node.head}" for node in asking), f"{root}:{session.head}"]
-    return rested(root, state, at, hashlib.sha256("\n".join(marks).encode()).hexdigest()), True
+    rest = rested(root, state, last.at, hashlib.sha256(marks.encode()).hexdigest(), seq=session.head)
+    return Told(rest, last.global_seq)

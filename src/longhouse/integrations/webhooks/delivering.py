@@ -5,7 +5,8 @@ A worker that is killed in the middle leaves its webhook to another; what it was
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -14,8 +15,9 @@ import aiohttp
 import structlog
 
 from longhouse import background, clock
-from longhouse.egress import Egress, Lookup, look_up, parse
+from longhouse.egress import Egress, Lookup, parse
 from longhouse.integrations.webhooks.collector import Collector
+from longhouse.integrations.webhooks.resolving import Resolver
 from longhouse.integrations.webhooks.signing import headers_of
 from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, json_headers, open_session
 from longhouse.redaction import redaction_of
@@ -27,7 +29,11 @@ log = structlog.get_logger()
 
 AT_ONCE: Final = 4
 """Requests to one webhook, each about another session."""
+MOST_AT_ONCE: Final = 64
+"""Requests of one process, to all webhooks together: each has a socket."""
 LOOK_EVERY: Final = 1.0
+SET_DUE_EVERY: Final = 60.0
+"""Seconds between two looks at what was left behind by something that is gone."""
 HELD_FOR: Final = 10.0
 """Seconds for which a webhook is held beyond those that a request may take."""
 EXPIRE_EVERY: Final = 3600.0
@@ -59,6 +65,9 @@ class Deliverer:
         self._options = options
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
+        self._free = asyncio.Semaphore(MOST_AT_ONCE)
+        self.outcomes = Counter(delivered=0, retried=0, failed=0)
+        """Attempts that ended: `retried` are followed by another one, `failed` were the last."""
 
     def nudge(self) -> None:
         """There is something new to send."""
@@ -69,6 +78,7 @@ class Deliverer:
         async with (
             background.running("webhook_deliveries", self.step),
             background.running("webhook_log", self.expire, every=EXPIRE_EVERY),
+            background.running("webhook_queue", self.set_left_due, every=SET_DUE_EVERY),
         ):
             try:
                 yield
@@ -91,6 +101,9 @@ class Deliverer:
 
     async def expire(self) -> None:
         await webhook_deliveries.expire(self._db, days=self._options.log_days)
+
+    async def set_left_due(self) -> None:
+        await webhook_deliveries.set_left_due(self._db)
 
     async def _deliver(self, webhook_id: str) -> None:
         """Sends what is due, until nothing is, or another worker has the webhook."""
@@ -123,16 +136,21 @@ class Deliverer:
         return await webhook_deliveries.claim(self._db, webhook_id, self._worker, seconds=seconds)
 
     async def _send(self, webhook_id: str, claim: Claim, one: DueDelivery) -> None:
-        status: int | None = None
         try:
-            status = await self._post(claim, one)
+            async with self._free:  # the receiver's time begins after it
+                status = await self._post(claim, one)
         except HttpFailure as failure:
-            status = failure.status if isinstance(failure, StatusFailure) else None
-            await self._failed(webhook_id, one, status, failure.sentence("The receiver"))
+            answered = failure.status if isinstance(failure, StatusFailure) else None
+            await self._failed(webhook_id, one, answered, failure.sentence("The receiver"))
         except ValueError as error:
             await self._failed(webhook_id, one, None, f"The address cannot be used: {error}")
+        except Exception:
+            # It waits as after any failure: else it would be tried at once, again and again, and keep all others back.
+            log.exception("webhook_attempt_failed", webhook=webhook_id, delivery=one.id)
+            await self._failed(webhook_id, one, None, "The request could not be made")
         else:
             await webhook_deliveries.delivered(self._db, one.id, status=status)
+            self.outcomes["delivered"] += 1
 
     async def _post(self, claim: Claim, one: DueDelivery) -> int:
         payload = one.payload.encode()
@@ -161,6 +179,7 @@ class Deliverer:
         since = await webhook_deliveries.failed(
             self._db, one.id, status=status, error=error, delay=delay, pause_after=self._options.pause_after
         )
+        self.outcomes["failed" if delay is None else "retried"] += 1
         if delay is None:
             message = "the last attempt of a delivery has failed"
             found = {"webhook": webhook_id, "delivery": one.id, "attempts": one.attempts + 1}
@@ -170,18 +189,27 @@ class Deliverer:
             reason = f"The receiver answered {GONE}: it wants no more."
         elif since:
             reason = f"Nothing could be delivered since {since:%Y-%m-%d %H:%M} UTC. {error}"
-        if reason:
-            await webhooks.pause(self._db, webhook_id, reason)
+        if reason and await webhooks.pause(self._db, webhook_id, reason):
             log.warning("webhook_paused", message="nothing is sent to this webhook any more", webhook=webhook_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """What runs for webhooks in this process."""
+
+    nudge: Callable[[str], None]
+    """Takes hints of appends."""
+    outcomes: Callable[[], Mapping[str, int]]
+    """Attempts so far, by outcome."""
 
 
 @asynccontextmanager
 async def open_webhooks(
-    db: Database, worker: str, egress: Egress, options: DeliveryOptions, *, lookup: Lookup = look_up
-) -> AsyncIterator[Collector]:
-    """Finds and delivers while the block runs; its `nudge` takes hints of appends."""
-    async with open_session(egress, lookup=lookup, limit=0) as http:
+    db: Database, worker: str, egress: Egress, options: DeliveryOptions, *, lookup: Lookup | None = None
+) -> AsyncIterator[Webhooks]:
+    """Finds and delivers while the block runs."""
+    async with open_session(egress, lookup=lookup or Resolver(), limit=MOST_AT_ONCE) as http:
         deliverer = Deliverer(db, worker, http, options)
         collector = Collector(db, deliverer.nudge)
         async with deliverer.running(), background.running("webhook_events", collector.step):
-            yield collector
+            yield Webhooks(collector.nudge, lambda: deliverer.outcomes)

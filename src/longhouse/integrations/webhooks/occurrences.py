@@ -28,6 +28,8 @@ class Occurrence:
     at: datetime
     session_id: str
     """The session whose journal says so."""
+    seq: int
+    """The last event of that journal that it follows from."""
     root: str
     """The session that it is told of."""
     data: Mapping[str, Any]
@@ -55,8 +57,8 @@ def root_of(session: Session) -> str:
     return (session.turn.prompted.root or session.id) if session.turn else ""
 
 
-def rested(session_id: str, state: State, at: datetime, key: str) -> Occurrence:
-    return Occurrence("session.rested", f"{session_id}:rested:{key}", at, session_id, session_id, {"state": state})
+def rested(session_id: str, state: State, at: datetime, key: str, *, seq: int) -> Occurrence:
+    return Occurrence("session.rested", f"{session_id}:rested:{key}", at, session_id, seq, session_id, {"state": state})
 
 
 def _questions(before: Session, after: Session, at: datetime, root: str) -> Iterator[Occurrence]:
@@ -66,7 +68,7 @@ def _questions(before: Session, after: Session, at: datetime, root: str) -> Iter
             continue
         key = f"{after.id}:{call.call}:{kind}:{_place(after, at)}"
         told: EventType = "approval.needed" if kind == "approval" else "question.opened"
-        yield Occurrence(told, key, at, after.id, root, _asked(after, call, is_own=after.id == root))
+        yield Occurrence(told, key, at, after.id, after.head, root, _asked(after, call, is_own=after.id == root))
 
 
 def _asked(session: Session, call: Open, *, is_own: bool) -> dict[str, Any]:
@@ -87,11 +89,10 @@ def _ends(before: Session, after: Session, at: datetime) -> Iterator[Occurrence]
     turn = ended_turn(before, after)
     if turn and turn.ended == "FAILED":
         error = {"code": turn.code, "message": (turn.error or "")[:MOST_TEXT]}
-        yield Occurrence(
-            "turn.failed", f"{after.id}:failed:{_place(after, at)}", at, after.id, after.id, {"error": error}
-        )
+        key = f"{after.id}:failed:{_place(after, at)}"
+        yield Occurrence("turn.failed", key, at, after.id, after.head, after.id, {"error": error})
     if (mark := _rest(after)) and mark != _rest(before):
-        yield rested(after.id, after.state, at, _place(after, at))
+        yield rested(after.id, after.state, at, _place(after, at), seq=after.head)
 
 
 def _place(session: Session, at: datetime) -> str:
