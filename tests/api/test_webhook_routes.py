@@ -1,7 +1,6 @@
 """The routes of webhooks: who may do what, what is told to whom, and what is refused."""
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 from attack_helpers import CHAT
@@ -9,16 +8,16 @@ from key_helpers import ADMIN, Client, admin_of, client_of
 from standardwebhooks import Webhook
 
 from delegating_server import answer, ask, last_result, playing, question, task_of
-from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
+from longhouse.journal import events
 from longhouse.models.scripted import Say, call, step_of
-from longhouse.store import webhook_deliveries
-from longhouse.store.database import Transaction
+from longhouse.store import journals, webhook_deliveries
 from server_helpers import House, Serving
 from webhook_receiver import Received, Receiver, receiving, types
 
 QUICK = ("0.05",) * 20
 HOOKS = "/v1/webhooks"
+OUTCOMES = ("delivered", "retried", "failed")
 SHARED = {"conversation_id": "one"}
 """A name that two owners give to conversations of theirs."""
 
@@ -48,6 +47,12 @@ async def shown(client: Client, hook: Any, status: str) -> Any:
         while (found := await client.got(f"{HOOKS}/{hook['id']}"))["status"] != status:
             await asyncio.sleep(0.05)
     return found
+
+
+async def metrics(admin: Client) -> dict[str, float]:
+    async with admin.ask("GET", "/metrics") as response:
+        lines = [line for line in (await response.text()).splitlines() if line.startswith("longhouse_webhook")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def master(body: Body) -> Say:
@@ -112,7 +117,7 @@ async def told(house: House, shop: Client, receiver: Receiver, other: Receiver) 
     [approval] = [one for one in receiver.got if one.type == "approval.needed"]
     assert (approval.data["tool"], approval.data["kind"]) == ("signtool", "approval")
     assert approval.data["deadline"]
-    await answered(shop, below, receiver)
+    await answered(house, shop, below, receiver)
     # A branch tells what happens in it, and not what it has inherited.
     head = len(await house.journal(done))
     branch = (await sent(shop, "POST", f"/v1/sessions/{done}/fork", {"after": head}))["session_id"]
@@ -126,19 +131,13 @@ async def told(house: House, shop: Client, receiver: Receiver, other: Receiver) 
 
 async def written_for_those_who_may_hear(house: House, bob: Client, theirs: Receiver, hook: Any, of_ben: Any) -> None:
     """Of sessions of its owner, and of agents that its key may use: for another webhook nothing is even recorded."""
+    noted = "SELECT count(*) FROM webhook_news n JOIN sessions s ON s.id = n.session_id WHERE s.owner = 'bob'"
+    assert not await house.db.value(noted), "what nobody is told is not noted"
     own = await sent(bob, "POST", HOOKS, {"url": theirs.url})
     theirs.secret = own["secret"]
     later = (await bob.say("done", model="master", metadata=SHARED))["model"]
     await theirs.first(1)
     assert [one["session_id"] for one in await log_of(bob, own)] == [later], "what was before is not told"
-    # Nor is it looked for, however long others have been told.
-    since = {"shop": clock.now() - timedelta(days=365), "bob": clock.now()}
-
-    async def looked(tx: Transaction) -> set[str]:
-        await tx.run("DELETE FROM projection_cursors WHERE projection = :name", name=webhook_deliveries.PROJECTION)
-        return {owner for _, owner, _ in await webhook_deliveries.behind(tx, since)}
-
-    assert await house.db.together(looked) == {"shop"}
     recorded = "SELECT d.webhook_id, s.owner, d.agent FROM webhook_deliveries d JOIN sessions s ON s.id = d.session_id"
     assert {tuple(row) for row in await house.db.rows(recorded)} == {
         (hook["id"], "shop", "master"),
@@ -148,15 +147,37 @@ async def written_for_those_who_may_hear(house: House, bob: Client, theirs: Rece
     }
 
 
-async def answered(shop: Client, root: str, receiver: Receiver) -> None:
+async def looked_at(house: House, session_id: str) -> None:
+    """Has the collector look at a session once more, in which nothing has happened."""
+    await house.db.run("INSERT INTO webhook_news (session_id) VALUES (:id)", id=session_id)
+    async with asyncio.timeout(20):
+        while await house.db.value("SELECT count(*) FROM webhook_news"):
+            await asyncio.sleep(0.02)
+
+
+async def named_by_its_moves(house: House, root: str, receiver: Receiver) -> None:
+    """The rest of a session that waits for a sub-agent has the same id, whoever finds it and whatever is noted in it;
+    where other events are in the same places, as after a restore, it has another."""
+    rests = "SELECT count(*) FROM webhook_deliveries WHERE session_id = :id AND type = 'session.rested'"
+    await journals.note(house.db, root, [events.Noted(about="interaction", subject="заметка")])
+    await looked_at(house, root)
+    assert await house.db.value(rests, id=root) == 1
+    await house.db.run("UPDATE journal SET at = at + interval '1 second' WHERE session_id = :id", id=root)
+    await looked_at(house, root)
+    assert await house.db.value(rests, id=root) == 2
+    await receiver.until(lambda one: len(one.of(root)) == 3)
+
+
+async def answered(house: House, shop: Client, root: str, receiver: Receiver) -> None:
     """What a sub-agent asks is told of the root session, and answered there by the name that was told."""
     [asked] = [one for one in receiver.got if one.type == "question.opened"]
     assert (asked.data["text"], asked.data["asked_by"]["agent"]) == ("Which city? 哪里？", "ann")
     assert asked.data["asked_by"]["session_id"] != root == asked.data["session_id"]
+    await named_by_its_moves(house, root, receiver)
     body = {"answer": "Oslo", "call_id": asked.data["name"]}
     await sent(shop, "POST", f"/v1/sessions/{root}/clarification", body)
     await receiver.until(lambda one: one.of(root)[-1:] == ["session.rested COMPLETED"])
-    assert len(receiver.of(root)) == 3
+    assert len(receiver.of(root)) == 4
 
 
 async def hidden_from_others(shop: Client, others: tuple[Client, Client], hook: Any, of_ben: Any) -> None:
@@ -260,6 +281,13 @@ async def test_what_becomes_of_a_receiver_that_does_not_take_it(serving: Serving
         [redirected] = await log_of(shop, slow)
         assert (redirected["status"], redirected["attempts"], redirected["last_status"]) == ("pending", 1, 301)
         assert redirected["last_error"] == "The receiver answered 301, a redirect, which is not followed"
+        await logged(shop, fine, "delivered", 1)
+        counted = await metrics(admin)
+        assert {
+            outcome: counted[f'longhouse_webhook_deliveries_total{{outcome="{outcome}"}}'] for outcome in OUTCOMES
+        } == {"delivered": 1, "retried": 1, "failed": 0}
+        assert counted["longhouse_webhook_deliveries_pending"] == 1
+        assert counted["longhouse_webhook_oldest_pending_seconds"] > 0
         another = (await shop.say("hi", model="ben"))["model"]
         await logged(shop, slow, "delivered", 1)
         await logged(shop, fine, "delivered", 2)

@@ -17,10 +17,11 @@ from longhouse.store.database import Database, open_database
 from server_helpers import Process, free_port, launched_words, process
 from webhook_receiver import Receiver, receiving
 
-# What a process that dies before it has looked leaves behind: nobody knows how far the journals were read.
+# What a process that dies before it has looked leaves behind: notes, and no word of how far the journals were read.
 LOST = (
     "DELETE FROM webhook_deliveries",
     "DELETE FROM projection_cursors WHERE projection = 'webhooks'",
+    "INSERT INTO webhook_news (session_id) SELECT id FROM sessions",
 )
 QUICK = ",".join(["0.1"] * 100)
 WAITING = ["question.opened", "session.rested WAITING_FOR_CLARIFICATION"]
@@ -111,7 +112,7 @@ async def test_a_receiver_that_is_down_then_slow_then_broken_misses_nothing_thou
         assert ids == {one.id for one in receiver.got}
         await found_again_in_the_journals(left, hook["id"], receiver, db)
         assert {one.id for one in receiver.got} == ids
-        await known_to_the_command_line(settings, receiver)
+        await known_to_the_command_line(settings, receiver, db)
         said = "\n".join(line for one in houses for line in one.said)
         dump = await db.rows("SELECT body::text FROM journal")
         assert hook["secret"] not in said + str(dump) + msgspec.json.encode(await log_of(left, hook["id"])).decode()
@@ -125,7 +126,7 @@ async def found_again_in_the_journals(house: Process, hook: str, receiver: Recei
     await receiver.until(lambda one: {each.id for each in one.got[before:]} >= ids)
 
 
-async def known_to_the_command_line(settings: dict[str, Any], receiver: Receiver) -> None:
+async def known_to_the_command_line(settings: dict[str, Any], receiver: Receiver, db: Database) -> None:
     async def said(*words: str) -> str:
         code, text = await launched_words("webhooks", *words, **settings)
         assert code == 0, text
@@ -149,6 +150,10 @@ async def known_to_the_command_line(settings: dict[str, Any], receiver: Receiver
             await asyncio.sleep(0.05)
     assert sent[0] in await said("retry", found[0], sent[0])
     await receiver.until(lambda one: [each.id for each in one.got].count(sent[0]) == 2)
+    await db.run("UPDATE webhooks SET status = 'paused' WHERE id = :id", id=found[0])
+    for words in (("test", found[0]), ("retry", found[0], sent[0])):
+        code, text = await launched_words("webhooks", *words, **settings)
+        assert (code, "the webhook is paused: `longhouse webhooks resume" in text) == (1, True), text
     assert secret[0] not in await said("rotate", found[0], "--overlap", "60")
     assert "its former secret signs until" in await said("resume", found[0])
     assert "is deleted" in await said("delete", found[0])

@@ -89,16 +89,20 @@ WRITE: Final = """
     JOIN (SELECT id FROM webhooks WHERE id = ANY(:webhooks) ORDER BY id FOR KEY SHARE) w ON w.id = new.webhook
     ORDER BY new.nth ON CONFLICT (id) DO NOTHING
 """
-# The first that waits is locked: whoever ends it meanwhile sees what was written here, and makes it due.
+# The first that waits is locked: whoever ends it meanwhile sees what was written here, and makes it due. It is looked
+# for once: a row that this statement has changed is not found again, and its successor would be taken for the first.
 SET_DUE: Final = """
-    UPDATE webhook_deliveries d SET next_at = now()
-    FROM unnest(:webhooks::text[], :sessions::text[]) AS asked (webhook_id, session_id)
-    CROSS JOIN LATERAL (
-        SELECT e.nth FROM webhook_deliveries e
-        WHERE e.webhook_id = asked.webhook_id AND e.session_id = asked.session_id AND e.status = 'pending'
-        ORDER BY e.nth LIMIT 1 FOR SHARE
-    ) first
-    WHERE d.webhook_id = asked.webhook_id AND d.session_id = asked.session_id AND d.status = 'pending'
+    WITH first AS MATERIALIZED (
+        SELECT found.webhook_id, found.session_id, found.nth
+        FROM unnest(:webhooks::text[], :sessions::text[]) AS asked (webhook_id, session_id)
+        CROSS JOIN LATERAL (
+            SELECT e.webhook_id, e.session_id, e.nth FROM webhook_deliveries e
+            WHERE e.webhook_id = asked.webhook_id AND e.session_id = asked.session_id AND e.status = 'pending'
+            ORDER BY e.nth LIMIT 1 FOR SHARE
+        ) found
+    )
+    UPDATE webhook_deliveries d SET next_at = now() FROM first
+    WHERE d.webhook_id = first.webhook_id AND d.session_id = first.session_id AND d.status = 'pending'
       AND d.nth = first.nth AND d.next_at = 'infinity'
 """
 SAVE: Final = f"""

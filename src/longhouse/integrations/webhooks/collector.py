@@ -92,7 +92,7 @@ class Collector:
     async def step(self) -> None:
         """Waits for a hint or for the time to look, and does what is there to do."""
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._look_at):
+            async with asyncio.timeout_at(min(self._look_at, self._sweep_at) if self._listeners else self._look_at):
                 await self._hinted.wait()
                 await asyncio.sleep(LINGER)
         clock = asyncio.get_running_loop().time
@@ -131,8 +131,6 @@ class Collector:
         await self._collect(page.found)
         self._after = page.after
         self._sweep_at = 0.0 if page.after else asyncio.get_running_loop().time() + LOOK_EVERY
-        if page.after:
-            self._hinted.set()
 
     async def _collect(self, found: Iterable[Found]) -> None:
         """Has these looked at; one that cannot be is left alone for a while, and keeps no other back."""
