@@ -219,7 +219,7 @@ async def test_of_a_session_one_waits_and_the_others_cost_nothing(db: Database) 
     await write(*(delivery(hook, first, nth) for nth in range(MANY)), delivery(hook, other, 0))
     await db.run("ANALYZE webhook_deliveries")
     assert await due(db, hook) == [id_of(hook, first, 0), id_of(hook, other, 0)]
-    again = {"status": 500, "error": "The receiver answered 500", "pause_after": 1e9}
+    again: dict[str, Any] = {"status": 500, "error": "The receiver answered 500", "pause_after": 1e9}
     await webhook_deliveries.failed(db, id_of(hook, first, 0), delay=3600, **again)
     await webhook_deliveries.delivered(db, id_of(hook, other, 0), status=200)
     assert await due(db, hook) == []

@@ -269,7 +269,7 @@ class Member:
     user: str | None
     head: int
     seen: int
-    is_news: bool = False
+    is_news: bool
     """It was noted since the last look: it may have come to rest without a further event."""
 
     @property
@@ -366,7 +366,7 @@ async def collect(db: Database, owner: str, conversation: str, look: Look) -> in
         await tx.run(LOCK_CONVERSATION, family=LOCK, name=f"{owner}/{conversation}")
         noted = {row["id"] for row in await tx.rows(TAKE_NEWS, owner=owner, conversation=conversation)}
         rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation)
-        found = await look(tx, [Member(*row, is_news=row["id"] in noted) for row in rows])
+        found = await look(tx, [Member(*row, row["id"] in noted) for row in rows])
         there = {row["id"] for row in await tx.rows(THERE, ids=[row["id"] for row in rows])}
         new = [one for one in found.deliveries if {one.session_id, one.from_session} <= there]
         added = await _write(tx, new) if new else 0
