@@ -64,7 +64,8 @@ TAKE_NEWS: Final = """
     WHERE s.id = n.session_id AND s.owner = :owner AND s.conversation_id = :conversation RETURNING s.id
 """
 MEMBERS: Final = f"""
-    SELECT s.id, s.side, s.agent, s."user", s.head, {_SEEN} AS seen FROM sessions s {_CURSOR}
+    SELECT s.id, s.side, s.agent, s."user", s.head, {_SEEN} AS seen, s.id = ANY(:noted) AS is_news
+    FROM sessions s {_CURSOR}
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side IN ('root', 'sub') AND s.capsule IS NULL
     ORDER BY s.id
 """
@@ -364,9 +365,9 @@ async def collect(db: Database, owner: str, conversation: str, look: Look) -> in
 
     async def write(tx: Transaction) -> int:
         await tx.run(LOCK_CONVERSATION, family=LOCK, name=f"{owner}/{conversation}")
-        noted = {row["id"] for row in await tx.rows(TAKE_NEWS, owner=owner, conversation=conversation)}
-        rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation)
-        found = await look(tx, [Member(*row, row["id"] in noted) for row in rows])
+        noted = [row["id"] for row in await tx.rows(TAKE_NEWS, owner=owner, conversation=conversation)]
+        rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation, noted=noted)
+        found = await look(tx, [Member(*row) for row in rows])
         there = {row["id"] for row in await tx.rows(THERE, ids=[row["id"] for row in rows])}
         new = [one for one in found.deliveries if {one.session_id, one.from_session} <= there]
         added = await _write(tx, new) if new else 0
