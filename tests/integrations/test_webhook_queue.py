@@ -9,8 +9,10 @@ from threading import Event
 from typing import Any
 
 import msgspec
+import pytest
 import structlog
 
+from conftest import database
 from longhouse import clock
 from longhouse.egress import Egress, Lookup
 from longhouse.integrations.webhooks import delivering
@@ -20,8 +22,8 @@ from longhouse.integrations.webhooks.resolving import Resolver
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
-from longhouse.store import journals, leases, webhook_deliveries, webhooks
-from longhouse.store.database import Database, Transaction, bound
+from longhouse.store import journals, leases, migrate, webhook_deliveries, webhooks
+from longhouse.store.database import Database, Transaction, bound, open_database
 from longhouse.store.webhook_deliveries import NewDelivery
 from longhouse.store.webhooks import Viewer, Webhook
 from server_helpers import plan_nodes, started
@@ -411,3 +413,25 @@ async def no_more_sockets_than_a_process_may_have(db: Database, receiver: Receiv
         assert await db.value("SELECT max(attempts) FROM webhook_deliveries") <= 1, (
             "who waits for a socket has not failed"
         )
+
+
+async def test_webhooks_of_an_earlier_release_are_told_what_they_had_not_been(request: pytest.FixtureRequest) -> None:
+    async with database(request) as empty, open_database(empty) as db:
+        async with db.connection() as connection:
+            await migrate.bring(connection, db.schema, [one for one in migrate.known() if one.number < 35])
+        await turn(db, "long ago", *ENDED, at=clock.now() - timedelta(days=30))
+        await db.run(
+            """INSERT INTO webhooks (id, owner, key_id, url, events, description, status, secret, told_since,
+                                     created_at, updated_at)
+               VALUES ('wh_old', :owner, '', 'https://example.com', '{session.rested}', '', 'active', 'whsec_', :at,
+                       :at, :at)
+            """,
+            owner=OWNER,
+            at=clock.now() - timedelta(days=1),
+        )
+        await turn(db, "missed", *ENDED)
+        await migrate.migrate(db)
+        hook = await webhooks.find(db, VIEWER, "wh_old")
+        assert hook
+        await turn(db, "after", *ENDED, at=clock.now() - timedelta(days=7))
+        assert await collected(db, Collector(db, lambda: None), hook, "after") == ["missed", "after"]
