@@ -99,7 +99,7 @@ def _metrics(core: Core, tools: Tools, runtime: Runtime, memory: MemoryParts, wa
         fleet=lambda: fleet.counts(db),
         takeovers=lambda: engine.takeovers,
         database_retries=lambda: db.retries,
-        connections=lambda: (db.pool.get_size(), db.pool.get_idle_size()),
+        connections=lambda: (db.pool.size, db.pool.idle),
         lag=lambda: watchdog.lag,
         activity=core.activity,
         spans=core.traces.spans if core.traces else None,
