@@ -56,8 +56,12 @@ class Subscription:
         self._items.append(item)
         self._ready.set()
 
+    def wake(self) -> None:
+        """Whoever waits for items goes on, with none if there is none."""
+        self._ready.set()
+
     async def take(self) -> list[Item]:
-        """Takes all unread items; waits until there is one."""
+        """Takes all unread items; waits until there is one, or for `wake`."""
         await self._ready.wait()
         self._ready.clear()
         items, self._items = self._items, []
