@@ -4,7 +4,6 @@ import functools
 import os
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -36,8 +35,7 @@ class NotThere(LookupError):  # noqa: N818 - it says what the session is
     """There is no such session, or its head is not the given one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """The place in a journal of events that were appended from outside, not by the lease holder."""
 
     session_id: str
@@ -47,8 +45,7 @@ class Placed:
     """The new fence, where the append deposed the holder: leases with a smaller fence are lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(msgspec.Struct, frozen=True):
     """A request to release the lease with this append; granted only if nothing was appended since `head` was folded."""
 
     head: int
@@ -56,8 +53,7 @@ class Rest:
     """When the session is due again without a new event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True):
     recorded: tuple[Recorded, ...]
     rested: bool
     spent: str | None = None
