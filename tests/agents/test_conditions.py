@@ -116,7 +116,7 @@ def session_of(*new: events.Event) -> Session:
 
 def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
     assert session.turn is not None
-    return rules.Facts(session, session.turn, template, now)
+    return rules.TurnFacts(session, session.turn, template, now)
 
 
 def test_every_fact_and_every_limit_is_there_at_every_step() -> None:

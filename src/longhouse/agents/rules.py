@@ -71,7 +71,7 @@ def open_tools(
     session: Session, turn: Turn, template: Template, now: datetime, *, stage: str | None = None
 ) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
-    facts = Facts(session, turn, template, now)
+    facts = TurnFacts(session, turn, template, now)
     stops = template.execution_policy.stop_conditions
     if spent(turn, now) or any(conditions.holds(stop, facts) for stop in stops):
         return OpenTools(is_ending=True)
@@ -83,10 +83,10 @@ def open_tools(
 
 def stage(session: Session, turn: Turn, template: Template) -> str:
     """The stage of the work by the template's rules, at the time of the last event."""
-    return str(Facts(session, turn, template, session.updated_at or turn.started_at)[conditions.STAGE])
+    return str(TurnFacts(session, turn, template, session.updated_at or turn.started_at)[conditions.STAGE])
 
 
-class Facts(dict[str, Any]):
+class TurnFacts(dict[str, Any]):
     """The facts that conditions can use, and the limits that they compare with; each is found when it is asked for."""
 
     def __init__(self, session: Session, turn: Turn, template: Template, now: datetime) -> None:
