@@ -50,6 +50,19 @@ SUB_WINDOW: Final = 50
 """Messages of earlier turns that a sub-agent is shown, unless its template says otherwise."""
 
 
+class Window(list[Message]):
+    """Messages, with their tokens: those of a long history are not counted again."""
+
+    def __init__(self, messages: list[Message], tokens: int) -> None:
+        super().__init__(messages)
+        self.tokens = tokens
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The estimated tokens of a request's messages."""
+    return messages.tokens if isinstance(messages, Window) else tokens.total(messages)
+
+
 def compose(
     session: Session,
     turn: Turn,
@@ -65,9 +78,10 @@ def compose(
     earlier, present = _split(session, template, wire_names)
     now = [_composed(entry, template, wire_names) for entry in present]
     budget = template.llm_policy.context_tokens
-    if tokens.of(system) + tokens.total(earlier) + sum(one.tokens for one in now) <= budget:
+    total = tokens.of(system) + tokens.total(earlier) + sum(one.tokens for one in now)
+    if total <= budget:
         # A transcript only grows: if it fits now, it was never cut before.
-        return [system, *earlier, *chain.from_iterable(one.messages for one in now)]
+        return Window([system, *earlier, *chain.from_iterable(one.messages for one in now)], total)
     blocks = [_Block(earlier, {}), *(_block(entry, template, wire_names) for entry in present)]
     return [system, *_fitted(blocks, tokens.of(system), budget)]
 
