@@ -252,7 +252,7 @@ async def append(
     is matched with this session.
     """
     append_id, columns, turn = append_id or uuid.uuid4(), await columns_of(db, new), session.turn
-    used = usage.used_by(new, is_root=session.side == "root")
+    used = usage.used_by(new, is_users=turn is not None and not turn.prompted.root)
     more: dict[str, object] = {} if fingerprint is None else {"fingerprint": fingerprint}
     if used:
         more |= usage.columns(used)
@@ -417,7 +417,7 @@ async def note(
         at=at,
         append_id=append_id,
         **columns,
-        **usage.columns(usage.used_by(new, is_root=False)),
+        **usage.columns(usage.used_by(new, is_users=False)),
     )
     if row is None and head is not None and (written := await last_written(db, session_id, append_id)):
         return Placed(session_id=session_id, seq=written, at=at)  # a retry after a lost answer
