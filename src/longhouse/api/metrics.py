@@ -55,10 +55,7 @@ class Metrics:
         self._seconds = Histogram(
             "longhouse_request_first_byte_seconds", "Time to the headers", ["route"], registry=self._registry
         )
-        about = "Moments of schedules, by what became of them"
-        self._scheduled = Counter("longhouse_schedule_runs", about, ["state"], registry=self._registry)
-        for state in get_args(RunState):
-            self._scheduled.labels(state)
+        self._scheduled: Tally[RunState] = Tally()
         self._busy = busy
         self._instances = instances
         self._refused = refused
@@ -85,7 +82,7 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def scheduled(self, state: RunState, moments: int) -> None:
-        self._scheduled.labels(state).inc(moments)
+        self._scheduled[state] += moments
 
     def collect(self) -> Iterator[Metric]:
         """The current values, computed at each scrape."""
@@ -101,6 +98,11 @@ class Metrics:
         yield from self._of_processes()
         about = "Sessions that this process has taken over from runs that were lost"
         yield CounterMetricFamily("longhouse_takeovers", about, value=self._takeovers())
+        about = "Moments of schedules, by what became of them"
+        scheduled = CounterMetricFamily("longhouse_schedule_runs", about, labels=["state"])
+        for state in get_args(RunState):
+            scheduled.add_metric([state], self._scheduled[state])
+        yield scheduled
         yield from self._of_database()
         spans = CounterMetricFamily("longhouse_trace_spans", "Spans sent to the collector", labels=["outcome"])
         spans.add_metric(["sent"], self._spans.sent)
