@@ -23,6 +23,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.tools.bindings.grpc import GrpcBinding
 from longhouse.tools.grpc.channels import LONGEST, Channels, open_channels
+from longhouse.tools.outcomes import ToolFailed
 from longhouse.tools.toolbox import Toolbox
 from server_helpers import folded, opened, prompted, started, turn_of, used
 
@@ -168,6 +169,10 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         assert "weather did not answer within 0.5 seconds" in late.message
         assert late.code == ("unknown_outcome" if effect == "once" else "timeout")
         await served.saw("Cancelled")
+        # Also where nobody but gRPC looks at the clock.
+        tool = Tool(name="weather", description="", schema=SCHEMA, effect=effect, timeout=0.3)
+        with pytest.raises(ToolFailed, match=r"did not answer within 0\.3 seconds"):
+            await GrpcBinding(tool, served.url, channels)._call({"do": "hang"}, "k")
         for given, told in doubtful:
             fault = await call(channels, served.url, given, effect=effect)
             assert isinstance(fault, Fault)
@@ -177,7 +182,7 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         # The last one has ended the server: now nothing is sent any more, and nothing is in doubt.
         gone = await failure(channels, served.url, {}, effect=effect)
         assert gone == "weather could not be reached: there is no gRPC connection"
-        assert len(served.asked()) == len(known) + len(doubtful) + 2, "nothing was asked twice"
+        assert len(served.asked()) == len(known) + len(doubtful) + 3, "nothing was asked twice"
 
 
 async def test_bytes_that_are_no_answer_are_told_and_the_host_is_named_at_its_checked_address(tmp_path: Path) -> None:
