@@ -20,7 +20,7 @@ BUDGETS = {
     "models": 2_030,  # bounded counts; SOCKS proxies
     "runtime": 4_980,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_070,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 13_790,  # webhooks and schedules; forks, responses; what a capsule may hold; places and permits in a fleet
+    "store": 13_800,  # webhooks and schedules; forks, responses; what a capsule may hold; places and permits in a fleet
     "tools": 6_340,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 

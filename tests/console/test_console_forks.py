@@ -100,6 +100,13 @@ async def _a_schedule_is_made(page: Page, house: Process) -> None:
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await expect(page.locator("#main")).to_contain_text("There is no schedule yet")
     assert (await got(house, "/v1/schedules"))["data"] == []
+    # What comes once is shown by the clocks where it comes.
+    once = {"template": "tool_calling_agent", "prompt": PROMPT, "at": "2035-01-02T08:00", "time_zone": "Asia/Shanghai"}
+    async with house.http.post("/v1/schedules", json=once) as response:
+        assert response.status == 201, await response.text()
+    await page.get_by_role("link", name="Inbox").click()
+    await page.get_by_role("link", name="Schedules").click()
+    await expect(row).to_contain_text("08:00:00")
 
 
 async def _a_webhook_is_made(page: Page, house: Process, url: str) -> None:

@@ -236,8 +236,12 @@ async def listed(db: Database, *, owner: str | None, before: Position | None, li
 async def take(db: Executor) -> list[tuple[Schedule, datetime]]:
     """Schedules whose moment has come, the longest waiting first: a few, which others leave to this process now. With
     the time by the clock of Postgres."""
-    rows = [dict(row) for row in await db.rows(TAKE)]
-    return [(Schedule(**row), now) for row in rows if (now := row.pop("now"))]
+    taken = []
+    for row in await db.rows(TAKE):
+        columns = dict(row)
+        at = columns.pop("now")
+        taken.append((Schedule(**columns), at))
+    return taken
 
 
 async def claim(tx: Transaction, schedule: Schedule) -> bool:
