@@ -21,7 +21,8 @@ from longhouse.agents.tool import Tool
 from longhouse.egress import Egress, Lookup, look_up
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
-from longhouse.tools.bindings.grpc import GrpcBinding
+from longhouse.tools.bindings.grpc import GrpcBinding, _Probe
+from longhouse.tools.bindings.remote import RemoteError
 from longhouse.tools.grpc.channels import LONGEST, Channels, open_channels
 from longhouse.tools.outcomes import ToolFailed
 from longhouse.tools.toolbox import Toolbox
@@ -123,6 +124,11 @@ async def test_calls_arrive_whole_and_their_answers_are_read_as_those_of_http(tm
                 assert "[hidden]" in str(shown) or do == "echo fault"
                 assert "canary" not in f"{shown!r} {logs!r}"
                 assert "hush" not in f"{shown!r} {logs!r}"
+        (tmp_path / "settled").mkdir()
+        (tmp_path / "settled" / "k").write_text('{"outcome": "UNKNOWN"}')
+        tool = Tool(name="weather", description="", schema=SCHEMA)
+        with pytest.raises(RemoteError, match="the server of weather cannot tell"):
+            await GrpcBinding(tool, url, channels)._did_happen(_Probe(key="k", arguments={}))
         assert len({one["peer"] for one in served.seen}) == 1, "all of it over one connection"
 
 
