@@ -258,7 +258,7 @@ async def append(
     """
     append_id, turn = append_id or UUID(os.urandom(16)), session.turn
     rows = await _rows_of(db, new)
-    used = usage.used_by(new, is_root=session.side == "root")
+    used = usage.used_by(new, is_users=turn is not None and not turn.prompted.root)
     more: dict[str, object] = {} if fingerprint is None else {"fingerprint": fingerprint}
     if used:
         more |= usage.values(used)
@@ -425,7 +425,7 @@ async def note(
         at=at,
         append_id=append_id,
         **columns,
-        **usage.columns(usage.used_by(new, is_root=False)),
+        **usage.columns(usage.used_by(new, is_users=False)),
     )
     if row is None and head is not None and (written := await last_written(db, session_id, append_id)):
         return Placed(session_id=session_id, seq=written, at=at)  # a retry after a lost answer

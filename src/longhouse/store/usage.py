@@ -77,7 +77,7 @@ class Used:
     """What was used of one model."""
 
     turns: int = 0
-    """Turns of sessions that a client talks to; those of sub-agents are parts of them."""
+    """Turns that a client has asked for; those that agents ask of others are parts of them."""
     replies: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -102,13 +102,13 @@ class UsedOnDay:
     used: Used
 
 
-def used_by(new: Iterable[Event], *, is_root: bool) -> dict[str, Used]:
+def used_by(new: Iterable[Event], *, is_users: bool) -> dict[str, Used]:
     """Model -> what these events say was used; empty: a model that is not named. Results of sub-agents carry what was
-    counted in their own sessions."""
+    counted in their own sessions. `is_users`: a client has asked for the turn, not another agent."""
     found: dict[str, Used] = {}
     for event in new:
         match event:
-            case events.Started() if is_root:
+            case events.Started() if is_users:
                 _of(found, "").turns += 1
             case events.Replied():
                 used = _of(found, event.model)

@@ -13,6 +13,7 @@ from longhouse import tracing
 from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai.client_tools import ClientResult
+from longhouse.api.repeating import MAX_KEY
 from longhouse.api.wire import ChatMessage, ChatRequest
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint, messages
@@ -22,7 +23,6 @@ from longhouse.store import files
 from longhouse.store.database import Database
 from longhouse.store.requests import Accepted
 
-MAX_KEY: Final = 255
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
