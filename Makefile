@@ -13,7 +13,7 @@ export VIRTUAL_ENV := $(VENV)
 install = $(BIN)/uv pip install --quiet --require-hashes -r $(1)
 compile = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-.PHONY: run test coverage test-model check format bench chaos chaos-mutants clients screenshots browser lock setup clean
+.PHONY: run test coverage test-model check format bench profile chaos chaos-mutants clients screenshots browser lock setup clean
 .DEFAULT_GOAL := run
 
 # What each target needs, and no more.
@@ -84,6 +84,10 @@ format: $(VENV)/.check
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m bench
+
+# Where a step's time goes, by parts of the code and by statement: tables, and a flame graph under runs/profile.
+profile: $(VENV)/.test
+	@$(BIN)/python -m bench.profile
 
 # Kills processes at work and checks what their journals say: docs/chaos.md. The seed is printed; SEED= repeats a run.
 KILLS ?= 100

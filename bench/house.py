@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +96,9 @@ async def ground(*, counts: bool = False) -> AsyncIterator[Ground]:
 
 
 @asynccontextmanager
-async def house(under: Ground, *arguments: str, **more: str) -> AsyncIterator[House]:
+async def house(
+    under: Ground, *arguments: str, module: Sequence[str] = ("longhouse",), **more: str
+) -> AsyncIterator[House]:
     """`longhouse serve`, or a command with these arguments, with LONGHOUSE_* variables."""
     settings = {
         "LONGHOUSE_DATABASE_URL": under.dsn,
@@ -105,7 +107,7 @@ async def house(under: Ground, *arguments: str, **more: str) -> AsyncIterator[Ho
         "LONGHOUSE_WORKER_SLOTS": "128",
         **{f"LONGHOUSE_{name.upper()}": value for name, value in more.items()},
     }
-    command = (sys.executable, "-m", "longhouse", *(arguments or ("serve", "--port", "0")))
+    command = (sys.executable, "-m", *module, *(arguments or ("serve", "--port", "0")))
     async with printing(*command, **settings) as (process, line):
         yield House(line.rpartition(" ")[2], psutil.Process(process.pid))
 

@@ -93,7 +93,7 @@ def _result_twice() -> None:
 def _seq_reset() -> None:
     def restarted(sql: str) -> str:
         assert "head = head + :count" in sql
-        begins_anew = "head = CASE WHEN (:kinds::text[])[1] = 'Resumed' THEN 0 ELSE head END + :count"
+        begins_anew = "head = CASE WHEN :new_kind_a::text = 'Resumed' THEN 0 ELSE head END + :count"
         return sql.replace("head = head + :count", begins_anew)
 
     replaced("longhouse.store.journals:APPEND", restarted)

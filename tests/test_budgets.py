@@ -8,7 +8,7 @@ ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
     ".": 1_610,  # cron and its moments; what agents do, counted; trace contexts; prices of models
-    "agents": 3_250,  # tools of clients; answers in a format; classes by import string
+    "agents": 3_330,  # tools of clients; answers in a format; classes by import string
     "api": 17_960,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 890,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
@@ -18,10 +18,10 @@ BUDGETS = {
     "journal": 3_350,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_030,  # bounded counts; SOCKS proxies
-    "runtime": 4_960,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
+    "runtime": 5_000,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_070,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 13_920,  # webhooks and schedules; forks, responses; what a capsule may hold; places and permits in a fleet
-    "tools": 6_340,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
+    "store": 14_280,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
+    "tools": 6_390,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 
 

@@ -116,12 +116,13 @@ def session_of(*new: events.Event) -> Session:
 
 def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
     assert session.turn is not None
-    return rules.facts_of(session, session.turn, template, now)
+    return rules.TurnFacts(session, session.turn, template, now)
 
 
 def test_every_fact_and_every_limit_is_there_at_every_step() -> None:
     facts = facts_of(session_of(), Template(name="t"), NOW)
-    assert {*conditions.FACTS, *conditions.LIMITS} <= facts.keys()
+    for name in (*conditions.FACTS, *conditions.LIMITS):
+        assert facts[name] is None or isinstance(facts[name], int | float | str)
     for fact in conditions.FACTS:
         conditions.holds(fact, facts)
 

@@ -53,6 +53,10 @@ async def test_who_resends_everything_without_storing_goes_on_in_one_session_tha
         sessions = []
         for more in ({"role": "user", "content": "Second"}, None, None):
             answer = await said(house, given, store=False, tools=[FUNCTION])
+            # Nobody reads it afterwards, whether it has ended or waits for a result.
+            for path in ("", "/input_items"):
+                assert (await get(house, f"/v1/responses/{answer['id']}{path}"))[0] == 404
+            assert (await get(house, f"/v1/responses/{answer['id']}/cancel", "POST"))[0] == 404
             sessions.append(answer["x_agent"]["session_id"])
             called = [item for item in answer["output"] if item["type"] == "function_call"]
             results = [{"type": "function_call_output", "call_id": one["call_id"], "output": "3"} for one in called]

@@ -183,7 +183,45 @@ async def test_a_schedule_is_its_owners_and_fires_with_the_rights_of_its_key(ser
         assert shown == [row["id"] for row in (*reversed(more), one)]
         assert await ann.status("DELETE", path) == 204
         assert await ann.status("GET", path) == 404
-        await made(ann)
+        await _a_request_is_repeated(ann, bob)
+
+
+async def _a_request_is_repeated(ann: Client, bob: Client) -> None:
+    """With its key it makes one schedule, also at once and where there is no room for another."""
+
+    async def asked(client: Client, key: str = "утро".encode().hex(), **fields: Any) -> tuple[int, Any]:
+        async with client.ask("POST", PATH, body(**fields), idempotency_key=key) as response:
+            shown = await response.json()
+            return response.status, shown.get("error", shown)
+
+    async def oldest_goes() -> None:
+        page = await ann.got(f"{PATH}?limit=200")
+        assert await ann.status("DELETE", f"{PATH}/{page['data'][-1]['id']}") == 204
+
+    await oldest_goes()
+    for key in ("spare", "утро".encode().hex()):  # where there is room for two, and for one
+        answers = await asyncio.gather(*(asked(ann, key, prompt="Доброе утро") for _ in range(4)))
+        answers.append(await asked(ann, key, prompt="Доброе утро"))
+        assert {status for status, _ in answers} == {201}
+        [first] = {shown["id"] for _, shown in answers}
+    status, error = await ann.refused("POST", PATH, body())
+    assert (status, error["code"]) == (409, "too_many_schedules"), "it was the last for which there was room"
+    status, error = await asked(ann, prompt="早上好")
+    assert (status, error["code"]) == (422, "key_reused")
+    said = {"model": AGENT, "messages": [{"role": "user", "content": "Hi"}]}
+    status, error = await ann.refused("POST", "/v1/chat/completions", said, idempotency_key="утро".encode().hex())
+    assert (status, error["code"]) == (422, "key_reused")
+    status, error = await asked(ann, "k" * 256)
+    assert (status, error["param"]) == (400, "Idempotency-Key")
+    assert (await asked(bob, prompt="Доброе утро"))[1]["id"] != first, "keys of another owner are others"
+    assert await ann.status("DELETE", f"{PATH}/{first}") == 204
+    status, again = await asked(ann, prompt="早上好")
+    assert (status, again["id"] == first) == (201, False), "nothing is kept of one that is deleted"
+    # It is known for a day.
+    await ann.house.db.run("UPDATE requests SET at = at - interval '25 hours'")
+    await oldest_goes()
+    status, later = await asked(ann, prompt="Доброе утро")
+    assert (status, later["id"] == again["id"]) == (201, False)
 
 
 async def test_a_key_that_is_revoked_or_used_up_takes_its_schedules_with_it(serving: Serving) -> None:

@@ -1,5 +1,6 @@
 """Forks and replays over the API: who may, what is refused, and what a replay tells."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -225,6 +226,15 @@ async def test_a_key_may_not_set_agents_to_work_in_a_branch_that_it_may_not_use(
         assert (status, error["code"]) == (403, "template_not_allowed")
         assert await house.db.value("SELECT count(*) FROM sessions") == 2
         assert (await post(owner, f"/v1/sessions/{session_id}/fork", {"after": head}))[0] == 201
+        # In a branch of a sub-agent it is the client who asks: its turn counts for the budget of the key.
+        assert (await budgets.used(house.db, [owner.id]))[owner.id]["turns_per_day"] == 1
+        below = await house.db.value("SELECT id FROM sessions WHERE agent = 'ann' AND inherited IS NULL")
+        status, branch = await post(owner, f"/v1/sessions/{below}/fork", {"after": 2})
+        assert (status, branch["agents"]) == (201, [])
+        async with asyncio.timeout(20):
+            while (await owner.got(f"/v1/sessions/{branch['session_id']}"))["state"] != "WAITING_FOR_CLARIFICATION":
+                await asyncio.sleep(0.05)
+        assert (await budgets.used(house.db, [owner.id]))[owner.id]["turns_per_day"] == 2
 
 
 async def test_a_session_from_a_capsule_is_replayed_here_and_never_forked(

@@ -34,6 +34,8 @@ PLAN = """Three days in Bergen, within **€ 900**:
 - *Saturday*: the ferry to Mostraumen; take a raincoat
 - *Sunday*: the Hanseatic museum, and the train to Oslo at 15:59
 """
+NOBODY = "127.0.0.1:9"
+"""Where the webhook of the scene would be received; the house must be allowed to ask there."""
 HANDBOOK = "# Handbook of the shop\n\n" + "\n".join(
     f"## {number} {title}\n\nThis chapter is about {title.lower()}. {text * 12}\n\n"
     f"### {number}.1 Details\n\n{text * 8}\n"
@@ -117,6 +119,8 @@ class Scene:
     approving: str
     planned: str
     failed: str
+    schedule: str
+    webhook: str
 
     def screens(self) -> dict[str, tuple[str, str]]:
         """Name -> address, and what is there once it is shown."""
@@ -145,6 +149,10 @@ class Scene:
             "documents": ("/documents", "tbody tr"),
             "document": ("/documents/handbook", ".page-text"),
             "memory": ("/memory", ".memory-row"),
+            "schedules": ("/schedules", "tbody tr"),
+            "schedule": (f"/schedules/{self.schedule}", "tbody tr"),
+            "webhooks": ("/webhooks", "tbody tr"),
+            "webhook": (f"/webhooks/{self.webhook}", "tbody tr"),
             "operations": ("/operations", ".sentences li"),
             "keys": ("/keys", ".key-card, .empty"),
         }
@@ -160,6 +168,16 @@ async def furnish(http: aiohttp.ClientSession) -> Scene:
         ("projects/встреча 会议.md", "Встреча во вторник.\n会议在星期二。"),
     ):
         await _sent(http, "PUT", f"/v1/memory/files/{quote(path)}?scope=owner", {"content": content})
+    morning = {
+        "name": "The morning", "template": "support", "prompt": "Which orders are late?\nКакие заказы опаздывают?",
+        "cron": "0 9 * * MON-FRI", "time_zone": "Europe/Oslo", "missed": "skip",
+    }  # fmt: skip
+    inventory = {"template": "planner", "prompt": "Plan the inventory.", "at": "2035-01-02T08:00", "paused": True}
+    schedules = [await _sent(http, "POST", "/v1/schedules", one) for one in (morning, inventory)]
+    await _sent(http, "POST", f"/v1/schedules/{schedules[0]['id']}/run")
+    hook = {"url": f"http://{NOBODY}/longhouse", "description": "the help desk", "events": ["question.opened"]}
+    webhook = await _sent(http, "POST", "/v1/webhooks", hook)
+    await _sent(http, "POST", f"/v1/webhooks/{webhook['id']}/test")
     for nth, task in enumerate(TALKS):
         await said(http, "support", task, user=("anna", "boris", "chen")[nth % 3])
     return Scene(
@@ -168,6 +186,8 @@ async def furnish(http: aiohttp.ClientSession) -> Scene:
         approving=await said(http, "secretary", "Write to Anna Berg that her order arrives on Thursday."),
         asking=await said(http, "support", "Please send my invoice again."),
         failed=await said(http, "support", "Why is my parcel late?"),
+        schedule=schedules[0]["id"],
+        webhook=webhook["id"],
     )
 
 
@@ -214,7 +234,8 @@ async def said(http: aiohttp.ClientSession, agent: str, text: str, **extra: Any)
     return str(response.headers.get("x-session-id") or found.split('"model":"', 1)[1].split('"', 1)[0])
 
 
-async def _sent(http: aiohttp.ClientSession, method: str, path: str, body: dict[str, Any] | bytes) -> None:
-    given = {"data": body} if isinstance(body, bytes) else {"json": body}
+async def _sent(http: aiohttp.ClientSession, method: str, path: str, body: dict[str, Any] | bytes | None = None) -> Any:
+    given: dict[str, Any] = {"data": body} if isinstance(body, bytes) else {"json": body}
     async with http.request(method, path, **given) as response:
         assert response.status < 300, await response.text()
+        return await response.json()

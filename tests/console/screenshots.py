@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
-from console_scene import Scene, furnish, said, shop
+from console_scene import NOBODY, Scene, furnish, said, shop
 from long_lists import LONG, fill_many
 from playwright.async_api import Browser, Page
 
@@ -35,7 +35,7 @@ NARROWED = {"chat-agents", "inbox"}
 SHOWN = (
     "chat", "chat-question", "chat-agents", "inbox", "sessions", "session", "session-model", "session-events",
     "agents", "agent", "agent-edit", "agent-versions", "tools", "tool-search", "tool", "documents", "document",
-    "memory", "operations", "keys",
+    "memory", "schedules", "operations", "keys",
 )  # fmt: skip
 
 
@@ -65,7 +65,12 @@ async def scene_after_a_kill() -> AsyncIterator[tuple[str, Scene]]:
 
     with data_folder() as folder:
         async with serve_model(model) as served:
-            settings = {"data_dir": str(folder), "llm_base_url": served.url, "llm_model": "qwen3-32b"}
+            settings = {
+                "data_dir": str(folder),
+                "llm_base_url": served.url,
+                "llm_model": "qwen3-32b",
+                "allow_egress": NOBODY,
+            }
             async with process(**settings) as first:
                 is_slow = False
                 scene = await furnish(first.http)

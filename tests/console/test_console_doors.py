@@ -12,7 +12,7 @@ from server_helpers import House, Serving
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
 ADMIN = "k3y-of-the-house-9f27"
-PLACES = ["Chat", "Inbox", "Sessions", "Documents", "Memory"]
+PLACES = ["Chat", "Inbox", "Sessions", "Documents", "Memory", "Schedules", "Webhooks"]
 
 
 async def made(house: House, owner: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Every screen of the console for everybody: axe-core finds nothing serious, light, dark, and on a telephone."""
 
 import pytest
-from console_scene import furnish, shop
+from console_scene import NOBODY, furnish, shop
 from playwright.async_api import Browser, Page, expect
 
 from browser_helpers import NARROW, WIDE, findings, mark_known, needs_chromium, visiting
@@ -18,7 +18,7 @@ HIDDEN_OR_SCROLLED = [
 
 
 async def test_no_screen_keeps_anybody_out(serving: Serving, browser: Browser) -> None:
-    async with serving(shop) as house, visiting(browser, house.url) as visit:
+    async with serving(shop, allow_egress=NOBODY) as house, visiting(browser, house.url) as visit:
         scene = await furnish(house.http)
         page = await visit.open()
         found: list[str] = []

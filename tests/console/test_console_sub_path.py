@@ -21,7 +21,7 @@ async def test_all_links_and_requests_stay_below_the_path(serving: Serving, brow
             page = await visit.open("/inbox")
             await page.get_by_label("API key").fill(ADMIN)
             await page.get_by_role("button", name="Sign in").click()
-            await expect(page.locator("#places a")).to_have_count(9)
+            await expect(page.locator("#places a")).to_have_count(11)
             assert page.url == f"{base}/inbox"
             links = await page.eval_on_selector_all("a[href]", "all => all.map(one => one.href)")
             assert all(link.startswith((f"{base}/", f"{base}/inbox#")) for link in links), links

@@ -7,7 +7,7 @@ import pytest
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.runtime.bus.hints import Ask, Hint, News
-from longhouse.runtime.bus.items import Draft, Facts, Fragment, Item, JournalGrew, Written
+from longhouse.runtime.bus.items import Draft, Facts, Fragment, Item, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
 from server_helpers import BEGAN
 
@@ -28,6 +28,22 @@ async def test_a_follower_takes_everything_since_its_last_look_in_one_batch() ->
         assert await taken(subscription) == [FRAGMENT, FACTS, JournalGrew(3)]
         bus.publish("s", JournalGrew(4))
         assert await taken(subscription) == [JournalGrew(4)]
+
+
+async def test_what_happens_in_the_middle_of_a_turn_comes_together_with_what_follows() -> None:
+    """But nothing overtakes anything, and it comes by itself if nothing follows."""
+    bus = Bus()
+    middle: list[Item] = [Facts(FACTS.recorded, more_follow=True), SubagentsChanged(more_follow=True)]
+    with bus.subscribed("s") as subscription:
+        waiting = asyncio.create_task(taken(subscription))
+        for item in middle:
+            bus.publish("s", item)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        bus.publish("s", FRAGMENT)
+        assert await waiting == [*middle, FRAGMENT]
+        bus.publish("s", middle[0])
+        assert await taken(subscription) == [middle[0]]
 
 
 async def test_a_follower_waits_until_there_is_something() -> None:

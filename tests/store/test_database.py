@@ -14,8 +14,9 @@ import pytest
 from unsteady_connection import unsteady
 
 from longhouse.errors import SetupError
-from longhouse.store import database, permits
-from longhouse.store.database import UNREACHABLE, Database, Transaction, connect, open_database, watch
+from longhouse.store import connections, permits
+from longhouse.store.connections import connect, watch
+from longhouse.store.database import UNREACHABLE, Database, Transaction, open_database
 from postgres_proxy import lines
 
 PATHS = f"{os.environ['PATH']}:/usr/sbin"
@@ -107,7 +108,7 @@ async def test_a_write_waits_until_it_may_be_written(dsn: str, db: Database) -> 
     await db.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     async with open_database(dsn) as standby:
         with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
-            await standby.pool.execute("INSERT INTO notes VALUES ('refused')")
+            await standby.pool.run("execute", "INSERT INTO notes VALUES ('refused')")
         writing = asyncio.create_task(standby.run("INSERT INTO notes VALUES ('kept')"))
         done, _ = await asyncio.wait([writing], timeout=0.2)
         assert not done
@@ -132,7 +133,7 @@ async def test_what_arrays_are_made_of_is_asked_once_for_all_connections(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for types that are not Postgres's own: another database may have others under their numbers."""
-    monkeypatch.setattr(database, "_TYPES", {})
+    monkeypatch.setattr(connections, "_TYPES", {})
     asked: list[list[str]] = []
     for nth in range(3):
         sent: list[str] = []
@@ -159,7 +160,7 @@ async def test_permits_that_are_given_back_are_given_back_once(dsn: str, db: Dat
 
 
 async def test_who_answers_as_no_postgres_would_is_told_of_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longhouse.store.database.CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr("longhouse.store.connections.CONNECT_WITHIN", 0.2)
     words = b"SFATAL\0C08P01\0Munsupported startup parameter: tcp_keepalives_idle\0\0"
     refusal = b"E" + (len(words) + 4).to_bytes(4) + words
 

@@ -11,7 +11,8 @@ from unsteady_connection import unsteady
 from longhouse import clock
 from longhouse.journal import events
 from longhouse.store import journals, leases
-from longhouse.store.database import Database, connect
+from longhouse.store.connections import connect
+from longhouse.store.database import Database
 from longhouse.store.leases import Lease
 from postgres_proxy import lines
 from server_helpers import plan_nodes

@@ -103,7 +103,7 @@ async def test_waiting_sessions_hold_no_task_no_connection_and_no_slot(serving: 
             return min(counts)
 
         def connections_in_use() -> int:
-            return int(house.db.pool.get_size() - house.db.pool.get_idle_size())
+            return int(house.db.pool.size - house.db.pool.idle)
 
         tasks = await tasks_at_rest()
         questions = [await house.say("Will it rain?") for _ in range(20)]
@@ -113,7 +113,7 @@ async def test_waiting_sessions_hold_no_task_no_connection_and_no_slot(serving: 
         async with asyncio.timeout(10):
             while connections_in_use():
                 await asyncio.sleep(0.01)
-        assert house.db.pool.get_size() < 10
+        assert house.db.pool.size < 10
         assert house.app.bus.followed == []
         # Two slots, twenty waiting: none of them is in another's way.
         answered = await house.say("Oslo", model=questions[-1]["model"])

@@ -205,5 +205,9 @@ async def test_the_command_line_forks_and_replays(serving: Serving) -> None:
         assert (await house.until(branch, "COMPLETED"))["result"] == "Yes."
         status, words = await ran("sessions", "fork", session_id, "--after", "99")
         assert (status, "1 to" in words) == (1, True), words
+        # Of a branch, what it has of another session is replayed there.
+        head = (await house.session(session_id))["head"]
+        async with house.http.post(f"/v1/sessions/{session_id}/fork", json={"after": head}) as response:
+            assert response.status == 201, await response.text()
         status, words = await ran("replay", "--template", "shop", "--last", "5", "--json")
         assert (status, '"same":2' in words) == (0, True), words

@@ -5,8 +5,11 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body
+from longhouse.agents.template import Template
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call
 from longhouse.models.scripted_server import serve as serve_model
@@ -127,8 +130,10 @@ async def test_a_house_that_was_away_catches_up_as_each_schedule_says(serving: S
         talk = await made(house.http, prompt=MORNING, missed="all", conversation_id="mornings")
         picky = await made(house.http, prompt=MORNING, missed="all", conversation_id="picky", overlap="skip")
         late = await made(house.http, at=now(5), cron=None, missed="skip")
+        assert await lag(house) == 0
+        moments = [one.isoformat().replace("+00:00", "Z") for one in await rewound(db, [*waiting, talk, picky], 3)]
+        assert 3 * HOUR.total_seconds() > await lag(house) > 2 * HOUR.total_seconds(), "that of the first"
     assert await db.value("SELECT count(*) FROM schedule_runs") == 0, "no worker, no firing"
-    moments = [one.isoformat().replace("+00:00", "Z") for one in await rewound(db, [*waiting, talk, picky], 3)]
     await db.run("UPDATE schedules SET at = :at, next_at = :at WHERE id = :id", at=clock.now() - HOUR, id=late["id"])
     async with serving(answered) as house:
         skip, once, each = [
@@ -152,12 +157,30 @@ async def test_a_house_that_was_away_catches_up_as_each_schedule_says(serving: S
         assert Counter(run["state"] for run in await runs_of(house.http, picky, 3)) == {"fired": 1, "skipped": 2}
         [missed] = await runs_of(house.http, late)
         assert (missed["state"], (await got(house, f"{PATH}/{late['id']}"))["state"]) == ("missed", "ended")
+        counted = {"fired": 8, "missed": 6, "skipped": 2, "failed": 0}
+        assert (await run_counts(house), await lag(house)) == (counted, 0)
         for one in (*waiting, talk):
             ahead = datetime.fromisoformat((await got(house, f"{PATH}/{one['id']}"))["next_at"])
             assert timedelta(0) < ahead - clock.now() <= HOUR
 
 
 HOUR = timedelta(hours=1)
+
+
+async def metrics(house: House) -> dict[str, float]:
+    async with house.http.get("/metrics") as response:
+        lines = [line for line in (await response.text()).splitlines() if line.startswith("longhouse_schedule_")]
+    return {name: float(value) for name, _, value in (line.partition(" ") for line in lines)}
+
+
+async def lag(house: House) -> float:
+    return (await metrics(house))["longhouse_schedule_lag_seconds"]
+
+
+async def run_counts(house: House) -> dict[str, float]:
+    """State -> moments that this process has dealt with."""
+    found = {name: value for name, value in (await metrics(house)).items() if "_runs_total{" in name}
+    return {name.split('"')[1]: value for name, value in found.items()}
 
 
 def asks_first(body: Body) -> Say:
@@ -227,25 +250,35 @@ async def test_clocks_that_change_fire_once_a_day(serving: Serving) -> None:
         assert (await made(house.http, cron=None, at="2030-10-27T02:30:00+01:00"))["at"] == "2030-10-27T01:30:00Z"
 
 
-async def test_schedules_go_with_those_whose_they_are(serving: Serving) -> None:
+async def test_schedules_go_with_those_whose_they_are(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """Erased with a user, with a conversation, or by themselves; a session takes its runs with it."""
-    async with serving(answered) as house:
+    async with serving(answered, templates=[Template(name=AGENT), Template(name="helper")]) as house:
         ann = await made(house.http, user="Анна", prompt=MORNING)
         talk = await made(house.http, conversation_id="talk")
         other = await made(house.http, user="Bob", name="stays")
+        # They name nobody: one speaks in a session of Анна, one where nobody else is, and one in a session of Bob.
+        for conversation, user, agent in (
+            ("hers", "Анна", AGENT), ("both", "Анна", AGENT), ("both", "Bob", "helper"), ("shared", "Bob", AGENT),
+            ("shared", "Анна", "helper"),
+        ):  # fmt: skip
+            await house.say("Привет", model=agent, user=user, metadata={"conversation_id": conversation})
+        for conversation, agent in (("hers", "helper"), ("both", f"{AGENT}@1"), ("shared", AGENT)):
+            await made(house.http, conversation_id=conversation, template=agent, name=conversation)
         await come_due(house.db, ann, talk, other)
         sessions = [(await runs_of(house.http, one))[0]["session_id"] for one in (ann, talk, other)]
         for session_id in sessions:
             await house.until(session_id, "COMPLETED")
         assert [one.user for one in await prompts_of(house.db, sessions[0])] == ["Анна"]
-        for path in ("/v1/users/Анна", "/v1/conversations/talk"):
+        for path, gone, of_sessions in (("/v1/users/Анна", 3, 4), ("/v1/conversations/talk", 1, 1)):
             async with house.http.delete(f"{path}?dry_run=true") as response:
-                assert (await response.json())["counts"]["schedules"] == 1
+                assert (await response.json())["counts"]["schedules"] == gone
             async with house.http.delete(path) as response:
                 counts = (await response.json())["counts"]
-                assert (response.status, counts["schedules"], counts["sessions"]) == (200, 1, 1)
+                assert (response.status, counts["schedules"], counts["sessions"]) == (200, gone, of_sessions)
         left = await got(house, PATH)
-        assert [one["id"] for one in left["data"]] == [other["id"]]
+        assert [one["name"] for one in left["data"]] == ["shared", "stays"]
+        async with house.http.delete(f"{PATH}/{left['data'][0]['id']}") as response:
+            assert response.status == 204
         async with house.http.delete(f"/v1/sessions/{sessions[2]}") as response:
             assert response.status == 200
         assert (await got(house, f"{PATH}/{other['id']}/runs"))["data"] == []
@@ -256,10 +289,23 @@ async def test_schedules_go_with_those_whose_they_are(serving: Serving) -> None:
             assert response.status == 204
         assert await house.db.value("SELECT count(*) FROM schedule_runs") == 0
         assert (await house.session(run["session_id"]))["state"] == "COMPLETED", "what it said stays"
+        # The clock of this process is wrong, and nobody cares: that of Postgres counts.
+        soon, true = now(600), clock.now
+        with monkeypatch.context() as patched:
+            patched.setattr(clock, "now", lambda: true() + HOUR)
+            once = await made(house.http, cron=None, at=soon)
+            often = await made(house.http, cron="* * * * *", paused=True)
+            async with house.http.patch(f"{PATH}/{often['id']}", json={"paused": False}) as response:
+                often = await response.json()
+            async with house.http.post(f"{PATH}/{once['id']}/run") as response:
+                ran = await response.json()
+            minutely = await made(house.http, cron="* * * * *")
+        for shown in (often["next_at"], minutely["next_at"], once["created_at"], ran["due_at"], ran["fired_at"]):
+            assert datetime.fromisoformat(shown) < true() + timedelta(minutes=2), shown
+        assert once["next_at"] == once["at"]
         # An owner takes all with it.
-        await made(house.http)
         erased = await Eraser(Inbox(house.db, house.app.bus)).erase(Target("owner", "local"))
-        assert erased.counts["schedules"] == 1
+        assert erased.counts["schedules"] == 3
         assert (await got(house, PATH))["data"] == []
 
 
@@ -274,9 +320,10 @@ async def test_a_template_that_is_gone_fails_its_runs_and_the_schedule_goes_on(s
         await come_due(house.db, one)
         [run] = await runs_of(house.http, one)
         assert (run["state"], run["session_id"], run["error"]["code"]) == ("failed", None, "model_not_found")
+        assert await run_counts(house) == {"fired": 0, "missed": 0, "skipped": 0, "failed": 1}
         assert "reporter" in run["error"]["message"]
         shown = await got(house, f"{PATH}/{one['id']}")
-        assert (shown["state"], shown["next_at"] is not None) == ("active", True)
+        assert (shown["state"], shown["next_at"] is not None, shown["last_run"]) == ("active", True, run)
         async with house.http.post(f"{PATH}/{one['id']}/run") as response:
             assert (response.status, (await response.json())["error"]["param"]) == (404, "template")
         async with house.http.patch(f"{PATH}/{one['id']}", json={"template": AGENT}) as response:
@@ -284,4 +331,8 @@ async def test_a_template_that_is_gone_fails_its_runs_and_the_schedule_goes_on(s
         async with house.http.post(PATH, json=body(template="reporter")) as response:
             assert (response.status, (await response.json())["error"]["param"]) == (404, "template")
         await come_due(house.db, one)
-        assert [run["state"] for run in await runs_of(house.http, one, 2)] == ["fired", "failed"]
+        runs = await runs_of(house.http, one, 2)
+        assert [run["state"] for run in runs] == ["fired", "failed"]
+        unfired = await made(house.http)
+        last = {row["id"]: row["last_run"] for row in (await got(house, PATH))["data"]}
+        assert (last[unfired["id"]], last[one["id"]]["id"]) == (None, runs[0]["id"])

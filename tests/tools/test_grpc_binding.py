@@ -21,8 +21,10 @@ from longhouse.agents.tool import Tool
 from longhouse.egress import Egress, Lookup, look_up
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
-from longhouse.tools.bindings.grpc import GrpcBinding
+from longhouse.tools.bindings.grpc import GrpcBinding, _Probe
+from longhouse.tools.bindings.remote import RemoteError
 from longhouse.tools.grpc.channels import LONGEST, Channels, open_channels
+from longhouse.tools.outcomes import ToolFailed
 from longhouse.tools.toolbox import Toolbox
 from server_helpers import folded, opened, prompted, started, turn_of, used
 
@@ -93,7 +95,7 @@ async def test_calls_arrive_whole_and_their_answers_are_read_as_those_of_http(tm
         assert asked["metadata"]["traceparent"] == TRACE
         assert asked["metadata"]["user-agent"].startswith("longhouse ")
         assert 0 < asked["left"] <= 20
-        assert abs(asked["deadline"] / 1000 - time.time()) < 21
+        assert 0 < asked["deadline"] / 1000 - time.time() <= 20
 
         for text, read in (
             ('"It rains.\\n\\u00e9"', "It rains.\né"),
@@ -122,6 +124,11 @@ async def test_calls_arrive_whole_and_their_answers_are_read_as_those_of_http(tm
                 assert "[hidden]" in str(shown) or do == "echo fault"
                 assert "canary" not in f"{shown!r} {logs!r}"
                 assert "hush" not in f"{shown!r} {logs!r}"
+        (tmp_path / "settled").mkdir()
+        (tmp_path / "settled" / "k").write_text('{"outcome": "UNKNOWN"}')
+        tool = Tool(name="weather", description="", schema=SCHEMA)
+        with pytest.raises(RemoteError, match="the server of weather cannot tell"):
+            await GrpcBinding(tool, url, channels)._did_happen(_Probe(key="k", arguments={}))
         assert len({one["peer"] for one in served.seen}) == 1, "all of it over one connection"
 
 
@@ -168,6 +175,10 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         assert "weather did not answer within 0.5 seconds" in late.message
         assert late.code == ("unknown_outcome" if effect == "once" else "timeout")
         await served.saw("Cancelled")
+        # Also where nobody but gRPC looks at the clock.
+        tool = Tool(name="weather", description="", schema=SCHEMA, effect=effect, timeout=0.3)
+        with pytest.raises(ToolFailed, match=r"did not answer within 0\.3 seconds"):
+            await GrpcBinding(tool, served.url, channels)._call({"do": "hang"}, "k")
         for given, told in doubtful:
             fault = await call(channels, served.url, given, effect=effect)
             assert isinstance(fault, Fault)
@@ -177,7 +188,7 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         # The last one has ended the server: now nothing is sent any more, and nothing is in doubt.
         gone = await failure(channels, served.url, {}, effect=effect)
         assert gone == "weather could not be reached: there is no gRPC connection"
-        assert len(served.asked()) == len(known) + len(doubtful) + 2, "nothing was asked twice"
+        assert len(served.asked()) == len(known) + len(doubtful) + 3, "nothing was asked twice"
 
 
 async def test_bytes_that_are_no_answer_are_told_and_the_host_is_named_at_its_checked_address(tmp_path: Path) -> None:
@@ -301,6 +312,9 @@ async def test_connections_are_shared_given_up_when_idle_and_bounded(tmp_path: P
         before = len(one.asked())
         hanging = asyncio.create_task(call(channels, one.url, {"do": "hang"}, effect="once"))
         await one.saw("Call", before + 1)
+        [busy] = channels._open.values()
+        assert busy.idle, "it has rested before"
+        assert busy.idle.cancelled(), "one that is at work is not given up"
         await channels.close()
         assert "answered CANCELLED: the connection was closed here" in str(await hanging)
         assert "unknown_outcome" in str(await hanging), "what this end has broken off may have happened, too"

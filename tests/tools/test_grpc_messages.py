@@ -70,6 +70,7 @@ def test_no_bytes_do_harm(real: Any, content: bytes) -> None:
         b"\x12\x02\x08\x01",
         b"\x0b",
         b"\xff" * 11,
+        b"\x28" + b"\x80" * 10 + b"\x00",
         b"\x02\x00",
         b"\x28\x00" * 1_001,
     ],

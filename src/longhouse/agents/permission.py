@@ -7,6 +7,11 @@ from longhouse.journal.events import Rights
 from longhouse.journal.session import Session
 
 
+def differs_by(session: Session) -> tuple[Rights | None, bool]:
+    """What two sessions of the same template may be permitted different tools by."""
+    return session.turn.rights if session.turn else None, session.side == "sub"
+
+
 class Permission:
     """The tools that the agents of a template may use in one session; created once, checked for many tools."""
 

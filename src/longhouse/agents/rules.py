@@ -1,10 +1,10 @@
 """Decides which tools are open at a point of a turn: limits, failures and rules close tools, they raise no errors."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from longhouse.agents import conditions
 from longhouse.agents.naming import Names
@@ -71,39 +71,58 @@ def open_tools(
     session: Session, turn: Turn, template: Template, now: datetime, *, stage: str | None = None
 ) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
-    facts = facts_of(session, turn, template, now)
+    facts = TurnFacts(session, turn, template, now)
     stops = template.execution_policy.stop_conditions
     if spent(turn, now) or any(conditions.holds(stop, facts) for stop in stops):
         return OpenTools(is_ending=True)
     if stage is not None:
-        facts = {**facts, conditions.STAGE: stage}
+        facts[conditions.STAGE] = stage
     rules = [rule for rule in template.rules.effective if conditions.holds(rule.when, facts)]
     return OpenTools(closed_tools=closed(session), rules=rules)
 
 
 def stage(session: Session, turn: Turn, template: Template) -> str:
     """The stage of the work by the template's rules, at the time of the last event."""
-    return str(facts_of(session, turn, template, session.updated_at or turn.started_at)["stage"])
+    return str(TurnFacts(session, turn, template, session.updated_at or turn.started_at)[conditions.STAGE])
 
 
-def facts_of(session: Session, turn: Turn, template: Template, now: datetime) -> conditions.Facts:
-    """The facts that conditions can use, and the limits that they compare with."""
-    facts = {
-        **{name: getattr(turn.limits, name) for name in conditions.LIMITS},
-        "iteration": steps_taken(turn),
-        "searches_used": turn.searches_used,
-        "clarifications_used": turn.clarifications_used,
-        "calls": turn.calls,
-        "tokens": turn.usage.total_tokens,
-        "seconds": worked_seconds(turn, now),
-        "sources_found": len(session.context.get("sources") or ()),
-        "plan_made": session.plan_made,
-        "enough_data": session.enough_data,
-        "stage": session.stage,
-    }
-    stages = (rule for rule in template.rules.stages if rule.when is None or conditions.holds(rule.when, facts))
-    first = next(stages, None)
-    return {**facts, "stage": first.stage} if first else facts
+class TurnFacts(dict[str, Any]):
+    """The facts that conditions can use, and the limits that they compare with; each is found when it is asked for."""
+
+    def __init__(self, session: Session, turn: Turn, template: Template, now: datetime) -> None:
+        super().__init__()
+        self._session, self._turn, self._template, self._now = session, turn, template, now
+
+    def __missing__(self, name: str) -> Any:
+        if name == conditions.STAGE:
+            found: Any = self._stage()
+        elif name in conditions.LIMITS:
+            found = getattr(self._turn.limits, name)
+        else:
+            found = _FACTS[name](self._session, self._turn, self._now)
+        self[name] = found
+        return found
+
+    def _stage(self) -> str:
+        """By the first of the template's rules that holds; they compare with the stage of the session itself."""
+        self[conditions.STAGE] = own = self._session.stage
+        holding = (
+            rule.stage for rule in self._template.rules.stages if rule.when is None or conditions.holds(rule.when, self)
+        )
+        return next(holding, own)
+
+
+_FACTS: Final[dict[str, Callable[[Session, Turn, datetime], Any]]] = {
+    "iteration": lambda session, turn, now: steps_taken(turn),
+    "searches_used": lambda session, turn, now: turn.searches_used,
+    "clarifications_used": lambda session, turn, now: turn.clarifications_used,
+    "calls": lambda session, turn, now: turn.calls,
+    "tokens": lambda session, turn, now: turn.usage.total_tokens,
+    "seconds": lambda session, turn, now: worked_seconds(turn, now),
+    "sources_found": lambda session, turn, now: len(session.context.get("sources") or ()),
+    "plan_made": lambda session, turn, now: session.plan_made,
+    "enough_data": lambda session, turn, now: session.enough_data,
+}
 
 
 def closed(session: Session) -> frozenset[str]:

@@ -193,7 +193,7 @@ class Rules(Strict):
 
     @property
     def effective(self) -> tuple[Availability, ...]:
-        if self.replace or self.availability == DEFAULT_AVAILABILITY:
+        if self.replace or self.availability is DEFAULT_AVAILABILITY or self.availability == DEFAULT_AVAILABILITY:
             return self.availability
         return (*DEFAULT_AVAILABILITY, *(rule for rule in self.availability if rule not in DEFAULT_AVAILABILITY))
 

@@ -7,13 +7,14 @@ session and its template, so the same request can be reproduced from the journal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile
-from typing import Final, assert_never
+from itertools import chain, dropwhile
+from typing import Final, NamedTuple, assert_never
+from weakref import ref
 
 import msgspec
 
 from longhouse.agents import tokens
-from longhouse.agents.template import CLARIFICATIONS, TASK, Template, render
+from longhouse.agents.template import CLARIFICATIONS, TASK, PromptPack, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import conversation
 from longhouse.journal.events import Fault, Output
@@ -49,6 +50,19 @@ SUB_WINDOW: Final = 50
 """Messages of earlier turns that a sub-agent is shown, unless its template says otherwise."""
 
 
+class Window(list[Message]):
+    """Messages, with their tokens: those of a long history are not counted again."""
+
+    def __init__(self, messages: list[Message], tokens: int) -> None:
+        super().__init__(messages)
+        self.tokens = tokens
+
+
+def size_of(messages: Sequence[Message]) -> int:
+    """The estimated tokens of a request's messages."""
+    return messages.tokens if isinstance(messages, Window) else tokens.total(messages)
+
+
 def compose(
     session: Session,
     turn: Turn,
@@ -62,10 +76,12 @@ def compose(
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
     system = _system(turn, template, "\n".join(lines), extra_system, session.recall)
     earlier, present = _split(session, template, wire_names)
-    now = [message for entry in present for message in _messages(entry, template, wire_names)]
-    whole, budget = [system, *earlier, *now], template.llm_policy.context_tokens
-    if tokens.total(whole) <= budget:
-        return whole  # a transcript only grows: if it fits now, it was never cut before
+    now = [_composed(entry, template, wire_names) for entry in present]
+    budget = template.llm_policy.context_tokens
+    total = tokens.of(system) + tokens.total(earlier) + sum(one.tokens for one in now)
+    if total <= budget:
+        # A transcript only grows: if it fits now, it was never cut before.
+        return Window([system, *earlier, *chain.from_iterable(one.messages for one in now)], total)
     blocks = [_Block(earlier, {}), *(_block(entry, template, wire_names) for entry in present)]
     return [system, *_fitted(blocks, tokens.of(system), budget)]
 
@@ -183,6 +199,33 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
     for nth, block in enumerate(blocks):
         for place, message in enumerate(block.messages):
             yield block.stubs[place] if (nth, place) in cut else message
+
+
+class _Composed(NamedTuple):
+    """The messages of an entry, kept for the next step: its request begins with the same ones."""
+
+    entry: "ref[Entry]"
+    prompts: PromptPack
+    names: tuple[str | None, ...]
+    messages: list[Message]
+    tokens: int
+
+
+_kept: Final[dict[int, _Composed]] = {}
+"""Id of an entry -> what was composed of it; for as long as there is the entry."""
+
+
+def _composed(entry: Entry, template: Template, names: dict[str, str]) -> _Composed:
+    prompts = template.prompt_pack
+    used = tuple([names.get(use.tool) for use in entry.uses]) if isinstance(entry, Step) else ()
+    number = id(entry)
+    known = _kept.get(number)
+    if known and known.entry() is entry and known.prompts is prompts and known.names == used:
+        return known
+    messages = list(_messages(entry, template, names))
+    found = _Composed(ref(entry, lambda _: _kept.pop(number, None)), prompts, used, messages, tokens.total(messages))
+    _kept[number] = found
+    return found
 
 
 def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:

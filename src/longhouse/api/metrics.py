@@ -1,9 +1,9 @@
-"""Prometheus metrics: requests, what agents did, sessions, workers, webhooks, event loop, memory, bus, process."""
+"""Prometheus metrics: requests, what agents, schedules and webhooks did, sessions, workers, event loop, memory, bus."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,6 +17,7 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.instances import Instance, InstanceStatus
 from longhouse.store.database import PASSING, within
 from longhouse.store.fleet import FleetCounts
+from longhouse.store.schedules import RunState
 
 COUNTED_WITHIN: Final = 2.0
 """Seconds; the page comes without these numbers when Postgres is away."""
@@ -55,6 +56,7 @@ class Metrics:
         self._seconds = Histogram(
             "longhouse_request_first_byte_seconds", "Time to the headers", ["route"], registry=self._registry
         )
+        self._scheduled: Tally[RunState] = Tally()
         self._busy = busy
         self._instances = instances
         self._refused = refused
@@ -81,6 +83,9 @@ class Metrics:
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
+    def scheduled(self, state: RunState, moments: int) -> None:
+        self._scheduled[state] += moments
+
     def collect(self) -> Iterator[Metric]:
         """The current values, computed at each scrape."""
         about = "Sessions that this process is advancing"
@@ -95,6 +100,11 @@ class Metrics:
         yield from self._of_processes()
         about = "Sessions that this process has taken over from runs that were lost"
         yield CounterMetricFamily("longhouse_takeovers", about, value=self._takeovers())
+        about = "Moments of schedules, by what became of them"
+        scheduled = CounterMetricFamily("longhouse_schedule_runs", about, labels=["state"])
+        for state in get_args(RunState):
+            scheduled.add_metric([state], self._scheduled[state])
+        yield scheduled
         yield from self._of_database()
         about = "Attempts of this process to send an event to a webhook"
         attempts = CounterMetricFamily("longhouse_webhook_deliveries", about, labels=["outcome"])
@@ -171,6 +181,8 @@ class Metrics:
         yield GaugeMetricFamily("longhouse_open_questions", about, value=found.asking)
         about = "Sessions that wait for a person because a worker or a result was lost"
         yield GaugeMetricFamily("longhouse_sessions_in_doubt", about, value=found.in_doubt)
+        about = "Seconds that the first schedule has waited whose moment has come"
+        yield GaugeMetricFamily("longhouse_schedule_lag_seconds", about, value=found.schedule_lag)
         about = "Sessions that wait for a place under max_running, of a template or a key"
         waiting = GaugeMetricFamily("longhouse_sessions_waiting_for_place", about, labels=["limit", "name"])
         for held, number in found.waiting_for_place.items():

@@ -170,7 +170,10 @@ class Parts:
 
     @property
     def scheduler(self) -> Scheduler:
-        return Scheduler(self.db, self.bus, self.catalog, self.authenticator, prior=self.prior, most=self.max_schedules)
+        return Scheduler(
+            self.db, self.bus, self.catalog, self.authenticator, prior=self.prior, most=self.max_schedules,
+            count=self.metrics.scheduled,
+        )  # fmt: skip
 
 
 def build(parts: Parts) -> ASGIApp:

@@ -20,8 +20,6 @@ log = structlog.get_logger()
 HEARTBEAT: Final = b": keep-alive\n\n"
 HEARTBEAT_EVERY: Final = 15.0
 DONE: Final = b"data: [DONE]\n\n"
-UNHURRIED_WITHIN: Final = 0.02
-"""Seconds that an unhurried piece waits for others."""
 
 Name = TypeVar("Name")
 Data = TypeVar("Data")
@@ -33,8 +31,8 @@ class Event(Generic[Name, Data]):
     literal, or a union of the types after which events are named; None: they have no name."""
 
 
-class Unhurried(bytes):
-    """A piece that may wait a moment and go out with the next: a write costs as much as making the piece."""
+class Last(bytes):
+    """The last piece: the end of the response goes out with it, in one write."""
 
 
 def data(value: Any) -> bytes:
@@ -79,14 +77,13 @@ class EventStream(Response, Generic[Sent]):
         return named("error", wire.envelope_of(error))
 
     async def _write(self, send: Send, session: str) -> None:
-        writer = _Writer(send)
-        try:
-            async with aclosing(self._pieces_or_error(session)) as pieces:
-                async for piece in pieces:
-                    await writer.write(piece)
-            await writer.end()
-        finally:
-            writer.stop()
+        is_last = False
+        async with aclosing(self._pieces_or_error(session)) as pieces:
+            async for piece in pieces:
+                is_last = isinstance(piece, Last)
+                await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+        if not is_last:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pieces_or_error(self, session: str) -> AsyncGenerator[bytes, None]:
         """The pieces, then an error event if their source fails: many clients take a silent end for success."""
@@ -101,56 +98,6 @@ class EventStream(Response, Generic[Sent]):
             else:
                 log.exception("stream_failed", session=session or None)
             yield self.error(errors.error_for(error, session))
-
-
-class _Writer:
-    """Writes pieces in their order: at once, or if they are unhurried, with the next one or after a moment."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._held: list[bytes] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._late: asyncio.Task[None] | None = None
-
-    async def write(self, piece: bytes) -> None:
-        self._held.append(piece)
-        if not isinstance(piece, Unhurried):
-            await self._flush()
-        elif self._timer is None:
-            self._wait()
-
-    async def end(self) -> None:
-        await self._flush(more=False)
-
-    def stop(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-        if self._late:
-            self._late.cancel()
-
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(UNHURRIED_WITHIN, self._flush_late)
-
-    def _flush_late(self) -> None:
-        if self._late and not self._late.done():
-            self._wait()  # a client that reads slowly holds the last one up: nothing may overtake it
-            return
-        self._timer = None
-        self._late = asyncio.create_task(self._send_held(more=True))
-
-    async def _flush(self, *, more: bool = True) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        if self._late:
-            late, self._late = self._late, None
-            await late
-        await self._send_held(more=more)
-
-    async def _send_held(self, *, more: bool) -> None:
-        body = b"".join(self._held)
-        self._held.clear()
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 class ChatStream(EventStream[Sent]):

@@ -100,7 +100,7 @@ def _metrics(core: Core, tools: Tools, runtime: Runtime, memory: MemoryParts, wa
         takeovers=lambda: engine.takeovers,
         webhooks=runtime.sent_to_webhooks,
         database_retries=lambda: db.retries,
-        connections=lambda: (db.pool.get_size(), db.pool.get_idle_size()),
+        connections=lambda: (db.pool.size, db.pool.idle),
         lag=lambda: watchdog.lag,
         activity=core.activity,
         spans=core.traces.spans if core.traces else None,

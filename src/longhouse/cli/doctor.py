@@ -30,7 +30,8 @@ from longhouse.redaction import redaction_of
 from longhouse.settings import Settings
 from longhouse.store import checkup, leases, migrate
 from longhouse.store.checkup import RIGHTS
-from longhouse.store.database import PASSING, POOL_SIZE, quoted
+from longhouse.store.connections import quoted
+from longhouse.store.database import PASSING, POOL_SIZE
 from longhouse.store.keys import is_any_valid
 from longhouse.store.postgres import Postgres, holds_data
 

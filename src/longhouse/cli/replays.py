@@ -49,6 +49,8 @@ class Source:
     session_id: str
     agent: str
     content: importing.Content | None = None
+    only_own: bool = False
+    """Without the turns that a branch has of the session that it comes from."""
 
     async def records(self, db: Database) -> Sequence[Recorded]:
         if self.content:
@@ -136,7 +138,7 @@ async def _sources(db: Database, what: Sequence[str], template: str, *, last: in
         rows = await session_store.sessions(db, owner=owner, template=template, limit=last)
         if not rows:
             raise SetupError(f"there are no sessions of the agent {template!r}.")
-        return [Source(row.id, row.agent) for row in rows]
+        return [Source(row.id, row.agent, only_own=True) for row in rows]
     sources: list[Source] = []
     for one in what:
         if in_file := _in_capsule(Path(one), template):
@@ -241,7 +243,7 @@ class _Stage:
         try:
             records = await source.records(self.db)
             remembered = await source.remembered(self.db)
-            for turn in turns_of(source.session_id, records):
+            for turn in turns_of(source.session_id, records, only_own=source.only_own):
                 turns.append(await rehearsal.play(turn, remembered))
         except UnknownShape as error:
             turns.append(TurnReport(turn=len(turns) + 1, status="failed", reason=str(error)))

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 import pydantic
 import typer
 
-from longhouse import clock
 from longhouse.api.auth import Authenticator
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.api.schedules.firing import Scheduler, new_run_id
@@ -56,10 +55,10 @@ async def create_schedule(
         where, problem = explain(error)[0]
         raise SetupError(f"--{str(where[0]).replace('_', '-')}: {problem}.") from None
     async with open_store(settings, create=False) as (db, _):
-        owner, now, schedule_id = await _owner(db, key), clock.now(), f"sched_{uuid.uuid4().hex}"
+        owner, schedule_id = await _owner(db, key), f"sched_{uuid.uuid4().hex}"
         await _scheduler(db).template(template, owner)
-        columns = {**columns_of(asked, now), "key_id": key}
-        if not await schedules.create(db, schedule_id, owner, columns, now=now, most=settings.max_schedules):
+        columns = {**columns_of(asked, await schedules.now(db)), "key_id": key}
+        if not await schedules.create(db, schedule_id, owner, columns, most=settings.max_schedules):
             raise SetupError(f"{plain(owner)} has {settings.max_schedules} schedules already, which is the limit.")
         made = await _found(db, schedule_id)
     typer.echo(_line(made))
@@ -125,11 +124,11 @@ async def delete_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
 
 async def _change(settings: Settings, schedule_id: str, **changes: Any) -> None:
     async with open_store(settings, create=False) as (db, _):
-        found, now = await _found(db, schedule_id), clock.now()
+        found = await _found(db, schedule_id)
         if found.stopped:
             raise SetupError(f"{found.stopped} Change it with another key, or delete it.")
-        columns = columns_of(ChangedSchedule(**changes), now, found)
-        if not await schedules.change(db, found, columns, now=now):
+        columns = columns_of(ChangedSchedule(**changes), await schedules.now(db), found)
+        if not await schedules.change(db, found, columns):
             raise SetupError(CHANGED)
         typer.echo(_line(await _found(db, schedule_id)))
 

@@ -7,8 +7,8 @@ from longhouse.journal.events import Outcome
 from longhouse.journal.messages import Content, Message
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, weakref=True):
+    """What is made of an entry may be kept for as long as there is the entry."""
 
 
 class PromptEntry(_Entry, frozen=True, kw_only=True, tag="PromptEntry"):

@@ -45,7 +45,7 @@ async def condensed(session: Session, template: Template, model: Model, body: Bo
 
     None: it fits, or only the task and results that the model has not used yet are left.
     """
-    if tokens.total(body.messages) <= template.llm_policy.context_tokens:
+    if window.size_of(body.messages) <= template.llm_policy.context_tokens:
         return None
     oldest = _oldest_turns(session, template) or _oldest_steps(session, template)
     if not oldest:

@@ -86,11 +86,13 @@ class Recorder:
         else:
             run.session = await journals.catch_up(self.db, before)
         self.refused.update(rules.refusals(appended.recorded))
-        self.bus.publish(run.session.id, Facts(appended.recorded))
-        if ended_turn(before, after):
+        has_ended = ended_turn(before, after)
+        more_follow = after.can_move and not has_ended
+        self.bus.publish(run.session.id, Facts(appended.recorded, more_follow))
+        if has_ended:
             self.bus.turn_ended(after)
         if run.session.turn and (root := run.session.turn.prompted.root):
-            self.bus.publish(root, SubagentsChanged())
+            self.bus.publish(root, SubagentsChanged(more_follow))
 
     async def _write(
         self, run: Run, before: Session, new: Sequence[Event], at: datetime

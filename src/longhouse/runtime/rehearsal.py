@@ -93,18 +93,32 @@ class RecordedTurn:
 
     @property
     def end(self) -> Event | None:
+        return self._end.event if self._end else None
+
+    @property
+    def is_inherited(self) -> bool:
+        """Was it over in another session, before this one became a branch of that?"""
+        origins = self.before.origins
+        return bool(origins) and self._end is not None and self._end.seq <= origins[-1].after
+
+    @property
+    def _end(self) -> Recorded | None:
         trace = self.started.trace
-        ends = (one.event for one in self.records if isinstance(one.event, ENDS))
-        return next((one for one in ends if not isinstance(one, events.Cancelled) or one.trace == trace), None)
+        ends = (one for one in self.records if isinstance(one.event, ENDS))
+        return next(
+            (one for one in ends if not isinstance(one.event, events.Cancelled) or one.event.trace == trace), None
+        )
 
 
-def turns_of(session_id: str, records: Sequence[Recorded]) -> Iterator[RecordedTurn]:
-    """The turns of a journal, in order."""
+def turns_of(session_id: str, records: Sequence[Recorded], *, only_own: bool = False) -> Iterator[RecordedTurn]:
+    """The turns of a journal, in order; `only_own`: without those that were over before a branch began."""
     starts = [nth for nth, one in enumerate(records) if isinstance(one.event, Started)]
     session, done = blank(session_id), 0
     for number, (start, after) in enumerate(zip(starts, [*starts[1:], len(records)], strict=True), start=1):
         session, done = fold(records[done:start], session), start
-        yield RecordedTurn(number, session, records[start:after])
+        turn = RecordedTurn(number, session, records[start:after])
+        if not (only_own and turn.is_inherited):
+            yield turn
 
 
 class Went(msgspec.Struct, frozen=True, kw_only=True):

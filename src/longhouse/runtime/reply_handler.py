@@ -1,7 +1,7 @@
 """Turns a finished model reply into events: the reply, the tool calls, and the outcomes known at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -31,8 +31,7 @@ MAX_RECORDED: Final = 256
 """Calls of one reply that are recorded; the rest is dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyHandler:
+class ReplyHandler(msgspec.Struct, frozen=True):
     """Reads one reply to one request."""
 
     toolbox: Toolbox

@@ -26,6 +26,7 @@ from longhouse.runtime.reply_handler import returned
 from longhouse.runtime.takeovers import lost_in
 from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
+from longhouse.tools.execution import done
 from longhouse.tools.outcomes import LOST
 from longhouse.tools.toolbox import Result, Toolbox
 from longhouse.tracing import Tracing
@@ -75,7 +76,10 @@ class ToolRunner:
         unrecorded, withheld = list(doing), False
         try:
             while unrecorded:
-                await asyncio.wait(unrecorded, return_when=asyncio.FIRST_COMPLETED)
+                if len(unrecorded) == 1:
+                    await done(unrecorded[0])
+                else:
+                    await asyncio.wait(unrecorded, return_when=asyncio.FIRST_COMPLETED)
                 arrived = [task for task in unrecorded if task.done()]
                 results = {task: result for task in arrived if (result := task.result())}
                 withheld = withheld or len(results) < len(arrived)

@@ -19,7 +19,8 @@ from longhouse import clock
 from longhouse.errors import SetupError
 from longhouse.store import archive, migrate
 from longhouse.store.archive import Archive, Kind, Part, PartWriter, Writer
-from longhouse.store.database import Database, bound, quoted
+from longhouse.store.connections import quoted
+from longhouse.store.database import Database, bound
 
 FORMAT: Final = "longhouse-backup"
 VERSION: Final = 1

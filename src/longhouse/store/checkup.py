@@ -6,7 +6,8 @@ from typing import Final
 
 from longhouse import clock
 from longhouse.store import migrate
-from longhouse.store.database import Database, quoted
+from longhouse.store.connections import quoted
+from longhouse.store.database import Database
 from longhouse.store.search import columns
 
 FACTS: Final = """

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from longhouse.store.database import Database, quoted
+from longhouse.store.connections import quoted
+from longhouse.store.database import Database
 
 TABLES: Final = """
     SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -1,23 +1,22 @@
-"""The connection pool, with retries that survive a restart of Postgres."""
+"""Statements with named parameters, and retries that survive a restart of Postgres."""
 
 import asyncio
 import re
-import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
-from types import SimpleNamespace
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from longhouse.errors import ReadOnlySession, SetupError
+from longhouse.store import connections
+from longhouse.store.connections import SERVER_LINE, ConnectionPool, connect, open_pool
 
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
 """Seconds for which a statement is retried while Postgres cannot be reached."""
-CONNECT_WITHIN: Final = 10.0
 
 READ_ONLY: Final = "sessions_read_only"
 """The constraint that keeps sessions from capsules as they are."""
@@ -47,10 +46,6 @@ PASSING: Final = (
 )
 """Transient errors: the statement is not at fault, and may succeed later."""
 
-# TCP keep-alive: each side notices within half a minute that the other has vanished, even while nothing is sent.
-LINE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
-SERVER_LINE: Final = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
-
 DEFAULT_SCHEMA: Final = "longhouse"
 # Other programs have a table of this name too; that of Longhouse is recognised by its columns.
 FIND_SCHEMA: Final = """
@@ -74,33 +69,6 @@ NO_PARAMETERS: Final = (
     "The pooler at LONGHOUSE_DATABASE_URL refuses parameters of Postgres: set ignore_startup_parameters = "
     f"{', '.join((*SERVER_LINE, 'idle_in_transaction_session_timeout'))} in its configuration."
 )
-
-FIXED_TYPES: Final = 10_000
-"""Types with a smaller OID are built in, and have the same OID in every Postgres."""
-_TYPES: dict[frozenset[int], Sequence[asyncpg.Record]] = {}
-_NOTHING_SENT: Final = SimpleNamespace(name="known")
-"""Stands for the introspection statement: none was sent, so none has to be prepared again."""
-
-
-class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries no types
-    def __init__(self, protocol: Any, transport: asyncio.BaseTransport, *rest: Any) -> None:
-        super().__init__(protocol, transport, *rest)
-        watch(transport)
-
-    def get_reset_query(self) -> str:
-        # Pooled connections keep no session state, so a round trip to reset it is not needed.
-        return ""
-
-    async def _introspect_types(self, numbers: Iterable[int], *rest: Any) -> tuple[Sequence[asyncpg.Record], Any]:
-        """Types of array elements, cached for all connections: asking costs each new connection 20 milliseconds."""
-        asked = frozenset(numbers)
-        if known := _TYPES.get(asked):
-            return known, _NOTHING_SENT
-        types, statement = await super()._introspect_types(numbers, *rest)
-        if max(asked) < FIXED_TYPES:
-            _TYPES[asked] = types
-        return types, statement
-
 
 # Text, quoted names and comments are matched whole: a colon in them names no parameter. Nor does one of a cast (`::`)
 # or of an array slice (`[1:n]`, `[:n]`).
@@ -165,7 +133,7 @@ class Transaction(Executor):
 class Database(Executor):
     """Runs one statement per call. A statement may be sent twice, so it must only read, or refuse a repeat."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str, schema: str, pool_size: int) -> None:
+    def __init__(self, pool: ConnectionPool, dsn: str, schema: str, pool_size: int) -> None:
         self.pool = pool
         self.dsn = dsn
         self.schema = schema
@@ -175,11 +143,11 @@ class Database(Executor):
         self._renewing = asyncio.Lock()
 
     def _execute(self, method: str, statement: tuple[Any, ...]) -> Awaitable[Any]:
-        return self._with_retries(lambda pool: getattr(pool, method)(*statement))
+        return self._with_retries(lambda pool: pool.run(method, *statement))
 
     async def once(self, sql: str, /, **values: object) -> None:
         """Runs a statement that must not be sent twice; if the connection is lost, it may have been executed or not."""
-        await self.pool.execute(*bound(sql, values))
+        await self.pool.run("execute", *bound(sql, values))
 
     async def alone(self, lock: tuple[int, int], sql: str, /, **values: object) -> asyncpg.Record | None:
         """Runs one statement under an advisory lock: what it reads does not change before its writes are committed."""
@@ -203,13 +171,13 @@ class Database(Executor):
     async def together(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Runs several statements in one transaction. If the connection is lost, the whole transaction is retried."""
 
-        async def attempt(pool: asyncpg.Pool) -> T:
+        async def attempt(pool: ConnectionPool) -> T:
             async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
                 return await work(Transaction(connection))
 
         return await self._with_retries(attempt)
 
-    async def _with_retries(self, attempt: Callable[[asyncpg.Pool], Awaitable[T]]) -> T:
+    async def _with_retries(self, attempt: Callable[[ConnectionPool], Awaitable[T]]) -> T:
         """Runs `attempt`, with retries and back-off while Postgres cannot be reached."""
         give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
         pause = 0.01
@@ -222,7 +190,7 @@ class Database(Executor):
                     raise
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # This server may never accept writes again: another one may be the primary by now.
-                    await pool.expire_connections()
+                    pool.expire()
             except asyncpg.CheckViolationError as error:
                 if error.constraint_name == READ_ONLY:
                     raise ReadOnlySession from error
@@ -230,7 +198,7 @@ class Database(Executor):
             except asyncpg.PostgresError:
                 raise
             except Exception as error:
-                if not pool.is_closing():
+                if not pool.is_closed:
                     raise
                 # The pool was terminated during the statement, so asyncpg fails with an arbitrary exception.
                 if self._is_over(give_up_at - pause):
@@ -240,7 +208,7 @@ class Database(Executor):
             pause = min(pause * 2, 0.5)
 
     def _is_over(self, give_up_at: float) -> bool:
-        return self.pool.is_closing() or asyncio.get_running_loop().time() > give_up_at
+        return self.pool.is_closed or asyncio.get_running_loop().time() > give_up_at
 
     async def renew(self) -> None:
         """Replaces the pool because its connections do not answer; statements under way are retried on new ones.
@@ -249,8 +217,8 @@ class Database(Executor):
         """
         silent = self.pool
         async with self._renewing:
-            if self.pool is silent and not silent.is_closing():
-                self.pool = await _open_pool(self.dsn, self.schema, first=0, most=self._pool_size)
+            if self.pool is silent and not silent.is_closed:
+                self.pool = open_pool(self.dsn, self.schema, self._pool_size)
                 silent.terminate()
 
     @asynccontextmanager
@@ -286,62 +254,6 @@ async def within(seconds: float, asked: Coroutine[Any, Any, T]) -> T:
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
-async def connect(dsn: str, schema: str | None = None) -> asyncpg.Connection:
-    """A connection with the search path set to one schema; without a schema, with the role's own search path."""
-    connection = await asyncpg.connect(
-        dsn,
-        connection_class=PooledConnection,
-        timeout=CONNECT_WITHIN,
-        server_settings={"application_name": "longhouse", **SERVER_LINE},
-    )
-    try:
-        await _set_up(connection, schema)
-    except BaseException:
-        connection.terminate()
-        raise
-    return connection
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-async def _set_up(connection: asyncpg.Connection, schema: str | None) -> None:
-    # Set after connecting: a connection pooler may refuse start-up parameters that it does not know. Compiling costs
-    # more than it saves: the statements are short, and Postgres takes the large ones for longer than they are.
-    settings = ["SET jit = off", *([f"SET search_path = {quoted(schema)}"] if schema else [])]
-    await connection.execute("; ".join(settings), timeout=CONNECT_WITHIN)
-
-
-async def _open_pool(dsn: str, schema: str, *, first: int, most: int) -> asyncpg.Pool:
-    return await asyncpg.create_pool(
-        dsn,
-        init_size=first,
-        min_size=0,  # asyncpg keeps a minimum with a task of its own, which logs a traceback for each failed try
-        max_size=most,
-        connection_class=PooledConnection,
-        init=partial(_set_up, schema=schema),
-        max_inactive_connection_lifetime=60,
-        timeout=CONNECT_WITHIN,
-        server_settings={
-            "application_name": "longhouse",
-            "idle_in_transaction_session_timeout": "30s",
-            **SERVER_LINE,
-        },
-    )
-
-
-def watch(transport: asyncio.BaseTransport) -> None:
-    """Switches TCP keep-alive on, with the options that the operating system has."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in LINE.items():
-        if option := getattr(socket, name, None):
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
 @asynccontextmanager
 async def open_database(
     dsn: str, *, schema: str = DEFAULT_SCHEMA, pool_size: int = POOL_SIZE
@@ -356,7 +268,7 @@ async def open_database(
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
         if "unsupported startup parameter" in str(error):
             raise SetupError(NO_PARAMETERS) from error
-        why = str(error) or f"it did not answer within {CONNECT_WITHIN:g} seconds"
+        why = str(error) or f"it did not answer within {connections.CONNECT_WITHIN:g} seconds"
         raise SetupError(f"Postgres cannot be reached: {why}; check LONGHOUSE_DATABASE_URL.") from error
     db = Database(pool, dsn, schema, pool_size)
     try:
@@ -365,12 +277,12 @@ async def open_database(
         db.pool.terminate()
 
 
-async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, asyncpg.Pool]:
+async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, ConnectionPool]:
     """The schema and the pool."""
     connection = await connect(dsn)
     try:
         schema = await _schema(connection, wanted)
-        pool = await _open_pool(dsn, schema, first=1, most=pool_size)
+        pool = open_pool(dsn, schema, pool_size)
         try:
             await _refuse_shared_sessions(connection, pool)
         except BaseException:
@@ -387,7 +299,7 @@ async def _schema(connection: asyncpg.Connection, wanted: str) -> str:
     return str(found or wanted)
 
 
-async def _refuse_shared_sessions(connection: asyncpg.Connection, pool: asyncpg.Pool) -> None:
+async def _refuse_shared_sessions(connection: asyncpg.Connection, pool: ConnectionPool) -> None:
     """Raises where a pooler gives out transactions: a second one gets the session of the first, or takes its place."""
     session = await connection.fetchval(SESSION)
     async with pool.acquire() as another, another.transaction():

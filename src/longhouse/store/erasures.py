@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from longhouse.store import memory_files, memory_scopes
+from longhouse.store import memory_files, memory_scopes, schedules
 from longhouse.store.catalog import publish
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.memory_scopes import Scope
@@ -97,14 +97,25 @@ OF_OWNER: Final = (
     "DELETE FROM conversations WHERE owner = :owner",  # with the items that were added to them
 )
 DROP_WEBHOOKS: Final = "DELETE FROM webhooks WHERE owner = :owner"  # with their log
+# One that names nobody speaks for the user in whose session it speaks, or who is alone in its conversation.
+_OF_USER: Final = """
+    ("user" = :name OR "user" IS NULL AND EXISTS (
+        SELECT FROM sessions s
+        WHERE s.owner = schedules.owner AND s.conversation_id = schedules.conversation_id AND s."user" = :name
+          AND (s.agent = split_part(schedules.template, '@', 1) OR NOT EXISTS (
+              SELECT FROM sessions o WHERE o.owner = s.owner AND o.conversation_id = s.conversation_id
+                AND o."user" NOT IN (:name, o.owner)
+          ))
+    ))
+"""
 OF_SCHEDULES: Final[dict[Kind, str]] = {
     "session": "false AND :name = ''",
     "conversation": "conversation_id = :name",
-    "user": '"user" = :name',
+    "user": _OF_USER,
     "owner": ":name = ''",
 }
 """The schedules that go with it: they would bring it back."""
-SCHEDULES: Final = "DELETE FROM schedules WHERE owner = :owner AND {these} AND created_at <= :at"  # with their runs
+SCHEDULES: Final = schedules.GONE.format(these="owner = :owner AND {these} AND created_at <= :at")
 CONVERSATION: Final = "DELETE FROM conversations WHERE owner = :owner AND id = :name AND created_at <= :at"
 
 
@@ -196,7 +207,7 @@ async def scopes(db: Executor, target: Target) -> list[Scope]:
 async def forget_schedules(db: Database, target: Target, at: datetime) -> int:
     """Deletes the schedules of a conversation, a user or an owner, with what is known of their runs."""
     sql = SCHEDULES.format(these=OF_SCHEDULES[target.kind])
-    return int((await db.run(sql, owner=target.owner, name=target.name, at=at)).rpartition(" ")[2])
+    return int(await db.value(sql, owner=target.owner, name=target.name, at=at))
 
 
 async def forget_conversation(db: Database, target: Target, at: datetime) -> int:

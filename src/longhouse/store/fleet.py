@@ -22,7 +22,9 @@ COUNTS: Final = """
         SELECT count(*)::int FROM (
             SELECT id FROM asking_sessions WHERE due_by = '9999-12-31 00:00:00+00' LIMIT :most_asking
         ) a CROSS JOIN LATERAL (SELECT FROM sessions WHERE id = a.id AND state = 'WAITING_FOR_APPROVAL' LIMIT 1) s
-    ) AS in_doubt
+    ) AS in_doubt, (
+        SELECT COALESCE(extract(epoch FROM now() - min(next_at)), 0)::float8 FROM schedules WHERE next_at <= now()
+    ) AS schedule_lag
     FROM (
         SELECT count(*)::int AS workers, COALESCE(sum(slots), 0)::int AS slots
         FROM workers WHERE beat_at > now() - interval '10 seconds'
@@ -61,6 +63,8 @@ class FleetCounts:
     """Sessions that rest because they ask a person something."""
     in_doubt: int
     """Sessions that wait for a person to say what became of a call, or whether a step is tried again."""
+    schedule_lag: float
+    """Seconds that the first schedule has waited whose moment has come; 0 if there is none."""
     states: Mapping[str, int] = field(default_factory=dict)
     """State -> sessions, of those that have not ended."""
     waiting_for_place: Mapping[str, int] = field(default_factory=dict)

@@ -21,14 +21,14 @@ from longhouse.journal.events import Event, Origin, Outcome, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.forking import AgentCalls, Joint, Names
 from longhouse.journal.session import EPHEMERAL, Session, State
-from longhouse.store import journals, memory_scopes
+from longhouse.store import journals, memory_scopes, requests
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import results
 from longhouse.store.delegation.cancel import CANCELLED
 from longhouse.store.delegation.delegations import LOCK
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.interactions import ALL
-from longhouse.store.requests import Accepted, Repeated
+from longhouse.store.requests import Accepted
 
 ROUNDS: Final = 100
 """Agents may call each other: what one of them has of the fork changes what another has, a few times at most."""
@@ -155,10 +155,7 @@ ADD_MEMORIES: Final = f"""
 LATER_MEMORIES: Final = f"SELECT m.path {_MEMORIES} AND m.content IS NOT NULL AND NOT ({_THERE}) ORDER BY m.path"
 
 
-ACCEPTED: Final = """
-    INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
-    VALUES (:owner, :digest, :key, :session, :trace, :seq, :at)
-"""
+ACCEPTED: Final = f"{requests.ADD} VALUES (:owner, :digest, :key, :session, :trace, :seq, :at)"
 # The agents that came with a fork have events of another session; those that its branch called later have none.
 BRANCHES: Final = """
     SELECT s.id FROM sessions top JOIN sessions s ON s.owner = top.owner AND s.conversation_id = top.conversation_id
@@ -249,12 +246,8 @@ async def fork(
             await tx.run(ACCEPTED, **request, session=top.id, trace=top.trace or "", seq=top.head)
         return made[0]
 
-    try:
+    with requests.repeated():
         return await db.together(write)
-    except asyncpg.UniqueViolationError as error:
-        if error.constraint_name == "requests_key":
-            raise Repeated from error
-        raise
 
 
 async def made_by(db: Database, session_id: str, owner: str) -> Fork | None:

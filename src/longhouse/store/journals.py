@@ -1,14 +1,15 @@
 """Appends events to session journals and reads them; one function is one statement."""
 
 import functools
+import os
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
 import msgspec
+from asyncpg.pgproto.pgproto import UUID  # made, and sent, in a fifth of the time
 
 from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed
@@ -19,6 +20,7 @@ from longhouse.journal.session import LOCAL_OWNER, Session
 from longhouse.store import budgets, files, sessions, usage
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.requests import ACCEPT, UNDER_WAY, Accepted, Repeated, accept
+from longhouse.store.rows import Rows
 
 TASK_SHOWN: Final = 1_000
 """Characters of a task in the session's row: the row is rewritten with every append, the prompt is stored once."""
@@ -33,8 +35,7 @@ class NotThere(LookupError):  # noqa: N818 - it says what the session is
     """There is no such session, or its head is not the given one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """The place in a journal of events that were appended from outside, not by the lease holder."""
 
     session_id: str
@@ -44,8 +45,7 @@ class Placed:
     """The new fence, where the append deposed the holder: leases with a smaller fence are lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(msgspec.Struct, frozen=True):
     """A request to release the lease with this append; granted only if nothing was appended since `head` was folded."""
 
     head: int
@@ -53,8 +53,7 @@ class Rest:
     """When the session is due again without a new event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True):
     recorded: tuple[Recorded, ...]
     rested: bool
     spent: str | None = None
@@ -65,15 +64,19 @@ class Appended:
         return self.recorded[-1].seq
 
 
-WRITE: Final = """
+_NEW: Final = Rows("new", kind="text", call_id="text", reply_to="text", body="json", digest="text")
+_WRITE: Final = """
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, body_digest, at,
                          append_id, nth, worker, fence)
     SELECT moved.id, moved.head - :count + {nth}, moved.conversation_id, :trace, new.kind, new.call_id, new.reply_to,
            new.body, new.digest, :at, :append_id, {nth}, {author}
-    FROM moved, unnest(:kinds::text[], :calls::text[], :replies::text[], :bodies::json[], :digests::text[])
-         WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+    FROM moved, {new}
 """
-WRITE_OUTSIDE: Final = WRITE.format(nth="new.nth", author="NULL, NULL")
+_NEW_IN_ARRAYS: Final = """
+    unnest(:kinds::text[], :calls::text[], :replies::text[], :bodies::json[], :digests::text[])
+    WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
+"""
+WRITE_OUTSIDE: Final = _WRITE.format(nth="new.nth", author="NULL, NULL", new=_NEW_IN_ARRAYS)
 MARK_REST: Final = """
     INSERT INTO rests (fingerprint, session_id, seq)
     SELECT :fingerprint, moved.id, moved.head FROM moved WHERE :fingerprint::text IS NOT NULL
@@ -81,11 +84,7 @@ MARK_REST: Final = """
 
 SPENT: Final = budgets.spent_of("moved.key_id")
 # What this statement itself writes is not visible to it.
-SPENT_WITH_THIS: Final = budgets.spent_of(
-    "moved.key_id",
-    tokens="(SELECT COALESCE(sum(n), 0) FROM unnest(:used_total::bigint[]) n)",
-    turns="(SELECT COALESCE(sum(n), 0) FROM unnest(:used_turns::bigint[]) n)",
-)
+SPENT_WITH_THIS: Final = budgets.spent_of("moved.key_id", tokens=":new_tokens::bigint", turns=":new_turns::bigint")
 # Written out by `_appending`: a statement carries only what its append needs, which halves its cost.
 APPEND: Final = f"""
 WITH moved AS (
@@ -98,7 +97,7 @@ WITH moved AS (
     WHERE id = :session AND fence = :fence
     RETURNING id, head, due, fence, conversation_id, owner, key_id
 ), written AS (
-    {WRITE.format(nth="new.nth", author=":worker, moved.fence")}
+    {_WRITE.format(nth="new.nth", author=":worker, moved.fence", new="{new}")}
 ){{more}}
 SELECT head, due, CASE WHEN due THEN {{spent}} END AS spent FROM moved
 """
@@ -134,7 +133,7 @@ WITH moved AS (
                   key_id = COALESCE(EXCLUDED.key_id, sessions.key_id)
     RETURNING id, head, conversation_id
 ), written AS (
-    {WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL")}
+    {_WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL", new=_NEW_IN_ARRAYS)}
     WHERE CASE WHEN moved.id = :session THEN new.nth <= 2 ELSE new.nth = cardinality(:kinds::text[]) END
 ), {ACCEPT}
 SELECT id, head FROM moved
@@ -209,29 +208,35 @@ SNAPSHOT: Final = """
 _session_decoder = msgspec.json.Decoder(Session)
 
 
+_Row = tuple[str, str | None, str | None, str, str | None]
+"""Kind, call, whose question it answers, body, digest of a body that is stored apart."""
+
+
+async def _rows_of(db: Executor, new: Sequence[Event]) -> list[_Row]:
+    rows: list[_Row] = []
+    for event in new:
+        body, digest = events.encode(event), None
+        if len(body) * 4 > BODY_LIMIT and len(raw := body.encode()) > BODY_LIMIT:
+            digest = await files.put(db, raw, "application/json")
+            body = "{}"
+        rows.append((events.kind_of(event), events.call_of(event), events.reply_to_of(event), body, digest))
+    return rows
+
+
 async def columns_of(db: Executor, new: Sequence[Event]) -> dict[str, Sequence[str | None]]:
     """Events as the array parameters of a statement."""
-    bodies = [events.encode(event) for event in new]
-    digests: list[str | None] = [None] * len(bodies)
-    for index, body in enumerate(bodies):
-        if len(body) * 4 > BODY_LIMIT and len(raw := body.encode()) > BODY_LIMIT:
-            digests[index] = await files.put(db, raw, "application/json")
-            bodies[index] = "{}"
+    rows = await _rows_of(db, new)
     return {
-        "kinds": [events.kind_of(event) for event in new],
-        "calls": [events.call_of(event) for event in new],
-        "replies": [events.reply_to_of(event) for event in new],
-        "bodies": bodies,
-        "digests": digests,
+        name: [row[nth] for row in rows] for nth, name in enumerate(("kinds", "calls", "replies", "bodies", "digests"))
     }
 
 
 @functools.cache
-def _appending(template: str, *, marks_rest: bool, counts: str) -> str:
-    """The statement of an append: with a mark of the rest, and with what counts the usage."""
+def _appending(template: str, count: int, *, marks_rest: bool, counts: str) -> str:
+    """The statement of an append: of so many events, with a mark of the rest, and with what counts the usage."""
     rested = f", rested AS ({MARK_REST})" if marks_rest else ""
     counted = f", counted AS ({counts})" if counts else ""
-    return template.format(more=rested + counted, spent=SPENT_WITH_THIS if counts else SPENT)
+    return template.format(new=_NEW.source(count), more=rested + counted, spent=SPENT_WITH_THIS if counts else SPENT)
 
 
 async def append(
@@ -251,14 +256,17 @@ async def append(
     `fingerprint`, where this append ends what the client is sent: by it, a client that resends the whole conversation
     is matched with this session.
     """
-    append_id, columns, turn = append_id or uuid.uuid4(), await columns_of(db, new), session.turn
-    used = usage.used_by(new, is_root=session.side == "root")
+    append_id, turn = append_id or UUID(os.urandom(16)), session.turn
+    rows = await _rows_of(db, new)
+    used = usage.used_by(new, is_users=turn is not None and not turn.prompted.root)
     more: dict[str, object] = {} if fingerprint is None else {"fingerprint": fingerprint}
     if used:
-        more |= usage.columns(used)
+        more |= usage.values(used)
+        more["new_tokens"] = sum(one.total_tokens for one in used.values())
+        more["new_turns"] = sum(one.turns for one in used.values())
     try:
         row = await db.row(
-            _appending(APPEND, marks_rest=fingerprint is not None, counts=usage.write_of(used)),
+            _appending(APPEND, len(new), marks_rest=fingerprint is not None, counts=usage.write_of(used)),
             session=session.id,
             fence=fence,
             count=len(new),
@@ -272,7 +280,7 @@ async def append(
             wake_at=rest.wake_at if rest else None,
             worker=worker,
             append_id=append_id,
-            **columns,
+            **_NEW.values(rows),
             **more,
         )
     except asyncpg.UniqueViolationError as error:
@@ -280,7 +288,7 @@ async def append(
     if row is None:
         if isinstance(db, Database):
             # The session may have been erased; then no event refers to the bodies that were just stored.
-            await files.drop_unused(db, [one for one in columns["digests"] if one], session=session.id)
+            await files.drop_unused(db, [row[-1] for row in rows if row[-1]], session=session.id)
         raise Deposed(f"session {session.id!r} is held by another worker, or was forgotten")
     trace, first = turn.trace if turn else "", row["head"] - len(new) + 1
     recorded = tuple(
@@ -417,7 +425,7 @@ async def note(
         at=at,
         append_id=append_id,
         **columns,
-        **usage.columns(usage.used_by(new, is_root=False)),
+        **usage.columns(usage.used_by(new, is_users=False)),
     )
     if row is None and head is not None and (written := await last_written(db, session_id, append_id)):
         return Placed(session_id=session_id, seq=written, at=at)  # a retry after a lost answer

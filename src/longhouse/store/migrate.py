@@ -15,7 +15,8 @@ import asyncpg
 import structlog
 
 from longhouse.errors import SetupError
-from longhouse.store.database import Database, bound, quoted
+from longhouse.store.connections import quoted
+from longhouse.store.database import Database, bound
 from longhouse.store.search import columns
 
 log = structlog.get_logger()

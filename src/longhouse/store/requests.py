@@ -1,6 +1,8 @@
 """Idempotency of requests: a retry does not append its events twice, even while the first try is under way."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,9 +20,11 @@ LOCKS: Final = 0x72717374
 UNDER_WAY: Final = f"""
     (:lock::integer IS NULL OR (SELECT pg_advisory_xact_lock_shared({LOCKS}, :lock)::text) IS NOT NULL)
 """
+ADD: Final = "INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)"
+"""What a request has made is told by its id: a session, or a schedule."""
 ACCEPT: Final = f"""
 accepted AS (
-    INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)
+    {ADD}
     SELECT :owner, :digest, :key, moved.id, COALESCE(:follows::text, :trace), moved.head, :at
     FROM moved WHERE :digest::text IS NOT NULL
 ), responded AS (
@@ -58,6 +62,17 @@ class Accepted:
             return None
         digest = hashlib.sha256(f"{self.owner}\x00{self.digest}".encode()).digest()
         return int.from_bytes(digest[:4], signed=True)
+
+
+@contextmanager
+def repeated() -> Iterator[None]:
+    """Raises Repeated where a request would be stored whose idempotency key is taken."""
+    try:
+        yield
+    except asyncpg.UniqueViolationError as error:
+        if error.constraint_name == "requests_key":
+            raise Repeated from error
+        raise
 
 
 async def accept(db: Executor, accepted: Accepted | None, sql: str, **values: object) -> asyncpg.Record | None:

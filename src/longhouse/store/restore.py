@@ -13,7 +13,8 @@ from longhouse.errors import SetupError
 from longhouse.store import backup, migrate
 from longhouse.store.archive import Archive
 from longhouse.store.backup import Manifest, Progress, TableCopy, part_of
-from longhouse.store.database import Database, bound, quoted
+from longhouse.store.connections import quoted
+from longhouse.store.database import Database, bound
 from longhouse.store.migrate import Migration
 from longhouse.store.search import columns
 

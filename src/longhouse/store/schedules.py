@@ -10,8 +10,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from longhouse.store import requests
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.pages import Position, page
+from longhouse.store.requests import Accepted
 from longhouse.timing import Missed, Timing
 
 Overlap = Literal["queue", "skip"]
@@ -46,18 +48,31 @@ _WHY: Final = f"""
 SELECT: Final = f"SELECT {COLUMNS}, {_WHY} FROM schedules s LEFT JOIN api_keys k ON k.id = s.key_id"
 FILTERS: Final = {"owner": "s.owner = :owner", "id": "s.id = :id"}
 
+NOW: Final = "SELECT clock_timestamp()"
 # A retry after a lost answer finds its own row.
 CREATE: Final = f"""
-    INSERT INTO schedules (id, owner, {_NAMED}, revision, created_at, updated_at)
-    SELECT :id, :owner, {", ".join(f":{name}" for name in CHANGEABLE)}, 1, :now, :now
-    WHERE (SELECT count(*) FROM schedules WHERE owner = :owner AND id <> :id) < :most
-    ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id RETURNING id
+    WITH made AS (
+        INSERT INTO schedules (id, owner, {_NAMED}, revision, created_at, updated_at)
+        SELECT :id, :owner, {", ".join(f":{name}" for name in CHANGEABLE)}, 1, now(), now()
+        WHERE (SELECT count(*) FROM schedules WHERE owner = :owner AND id <> :id) < :most
+        ON CONFLICT (id) DO UPDATE SET id = EXCLUDED.id RETURNING id
+    ), accepted AS (
+        {requests.ADD} SELECT :owner, :digest, :key, id, '', 0, now() FROM made WHERE :key::text IS NOT NULL
+    )
+    SELECT id FROM made
 """
 CHANGE: Final = """
-    UPDATE schedules SET {set}, stopped = NULL, taken_until = NULL, revision = revision + 1, updated_at = :now
+    UPDATE schedules SET {set}, stopped = NULL, taken_until = NULL, revision = revision + 1, updated_at = now()
     WHERE id = :id AND owner = :owner AND revision = :revision RETURNING id
 """
-DELETE: Final = "DELETE FROM schedules WHERE id = :id AND owner = :owner RETURNING id"
+GONE: Final = """
+    WITH gone AS (DELETE FROM schedules WHERE {these} RETURNING owner, id), asked AS (
+        DELETE FROM requests r USING gone g WHERE r.owner = g.owner AND r.session_id = g.id
+    )
+    SELECT count(*) FROM gone
+"""
+"""Deletes schedules, with their runs and the requests that have made them."""
+DELETE: Final = GONE.format(these="id = :id AND owner = :owner")
 IS_DUE: Final = "next_at <= now() AND (taken_until IS NULL OR taken_until <= now())"
 # Others leave it alone for a while: what a firing costs its key is not counted twice. Who fires is decided by CLAIM.
 TAKE: Final = f"""
@@ -77,8 +92,8 @@ MOVE: Final = """
 RECORD: Final = """
     INSERT INTO schedule_runs (id, schedule_id, state, due_at, last_due_at, count, at, is_manual, session_id, trace_id,
                                seq, error, code)
-    VALUES (:id, :schedule_id, :state, :due_at, :last_due_at, :count, :at, :is_manual, :session_id, :trace_id, :seq,
-            :error, :code)
+    VALUES (:id, :schedule_id, :state, :due_at, :last_due_at, :count, clock_timestamp(), :is_manual, :session_id,
+            :trace_id, :seq, :error, :code)
 """
 FORGET_OLD: Final = f"""
     DELETE FROM schedule_runs WHERE schedule_id = :schedule AND session_id IS NULL AND at < (
@@ -97,18 +112,23 @@ RUNS: Final = """
     FROM schedule_runs r
 """
 RUN_FILTERS: Final = {"schedule": "r.schedule_id = :schedule", "id": "r.id = :id"}
+LAST_RUNS: Final = f"""
+    {RUNS} WHERE r.id IN (
+        SELECT (SELECT id FROM schedule_runs WHERE schedule_id = one.id ORDER BY at DESC, id DESC LIMIT 1)
+        FROM unnest(:schedules::text[]) AS one (id)
+    )
+"""
 LAST_SESSION: Final = """
     SELECT session_id FROM schedule_runs WHERE schedule_id = :schedule AND session_id IS NOT NULL
     ORDER BY at DESC, id DESC LIMIT 1
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is said when, and by whom: what people know of a schedule."""
+
     id: str
-    owner: str
-    key_id: str | None
-    """The key with whose rights it fires; None: it was made while no keys were set."""
     name: str
     template: str
     prompt: str
@@ -118,14 +138,21 @@ class Schedule:
     conversation_id: str | None
     """None: each firing opens a session of its own."""
     user: str | None
-    metadata: str
-    """As JSON."""
     missed: Missed
     overlap: Overlap
-    is_paused: bool
     next_at: datetime | None
-    revision: int
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(Plan):
+    owner: str
+    key_id: str | None
+    """The key with whose rights it fires; None: it was made while no keys were set."""
+    metadata: str
+    """As JSON."""
+    is_paused: bool
+    revision: int
     stopped: str | None
     """Why it does not fire any more."""
 
@@ -144,7 +171,6 @@ class Run:
     due_at: datetime
     last_due_at: datetime
     count: int = 1
-    at: datetime
     is_manual: bool = False
     session_id: str | None = None
     trace_id: str | None = None
@@ -155,30 +181,40 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRun(Run):
+    at: datetime
     ended: Ended | None
     """How the turn ended that it began; None: it has not, or there is none."""
 
 
+async def now(db: Executor) -> datetime:
+    """The time by which schedules are made, changed and fired: that of Postgres, for those of processes may differ."""
+    found: datetime = await db.value(NOW)
+    return found
+
+
 async def create(
-    db: Database, schedule: str, owner: str, fields: Mapping[str, Any], *, now: datetime, most: int
+    db: Database, schedule: str, owner: str, fields: Mapping[str, Any], *, most: int, accepted: Accepted | None = None
 ) -> bool:
-    """Creates a schedule; False if the owner has as many as it may."""
+    """Creates a schedule; False if the owner has as many as it may. `accepted`: the request that asks for it; Repeated:
+    one with its idempotency key was accepted before."""
     values = {name: fields.get(name) for name in CHANGEABLE}
+    asked = {"digest": accepted.digest if accepted else None, "key": accepted.key if accepted else None}
     lock = (LOCKS, _key(owner))
-    row = await db.alone(lock, CREATE, id=schedule, owner=owner, now=now, most=most, **values)
+    with requests.repeated():
+        row = await db.alone(lock, CREATE, id=schedule, owner=owner, most=most, **values, **asked)
     return row is not None
 
 
-async def change(db: Executor, schedule: Schedule, changes: Mapping[str, Any], *, now: datetime) -> bool:
+async def change(db: Executor, schedule: Schedule, changes: Mapping[str, Any]) -> bool:
     """Changes a schedule; False if it has fired, or was changed, since it was read."""
     set_ = ", ".join(f'"{name}" = :{name}' for name in CHANGEABLE if name in changes)
     where = {"id": schedule.id, "owner": schedule.owner, "revision": schedule.revision}
-    return await db.value(CHANGE.format(set=set_), **where, now=now, **changes) is not None
+    return await db.value(CHANGE.format(set=set_), **where, **changes) is not None
 
 
 async def delete(db: Executor, schedule: str, owner: str) -> bool:
     """Deletes a schedule and what is known of its runs; False if there is none."""
-    return "\x00" not in schedule and await db.value(DELETE, id=schedule, owner=owner) is not None
+    return "\x00" not in schedule and bool(await db.value(DELETE, id=schedule, owner=owner))
 
 
 async def find(db: Database, schedule: str, owner: str | None) -> Schedule | None:
@@ -187,21 +223,25 @@ async def find(db: Database, schedule: str, owner: str | None) -> Schedule | Non
         return None  # Postgres refuses NUL characters even in a look-up
     rows = await page(db, SELECT, by="s.created_at, s.id", before=None, limit=1, conditions=FILTERS,
                       owner=owner, id=schedule)  # fmt: skip
-    return Schedule(*rows[0]) if rows else None
+    return Schedule(**rows[0]) if rows else None
 
 
 async def listed(db: Database, *, owner: str | None, before: Position | None, limit: int) -> list[Schedule]:
     """A page of schedules, newest first."""
     by = "s.created_at, s.id"
     rows = await page(db, SELECT, by=by, before=before, limit=limit, conditions=FILTERS, owner=owner)
-    return [Schedule(*row) for row in rows]
+    return [Schedule(**row) for row in rows]
 
 
 async def take(db: Executor) -> list[tuple[Schedule, datetime]]:
     """Schedules whose moment has come, the longest waiting first: a few, which others leave to this process now. With
-    the time by the clock of Postgres: those of processes may differ."""
-    rows = await db.rows(TAKE)
-    return [(Schedule(*columns), now) for *columns, now in rows]
+    the time by the clock of Postgres."""
+    taken = []
+    for row in await db.rows(TAKE):
+        columns = dict(row)
+        at = columns.pop("now")
+        taken.append((Schedule(**columns), at))
+    return taken
 
 
 async def claim(tx: Transaction, schedule: Schedule) -> bool:
@@ -236,6 +276,12 @@ async def runs(db: Database, schedule: str, *, before: Position | None, limit: i
         db, RUNS, by="r.at, r.id", before=before, limit=limit, conditions=RUN_FILTERS, schedule=schedule
     )
     return [ShownRun(**row) for row in rows]
+
+
+async def last_runs(db: Executor, schedules: Sequence[str]) -> dict[str, ShownRun]:
+    """Schedule -> its last run, of those that have one."""
+    found = [ShownRun(**row) for row in await db.rows(LAST_RUNS, schedules=list(schedules))]
+    return {one.schedule_id: one for one in found}
 
 
 async def last_session(db: Executor, schedule: Schedule) -> str | None:

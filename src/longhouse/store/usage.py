@@ -1,6 +1,7 @@
 """What keys and owners have used: counted with the appends that say so, and kept by days of UTC."""
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 from longhouse.journal import events
 from longhouse.journal.events import Event, Usage
 from longhouse.store.database import Database
+from longhouse.store.rows import Rows
 
 AT_ONCE: Final = 20_000
 """Rows that are added to the days at once."""
@@ -15,24 +17,30 @@ AT_ONCE: Final = 20_000
 _COUNTS: Final = "turns, replies, prompt_tokens, cached_tokens, completion_tokens, total_tokens"
 _SUMS: Final = ", ".join(f"sum({name})::bigint AS {name}" for name in _COUNTS.split(", "))
 
+_USED: Final = Rows(
+    "used",
+    model="text",
+    turns="bigint",
+    replies="bigint",
+    prompt="bigint",
+    cached="bigint",
+    completion="bigint",
+    total="bigint",
+)
 # A part of the append's statement.
 _WRITE: Final = f"""
     INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
     SELECT COALESCE(moved.key_id, ''), moved.owner, {{model}},
            used.turns, used.replies, used.prompt, used.cached, used.completion, used.total
-    FROM moved, unnest(:used_models::text[], :used_turns::bigint[], :used_replies::bigint[], :used_prompt::bigint[],
-                       :used_cached::bigint[], :used_completion::bigint[], :used_total::bigint[])
-         AS used (model, turns, replies, prompt, cached, completion, total)
+    FROM moved, {{used}}
 """
 # Replies that were discarded, summaries and titles name no model: they are by that of the session's last reply. The
 # search for it makes a plan that Postgres would rather make anew each time, so it stands only where it is needed.
-WRITE: Final = _WRITE.format(
-    model="""CASE WHEN used.model <> '' OR used.total = 0 THEN used.model ELSE COALESCE((
+_MODEL: Final = """CASE WHEN used.model <> '' OR used.total = 0 THEN used.model ELSE COALESCE((
                SELECT j.body ->> 'model' FROM journal j
                WHERE j.session_id = moved.id AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
            ), '') END"""
-)
-WRITE_NAMED: Final = _WRITE.format(model="used.model")
+WRITE: Final = _WRITE.format(model=_MODEL, used=_USED.in_arrays)
 CHARGE: Final = f"""
     INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
     VALUES (:key, :owner, :model, 0, :replies, :prompt, :cached, :completion, :total)
@@ -69,7 +77,7 @@ class Used:
     """What was used of one model."""
 
     turns: int = 0
-    """Turns of sessions that a client talks to; those of sub-agents are parts of them."""
+    """Turns that a client has asked for; those that agents ask of others are parts of them."""
     replies: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -94,13 +102,13 @@ class UsedOnDay:
     used: Used
 
 
-def used_by(new: Iterable[Event], *, is_root: bool) -> dict[str, Used]:
+def used_by(new: Iterable[Event], *, is_users: bool) -> dict[str, Used]:
     """Model -> what these events say was used; empty: a model that is not named. Results of sub-agents carry what was
-    counted in their own sessions."""
+    counted in their own sessions. `is_users`: a client has asked for the turn, not another agent."""
     found: dict[str, Used] = {}
     for event in new:
         match event:
-            case events.Started() if is_root:
+            case events.Started() if is_users:
                 _of(found, "").turns += 1
             case events.Replied():
                 used = _of(found, event.model)
@@ -115,21 +123,37 @@ def write_of(used: dict[str, Used]) -> str:
     """The part of the append's statement that counts this; empty: there is nothing to count."""
     if not used:
         return ""
-    return WRITE if "" in used and used[""].total_tokens else WRITE_NAMED
+    return _write_of(len(used), is_named="" not in used or not used[""].total_tokens)
 
 
-def columns(used: dict[str, Used]) -> dict[str, Sequence[str | int]]:
+@functools.cache
+def _write_of(count: int, *, is_named: bool) -> str:
+    return _WRITE.format(model="used.model" if is_named else _MODEL, used=_USED.source(count))
+
+
+def values(used: dict[str, Used]) -> dict[str, object]:
+    """The parameters of `write_of`."""
+    return _USED.values(_rows(used))
+
+
+def columns(used: dict[str, Used]) -> dict[str, object]:
     """The parameters of `WRITE`."""
-    rows = used.values()
-    return {
-        "used_models": list(used),
-        "used_turns": [one.turns for one in rows],
-        "used_replies": [one.replies for one in rows],
-        "used_prompt": [one.prompt_tokens for one in rows],
-        "used_cached": [one.cached_tokens for one in rows],
-        "used_completion": [one.completion_tokens for one in rows],
-        "used_total": [one.total_tokens for one in rows],
-    }
+    return _USED.arrays(_rows(used))
+
+
+def _rows(used: dict[str, Used]) -> list[tuple[str | int, ...]]:
+    return [
+        (
+            model,
+            one.turns,
+            one.replies,
+            one.prompt_tokens,
+            one.cached_tokens,
+            one.completion_tokens,
+            one.total_tokens,
+        )
+        for model, one in used.items()
+    ]
 
 
 def _of(found: dict[str, Used], model: str) -> Used:

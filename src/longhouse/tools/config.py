@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from yarl import URL
@@ -66,6 +67,8 @@ class ToolConfig:
 
     def for_tool(self, name: str) -> "ToolConfig":
         """The configuration that a tool gets: settings of others may hold keys that are not its own."""
+        if not self.tools:
+            return self
         return replace(self, tools={name: self.tools[name]} if name in self.tools else {})
 
     def settings_of(self, name: str) -> Mapping[str, Any]:
@@ -79,6 +82,7 @@ async def with_model(config: ToolConfig, session: Session, catalog: "Catalog | N
     return replace(config, llm=_llm_config(template.llm_policy)) if template else config
 
 
+@lru_cache(maxsize=1024)
 def _llm_config(policy: LLMPolicy) -> LLMConfig:
     """The model settings of a template that tools may see."""
     # Some endpoints take their API key in the query.

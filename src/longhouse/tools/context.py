@@ -176,6 +176,9 @@ def _by_attribute(value: Any) -> Any:
 
 def written(context: ToolContext) -> dict[str, Any]:
     """The context as it is stored in the journal."""
+    if _is_empty(context):
+        empty = ContextChanges(state_name(context.state), context.searches_used, [], {}, None, None, {}, [])
+        return msgspec.structs.asdict(empty)
     values = {name: getattr(context, name) for name in ContextChanges.__struct_fields__}
     # Parallel calls each start with an empty one: their additions are merged.
     values["custom_context"] = {} if context.custom_context is None else context.custom_context
@@ -185,6 +188,13 @@ def written(context: ToolContext) -> dict[str, Any]:
         _refuse_deep()
     kept = msgspec.convert(_mapped(plain, _cleaned, _refuse_deep, DEEPEST + 1), ContextChanges)
     return {**msgspec.structs.asdict(kept), "state": state_name(kept.state)}
+
+
+def _is_empty(context: ToolContext) -> bool:
+    """Has no tool kept anything? Then there is nothing to convert."""
+    kept = (context.searches, context.sources, context.found_tools, context.execution_result)
+    is_kept = kept != ([], {}, [], None) or not (context.current_step_reasoning is context.custom_context is None)
+    return not is_kept and isinstance(context.state, AgentStatesEnum) and type(context.searches_used) is int
 
 
 def _plain(value: Any) -> Any:

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
 from longhouse import clock
 from longhouse.agents import rules, tool_order
 from longhouse.agents.naming import Names
-from longhouse.agents.permission import Permission
+from longhouse.agents.permission import Permission, differs_by
 from longhouse.agents.strategies import one_call
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template, ToolPolicy
@@ -64,6 +64,8 @@ class Known:
     active: Mapping[str, int]
     changes: int
     until: float
+    permitted: dict[tuple[Any, ...], list[ToolDescriptor]] = field(default_factory=dict)
+    """What it permits, by what differs between its sessions."""
 
 
 @dataclass(slots=True)
@@ -117,13 +119,11 @@ class Offering:
 
     async def _named(self, session: Session, turn: Turn, known: Known) -> Offered:
         """The tools that the policy names, in its order; over the cap, required tools come first."""
-        policy, pinned = known.template.tool_policy, tool_order.pins(session)
-        versions = {name: pinned.get(name, version) for name, version in known.active.items()}
-        permission = Permission(known.template, session)
+        policy = known.template.tool_policy
         open_tools = rules.open_tools(session, turn, known.template, clock.now())
         tools: dict[str, Tool] = {}
-        for one in await self.catalog.described(versions):
-            tool = await self.toolbox.resolve(one.name, one.version) if permission.permits(one) else None
+        for one in await self._permitted(session, known):
+            tool = await self.toolbox.resolve(one.name, one.version)
             if tool and open_tools.includes(tool):
                 tools[tool.name] = tool
         if len(tools) <= policy.max_tools_in_prompt:
@@ -133,6 +133,19 @@ class Offering:
         names = tool_order.first_few(first, tools, policy.max_tools_in_prompt)
         selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, turn, known.template))
         return Offered([tools[name] for name in names], selection)
+
+    async def _permitted(self, session: Session, known: Known) -> list[ToolDescriptor]:
+        """The tools that the policy names and permits, in the versions of the turn."""
+        pinned = tool_order.pins(session)
+        versions = {name: pinned.get(name, version) for name, version in known.active.items()}
+        await self.catalog.overlays.refresh()
+        key = (*versions.values(), *differs_by(session), self.catalog.overlays.changes)
+        permitted = known.permitted.get(key)
+        if permitted is None:
+            permission = Permission(known.template, session)
+            permitted = [one for one in await self.catalog.described(versions) if permission.permits(one)]
+            known.permitted[key] = permitted
+        return permitted
 
     async def _known_for(self, template: Template, owner: str) -> Known:
         key, now = (template.ref, owner), asyncio.get_running_loop().time()

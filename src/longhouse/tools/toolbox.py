@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -48,13 +48,12 @@ class ReadingCall:
     """The state of what it reads, before it was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The outcome of a call, with the context changes and files of the tool."""
 
     outcome: Outcome
-    writes: dict[str, Any] = field(default_factory=dict)
-    adds: dict[str, Any] = field(default_factory=dict)
+    writes: dict[str, Any] = {}
+    adds: dict[str, Any] = {}
     made: tuple[MadeFile, ...] = ()
     doubt: str = ""
     """Why it is unknown whether the call took effect; empty if it is known."""
@@ -225,7 +224,7 @@ class Toolbox:
         result = await self._run(call, session, turn, memory_scope=memory_scope, begin=begin)
         took, failed = time.monotonic() - began, isinstance(result.outcome, Fault)
         self._activity.tool_called(session.agent, session.owner, call.tool, took, failed=failed)
-        return replace(result, reading=reading) if reading else result
+        return msgspec.structs.replace(result, reading=reading) if reading else result
 
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
+from weakref import ref
 
 import msgspec
 
@@ -41,7 +42,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = True
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, weakref=True):
     """The body of a Chat Completions request, fields in the order in which they are sent."""
 
     model: str
@@ -57,6 +58,20 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: tuple[str, ...] = ()
     stream: bool = False
     stream_options: StreamOptions | None = None
+
+
+_ENCODED: Final[dict[int, tuple[ref[Body], bytes]]] = {}
+"""Id of a body -> its JSON, for as long as there is the body: a long history is encoded once, to be sent and hashed."""
+
+
+def encoded(body: Body) -> bytes:
+    number = id(body)
+    known = _ENCODED.get(number)
+    if known and known[0]() is body:
+        return known[1]
+    text = msgspec.json.encode(body)
+    _ENCODED[number] = (ref(body, lambda _: _ENCODED.pop(number, None)), text)
+    return text
 
 
 @dataclass(frozen=True)
@@ -75,7 +90,7 @@ class Request:
 
     @cached_property
     def encoded(self) -> bytes:
-        return msgspec.json.encode(self.body)
+        return encoded(self.body)
 
     @cached_property
     def digest(self) -> str:

@@ -183,7 +183,7 @@ class Operations:
                 "bytes": size["bytes"],
                 "growth_bytes_24h": size["growth"],
                 "connections": size["connections"],
-                "pool": {"size": db.pool.get_size(), "idle": db.pool.get_idle_size()},
+                "pool": {"size": db.pool.size, "idle": db.pool.idle},
             },
             "mirror": {"enabled": self._is_mirrored, "lag_seconds": lag or 0.0 if self._is_mirrored else None},
             "mcp": servers(self._toolbox),

@@ -102,7 +102,9 @@ class ToolCall:
 
     async def _cancel(self) -> None:
         """Cancels the turn, if the client has said so. A client that is only gone finds its answer later."""
-        # The SDK tells handlers in no other way why they are cancelled.
+        # The SDK tells handlers in no public way why they are cancelled: `ServerRequestContext` lacks the event, and a
+        # handler of `notifications/cancelled` runs beside this one, in no order, and knows only a number that other
+        # connections use as well.
         outbound = self.ctx.session._request_outbound
         if outbound.cancel_requested.is_set() and self._handle:
             session, trace = self._handle.session, self._handle.trace

@@ -153,8 +153,7 @@ class Completion:
         accepted = about(handle.session, handle.trace, "accepted", **self._extra)
         yield self._chunk({"role": "assistant", "content": ""}, activity=accepted)
         async for pieces in turn.pieces():
-            encoded = b"".join(self._encoded(piece) for piece in pieces) if pieces else stream.HEARTBEAT
-            yield encoded if any(map(_is_awaited, pieces)) else stream.Unhurried(encoded)
+            yield b"".join(self._encoded(piece) for piece in pieces) if pieces else stream.HEARTBEAT
         if turn.error:
             yield stream.data(wire.envelope_of(turn.error))
             return
@@ -162,7 +161,7 @@ class Completion:
         last = self._chunk({}, finish=self._finish, activity=last_activity(turn))
         if self.include_usage:
             last += stream.data(self._object("chat.completion.chunk", choices=[], usage=usage_of(turn)))
-        yield stream.Unhurried(last + stream.DONE)
+        yield stream.Last(last + stream.DONE)
 
     async def whole(self) -> wire.Json[ChatCompletion] | wire.Json[wire.Envelope]:
         """The whole response, when the turn has ended or waits for a person."""
@@ -293,11 +292,6 @@ async def completion_of(
         return Completion(turn_stream, streaming=streaming)
     ignored = request.ignored(takes_tools=template is not None and template.allow_client_tools)
     return Completion(turn_stream, request.include_usage, ignored, streaming)
-
-
-def _is_awaited(piece: Piece) -> bool:
-    """Whether somebody reads it as it comes: text, or a call for a program; activity may wait a moment."""
-    return bool(piece.content or piece.reasoning or piece.call)
 
 
 def _tool_call(call: ClientCall) -> ShownCall:

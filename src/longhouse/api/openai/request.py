@@ -1,10 +1,11 @@
 """Parses a chat request: its caller, its new messages, and the conversation that it names."""
 
 import hashlib
+import operator
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, Literal
 
@@ -12,6 +13,7 @@ from longhouse import tracing
 from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai.client_tools import ClientResult
+from longhouse.api.repeating import MAX_KEY
 from longhouse.api.wire import ChatMessage, ChatRequest
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint, messages
@@ -21,7 +23,6 @@ from longhouse.store import files
 from longhouse.store.database import Database
 from longhouse.store.requests import Accepted
 
-MAX_KEY: Final = 255
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -92,6 +93,8 @@ class ChatInput:
     """What the request decides, in the session that `model` names; there are no messages then."""
     version: int | None = None
     """The version of the agent that answers, where `model` names a session."""
+    _chained: list[tuple[Sequence[ChatMessage], str]] = field(default_factory=list, repr=False, compare=False)
+    """Messages and their fingerprints: that of a long history is found once, and grows with the new messages."""
 
     @property
     def reply_to(self) -> str | None:
@@ -104,8 +107,12 @@ class ChatInput:
 
     def chain(self, sent: Sequence[ChatMessage]) -> str:
         """The fingerprint of these messages from this client."""
-        begin = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
-        return fingerprint.grown(begin, ((message.role, message.text) for message in sent))
+        known, chain = self._chained[-1] if self._chained else ((), "")
+        if not chain or len(known) > len(sent) or not all(map(operator.is_, known, sent)):
+            known, chain = (), fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
+        chain = fingerprint.grown(chain, ((message.role, message.text) for message in sent[len(known) :]))
+        self._chained.append((sent, chain))
+        return chain
 
     async def prompt(self, db: Database, version: int | None = None) -> Prompted:
         """The new messages as a `Prompted` event; their images are stored first."""

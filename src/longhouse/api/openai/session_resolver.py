@@ -12,7 +12,7 @@ from msgspec import structs
 
 from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
-from longhouse.api import wire
+from longhouse.api import repeating, wire
 from longhouse.api.caller import Caller
 from longhouse.api.model_names import find_template
 from longhouse.api.openai import chat_decisions, client_tools
@@ -81,10 +81,7 @@ class SessionResolver:
     async def _repeated(self, chat: ChatInput) -> sessions.AcceptedRequest | None:
         accepted = chat.accepted
         if accepted.key:
-            accepted_before = await sessions.request_by_key(self.db, accepted.owner, accepted.key)
-            if accepted_before and accepted_before.digest != accepted.digest:
-                raise key_reused()
-            return accepted_before
+            return await repeating.accepted_before(self.db, accepted)
         if not accepted.is_retry:
             return None
         accepted_before = await sessions.request_by_digest(self.db, accepted.owner, accepted.digest)
@@ -439,10 +436,6 @@ class SessionResolver:
 def unknown_model(model: str) -> CallerError:
     shown = model if len(model) <= 100 else f"{model[:100]}…"
     return wire.not_found(f"The model {shown!r} does not exist; see GET /v1/models.", code="model_not_found")
-
-
-def key_reused() -> CallerError:
-    return CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
 
 
 def no_such_question(call: str, param: str) -> CallerError:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+import msgspec
 from starlette.types import Scope
 
 from longhouse.agents import answer_format
@@ -66,8 +67,7 @@ class ClientCall:
     """A JSON object that fits the schema of the function."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """A part of the response: text, an activity in `x_agent`, or a call that the client is to run."""
 
     content: str = ""

@@ -6,7 +6,7 @@ transaction, which is refused if another process was first: a process that is ki
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 import asyncpg
 import structlog
 
-from longhouse import background, clock, timing
+from longhouse import background, timing
 from longhouse.agents.template import Template
 from longhouse.api import wire
 from longhouse.api.auth import Authenticator
@@ -76,6 +76,8 @@ class Scheduler:
     prior: PriorOf | None = None
     most: int = 100
     """Schedules that an owner may have."""
+    count: Callable[[schedules.RunState, int], None] = lambda state, moments: None
+    """Told what became of so many moments."""
 
     async def fire_due(self) -> None:
         """Fires what is due, each schedule for itself: one that fails holds up no other."""
@@ -109,16 +111,18 @@ class Scheduler:
             attempts = [_Attempt(first, "missed", count=len(due.missed), last_due_at=last)]
         attempts += await self._attempts(schedule, caller, due.fires)
 
-        async def write(tx: Transaction) -> list[Placed]:
+        async def write(tx: Transaction) -> list[Placed | None]:
             if not await schedules.claim(tx, schedule):
                 return []
             placed = [await self._write(tx, schedule, one) for one in attempts]
             await schedules.move(tx, schedule, due.next_at)
-            return [one for one in placed if one]
+            return placed
 
-        for placed in await self.db.together(write):
-            self.bus.appended(placed.session_id, placed.seq)
-            log.info("schedule_fired", schedule=schedule.id, session=placed.session_id)
+        for attempt, placed in zip(attempts, await self.db.together(write), strict=False):
+            self.count(attempt.state, attempt.count)
+            if placed:
+                self.bus.appended(placed.session_id, placed.seq)
+                log.info("schedule_fired", schedule=schedule.id, session=placed.session_id)
 
     async def run(self, caller: Caller, schedule: Schedule, run_id: str) -> schedules.ShownRun:
         """Fires a schedule now, with the rights of the caller; once for each id."""
@@ -134,9 +138,11 @@ class Scheduler:
                 raise no_such_schedule()
             if await schedules.find_run(tx, run_id):
                 return None
-            return await self._write(tx, schedule, _Attempt(clock.now(), target=target), run_id=run_id)
+            attempt = _Attempt(await schedules.now(tx), target=target)
+            return await self._write(tx, schedule, attempt, run_id=run_id)
 
         if placed := await self.db.together(write):
+            self.count("fired", 1)
             self.bus.appended(placed.session_id, placed.seq)
         made = await schedules.find_run(self.db, run_id)
         if made is None:
@@ -230,7 +236,6 @@ class Scheduler:
                 due_at=attempt.due_at,
                 last_due_at=attempt.last_due_at or attempt.due_at,
                 count=attempt.count,
-                at=clock.now(),
                 is_manual=run_id is not None,
                 session_id=placed.session_id if placed else None,
                 trace_id=trace if placed else None,
@@ -243,15 +248,18 @@ class Scheduler:
 
     async def _stop(self, schedule: Schedule, why: str) -> None:
         """It fires no more until somebody changes it, and says why."""
-        attempt = _Attempt(schedule.next_at or clock.now(), "failed", error=why, code="stopped")
 
-        async def write(tx: Transaction) -> None:
-            if await schedules.claim(tx, schedule):
-                await self._write(tx, schedule, attempt)
-                await schedules.move(tx, schedule, None, stopped=why)
+        async def write(tx: Transaction) -> bool:
+            if not await schedules.claim(tx, schedule):
+                return False
+            due_at = schedule.next_at or await schedules.now(tx)
+            await self._write(tx, schedule, _Attempt(due_at, "failed", error=why, code="stopped"))
+            await schedules.move(tx, schedule, None, stopped=why)
+            return True
 
-        await self.db.together(write)
-        log.info("schedule_stopped", schedule=schedule.id)
+        if await self.db.together(write):
+            self.count("failed", 1)
+            log.info("schedule_stopped", schedule=schedule.id)
 
 
 async def _prompt(tx: Transaction, schedule: Schedule, target: _Target, trace: str, run_id: str) -> Placed:

@@ -1,24 +1,26 @@
 """Schedule routes: create, list, read, change, pause, delete, fire now, and what became of past firings."""
 
 import uuid
+from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
 from fastapi import Query, Request
 
-from longhouse import clock
-from longhouse.api import auth, pagination, wire
+from longhouse.api import auth, pagination, repeating, wire
 from longhouse.api.caller import Caller
 from longhouse.api.json_route import of_app, refuses, strict_router
 from longhouse.api.openai.request import idempotency_key
 from longhouse.api.pagination import Page
+from longhouse.api.repeating import IdempotencyKey
 from longhouse.api.schedules.firing import Scheduler, new_run_id, no_such_schedule
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
 from longhouse.errors import CallerError
 from longhouse.store import schedules
-from longhouse.store.schedules import Ended, Overlap, RunState, Schedule, ShownRun
-from longhouse.timing import Missed
+from longhouse.store.requests import Accepted
+from longhouse.store.schedules import Ended, Plan, RunState, Schedule, ShownRun
 
 RACES: Final = 20
 """How often a change is tried again because the schedule has fired meanwhile."""
@@ -27,27 +29,6 @@ NAMESPACE: Final = uuid.UUID("0f0b3a2e-5d39-4a55-9d0a-1c8f63e0a9b4")
 
 State = Literal["active", "paused", "stopped", "ended"]
 Held = Annotated[Scheduler, of_app("schedules")]
-
-
-class ShownSchedule(TypedDict):
-    id: str
-    object: Literal["schedule"]
-    state: State
-    stopped_reason: str | None
-    """Why it fires no more: the key that it fires with was revoked, or has expired."""
-    next_at: datetime | None
-    name: str
-    template: str
-    prompt: str
-    cron: str | None
-    at: datetime | None
-    time_zone: str
-    conversation_id: str | None
-    user: str | None
-    metadata: dict[str, str]
-    missed: Missed
-    overlap: Overlap
-    created_at: datetime
 
 
 class RunError(TypedDict):
@@ -74,6 +55,17 @@ class ShownScheduleRun(TypedDict):
     error: RunError | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSchedule(Plan):
+    object: Literal["schedule"] = "schedule"
+    state: State
+    stopped_reason: str | None
+    """Why it fires no more: the key that it fires with was revoked, or has expired."""
+    metadata: dict[str, str]
+    last_run: ShownScheduleRun | None
+    """null: it has not fired yet, or its session is erased."""
+
+
 EXAMPLE: Final[dict[str, Any]] = {
     "template": "tool_calling_agent",
     "prompt": "What is new today?",
@@ -85,20 +77,43 @@ EXAMPLE: Final[dict[str, Any]] = {
 router = strict_router("Schedules", auth.user, prefix="/v1/schedules")
 
 
-@router.post("", status_code=201, openapi_extra=wire.example(**EXAMPLE), responses=refuses(404, 409))
-async def create_schedule(caller: auth.User, scheduler: Held, asked: NewSchedule) -> wire.Json[ShownSchedule]:
+@router.post("", status_code=201, openapi_extra=wire.example(**EXAMPLE), responses=refuses(404, 409, 422))
+async def create_schedule(
+    caller: auth.User, scheduler: Held, asked: NewSchedule, idempotency_key: IdempotencyKey = None
+) -> wire.Json[ShownSchedule]:
     """Creates a schedule: a prompt that comes by itself, by `cron` or once `at` a moment. It fires with the rights and
     at the expense of the key that creates it."""
-    await _may_use(caller, scheduler, asked.template)
-    now, schedule_id = clock.now(), f"sched_{uuid.uuid4().hex}"
-    columns = {**columns_of(asked, now), "key_id": caller.key or None}
-    if not await schedules.create(scheduler.db, schedule_id, caller.owner, columns, now=now, most=scheduler.most):
+    _uses(caller, asked.template)
+    accepted = repeating.accepted(caller, idempotency_key, "schedule", asked.model_dump_json())
+    before = partial(_made_before, caller, scheduler, accepted)
+    made = await before()
+    if made is None:
+        write = partial(_create, caller, scheduler, asked, accepted)
+        made = await repeating.made_once(scheduler.db, before, write)
+    if made is None:
         raise CallerError(
             f"There are {scheduler.most} schedules already, which is the limit: delete one that is not needed.",
             status=409,
             code="too_many_schedules",
         )
-    return wire.Json(_shown(await _found(caller, scheduler, schedule_id)), status_code=201)
+    return wire.Json(await _shown_now(scheduler, made), status_code=201)
+
+
+async def _create(
+    caller: Caller, scheduler: Scheduler, asked: NewSchedule, accepted: Accepted | None
+) -> Schedule | None:
+    """A new schedule; None if there are as many as there may be."""
+    db, schedule_id = scheduler.db, f"sched_{uuid.uuid4().hex}"
+    await scheduler.template(asked.template, caller.owner)
+    columns = {**columns_of(asked, await schedules.now(db)), "key_id": caller.key or None}
+    is_made = await schedules.create(db, schedule_id, caller.owner, columns, most=scheduler.most, accepted=accepted)
+    return await _found(caller, scheduler, schedule_id) if is_made else None
+
+
+async def _made_before(caller: Caller, scheduler: Scheduler, accepted: Accepted | None) -> Schedule | None:
+    """The schedule that the same request has made before, as it is now."""
+    before = await repeating.accepted_before(scheduler.db, accepted) if accepted else None
+    return await schedules.find(scheduler.db, before.session_id, caller.owner) if before else None
 
 
 @router.get("")
@@ -108,13 +123,14 @@ async def list_schedules(
     """Your schedules, newest first; `limit` (≤ 200), `before` (the `next` of the previous page)."""
     found = await schedules.listed(scheduler.db, owner=caller.owner, before=asked.before, limit=asked.fetched)
     rows, following = asked.cut(found, lambda one: pagination.cursor(one.created_at, one.id))
-    return wire.Json(pagination.page([_shown(one) for one in rows], following))
+    last = await schedules.last_runs(scheduler.db, [one.id for one in rows])
+    return wire.Json(pagination.page([_shown(one, last.get(one.id)) for one in rows], following))
 
 
 @router.get("/{schedule_id}")
 async def get_schedule(caller: auth.User, scheduler: Held, schedule_id: str) -> wire.Json[ShownSchedule]:
     """A schedule, and when it fires next."""
-    return wire.Json(_shown(await _found(caller, scheduler, schedule_id)))
+    return wire.Json(await _shown_now(scheduler, await _found(caller, scheduler, schedule_id)))
 
 
 @router.patch("/{schedule_id}", openapi_extra=wire.example(paused=False), responses=refuses(409))
@@ -130,10 +146,10 @@ async def change_schedule(
         _uses(caller, former.template)
         if "template" in asked.model_fields_set:
             await _may_use(caller, scheduler, asked.template)
-        now = clock.now()
+        now = await schedules.now(scheduler.db)
         columns = {**columns_of(asked, now, former), "key_id": caller.key or None}
-        if await schedules.change(scheduler.db, former, columns, now=now):
-            return wire.Json(_shown(await _found(caller, scheduler, schedule_id)))
+        if await schedules.change(scheduler.db, former, columns):
+            return wire.Json(await _shown_now(scheduler, await _found(caller, scheduler, schedule_id)))
     raise CallerError("The schedule fires or changes all the time: try again.", status=409, code="conflict")
 
 
@@ -192,26 +208,21 @@ def _uses(caller: Caller, template: str) -> None:
         raise
 
 
-def _shown(schedule: Schedule) -> ShownSchedule:
-    return {
-        "id": schedule.id,
-        "object": "schedule",
-        "state": _state(schedule),
-        "stopped_reason": schedule.stopped,
-        "next_at": None if schedule.stopped else schedule.next_at,
-        "name": schedule.name,
-        "template": schedule.template,
-        "prompt": schedule.prompt,
-        "cron": schedule.cron,
-        "at": schedule.at,
-        "time_zone": schedule.time_zone,
-        "conversation_id": schedule.conversation_id,
-        "user": schedule.user,
-        "metadata": msgspec.json.decode(schedule.metadata),
-        "missed": schedule.missed,
-        "overlap": schedule.overlap,
-        "created_at": schedule.created_at,
-    }
+async def _shown_now(scheduler: Scheduler, schedule: Schedule) -> ShownSchedule:
+    return _shown(schedule, (await schedules.last_runs(scheduler.db, [schedule.id])).get(schedule.id))
+
+
+def _shown(schedule: Schedule, last: ShownRun | None) -> ShownSchedule:
+    plan: dict[str, Any] = {one.name: getattr(schedule, one.name) for one in fields(Plan)}
+    if schedule.stopped:
+        plan["next_at"] = None
+    return ShownSchedule(
+        **plan,
+        state=_state(schedule),
+        stopped_reason=schedule.stopped,
+        metadata=msgspec.json.decode(schedule.metadata),
+        last_run=_shown_run(last) if last else None,
+    )
 
 
 def _state(schedule: Schedule) -> State:

@@ -1,32 +1,20 @@
 """Forks a session: a branch that begins with its events up to one of them, and goes on by itself."""
 
-import hashlib
 from functools import partial
-from typing import Annotated, TypedDict
+from typing import TypedDict
 
-from fastapi import Header
 from pydantic import Field, StrictInt
 
-from longhouse.api import auth, wire
-from longhouse.api.caller import Caller
+from longhouse.api import auth, repeating, wire
 from longhouse.api.json_route import refuses, strict_router
-from longhouse.api.openai.request import MAX_KEY
-from longhouse.api.openai.session_resolver import key_reused
-from longhouse.api.pagination import Omittable
+from longhouse.api.repeating import IdempotencyKey
 from longhouse.api.sessions.routes import SESSION_PATH, ForkedFrom, Held, forked_from, no_such_session
 from longhouse.errors import CallerError
 from longhouse.journal.session import State
 from longhouse.store import forks
-from longhouse.store import sessions as session_store
 from longhouse.store.database import Database
 from longhouse.store.forks import Branch, Fork, NoSuchEvent
-from longhouse.store.requests import Accepted, Repeated
-from longhouse.store.sessions import SessionRow
-
-IdempotencyKey = Annotated[
-    Omittable[Annotated[str, Field(min_length=1, max_length=MAX_KEY, pattern=r"^[ -~]+$")]],
-    Header(alias="Idempotency-Key", description="The same branch for a request that is repeated"),
-]
+from longhouse.store.requests import Accepted
 
 router = strict_router("Sessions", auth.user)
 
@@ -62,9 +50,10 @@ async def fork(
     the agents that it had called by then, as they were. Both go on, and neither sees the other."""
     row = await sessions.find(caller, session_id)
     caller.uses(row.agent)
-    accepted = _accepted(caller, row, asked, idempotency_key)
-    if accepted and (before := await _forked_before(sessions.db, accepted)):
-        return _shown(before)
+    accepted = repeating.accepted(caller, idempotency_key, "fork", row.id, str(asked.after))
+    before = partial(_forked_before, sessions.db, accepted)
+    if forked := await before():
+        return _shown(forked)
     if asked.after > row.head:
         raise _no_such_event(row.head)
     caller.spends()
@@ -79,34 +68,18 @@ async def fork(
         accepted=accepted,
     )  # fmt: skip
     try:
-        forked = await write()
+        forked = await repeating.made_once(sessions.db, before, write)
     except NoSuchEvent as error:
         raise _no_such_event(error.head) from None
-    except Repeated:
-        # Another one was first; or the key is that of an expired request.
-        await session_store.forget_requests(sessions.db)
-        assert accepted is not None
-        forked = await _forked_before(sessions.db, accepted)
-        forked = forked or await write()
     if forked is None:
         raise no_such_session()
     return _shown(forked)
 
 
-def _accepted(caller: Caller, row: SessionRow, asked: ForkRequest, key: str | None) -> Accepted | None:
-    """The request as it is stored; None: it may be repeated as often as its client likes."""
-    if key is None:
-        return None
-    digest = hashlib.sha256(f"fork\x00{row.id}\x00{asked.after}".encode()).hexdigest()
-    return Accepted(owner=caller.owner, digest=digest, key=key)
-
-
-async def _forked_before(db: Database, accepted: Accepted) -> Fork | None:
+async def _forked_before(db: Database, accepted: Accepted | None) -> Fork | None:
     """The fork that the same request has made before, as it is now."""
-    before = await session_store.request_by_key(db, accepted.owner, accepted.key or "")
-    if before and before.digest != accepted.digest:
-        raise key_reused()
-    return await forks.made_by(db, before.session_id, accepted.owner) if before else None
+    before = await repeating.accepted_before(db, accepted) if accepted else None
+    return await forks.made_by(db, before.session_id, accepted.owner) if accepted and before else None
 
 
 def _shown(forked: Fork) -> wire.Json[ForkedSession]:

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 
 from longhouse.journal.events import Recorded
-from longhouse.runtime.bus.items import Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.items import Facts, Fragment, Gone, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Subscription
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -21,30 +20,33 @@ async def follow(
     It ends if the session is deleted.
     Heartbeats come also while hints bring nothing new or the reader skips events, so that the connection never idles.
     """
-    clock = asyncio.get_running_loop().time
-    beats_at = clock() + beat
-    while True:
-        subscription.seen = after
-        items: list[Item] = []
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(beats_at):
-                items = await subscription.take()
-        if clock() >= beats_at:
-            beats_at = clock() + beat
-            yield []
-        batch: list[Seen] = []
-        for item in items:
-            if isinstance(item, Fragment | SubagentsChanged | Written):
-                batch.append(item)
-                continue
-            if isinstance(item, Gone):
+    loop = asyncio.get_running_loop()
+    beats_at = loop.time() + beat
+    timer = loop.call_at(beats_at, subscription.wake)
+    try:
+        while True:
+            subscription.seen = after
+            items = await subscription.take()
+            if loop.time() >= beats_at:
+                beats_at = loop.time() + beat
+                timer.cancel()
+                timer = loop.call_at(beats_at, subscription.wake)
+                yield []
+            batch: list[Seen] = []
+            for item in items:
+                if isinstance(item, Fragment | SubagentsChanged | Written):
+                    batch.append(item)
+                    continue
+                if isinstance(item, Gone):
+                    yield batch
+                    return
+                facts = await _facts(db, session_id, item, after)
+                batch += facts
+                after = facts[-1].seq if facts else after
+            if batch:
                 yield batch
-                return
-            facts = await _facts(db, session_id, item, after)
-            batch += facts
-            after = facts[-1].seq if facts else after
-        if batch:
-            yield batch
+    finally:
+        timer.cancel()
 
 
 async def _facts(db: Database, session_id: str, item: Facts | JournalGrew, after: int) -> list[Recorded]:

@@ -9,11 +9,12 @@ import msgspec
 from longhouse.journal.events import Recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """Events that were just recorded; a follower uses them only if they directly follow what it has."""
 
     recorded: tuple[Recorded, ...]
+    more_follow: bool = False
+    """The turn goes on: whoever follows it may wait a moment for what comes next."""
 
 
 class Fragment(msgspec.Struct, frozen=True, tag=True):
@@ -37,6 +38,9 @@ class JournalGrew(msgspec.Struct, frozen=True, tag=True):
 
 class SubagentsChanged(msgspec.Struct, frozen=True, tag=True):
     """A sub-agent's journal changed: whoever follows the sub-agents reads them again."""
+
+    more_follow: bool = False
+    """As of `Facts`."""
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):

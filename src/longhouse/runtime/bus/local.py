@@ -12,13 +12,15 @@ from typing import Final, Protocol
 
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
-from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, Written
+from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
 
 NEVER: Final = 2**63 - 1
 """A fence higher than that of any lease."""
 ATTENDED_FOR: Final = 60.0
 """Seconds after which somebody in another process who followed a session, and did not say so again, has left."""
 MOST_ATTENDED: Final = 10_000
+LINGER: Final = 0.02
+"""Seconds that events in the middle of a turn wait for others: to tell each by itself costs as much as to record it."""
 
 
 class Relay(Protocol):
@@ -49,17 +51,28 @@ class Subscription:
         """The last event that the follower has; a JournalGrew up to that does not wake it."""
         self._items: list[Item] = []
         self._ready = asyncio.Event()
+        self._soon: asyncio.TimerHandle | None = None
 
     def put(self, item: Item) -> None:
         if isinstance(item, JournalGrew) and item.head is not None and item.head <= self.seen:
             return
         self._items.append(item)
+        if not isinstance(item, Facts | SubagentsChanged) or not item.more_follow:
+            self._ready.set()
+        elif self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(LINGER, self._ready.set)
+
+    def wake(self) -> None:
+        """Whoever waits for items goes on, with none if there is none."""
         self._ready.set()
 
     async def take(self) -> list[Item]:
-        """Takes all unread items; waits until there is one."""
+        """Takes all unread items; waits until there is one, or for `wake`."""
         await self._ready.wait()
         self._ready.clear()
+        if self._soon:
+            self._soon.cancel()
+            self._soon = None
         items, self._items = self._items, []
         return items
 

@@ -59,6 +59,8 @@ class Overlays:
         self._known: Mapping[str, Overlaid] = {}
         self._until = 0.0
         self._reading = asyncio.Lock()
+        self.changes = 0
+        """How often other overlays were read than before."""
 
     @property
     def is_due(self) -> bool:
@@ -72,7 +74,8 @@ class Overlays:
         async with self._reading:
             if self.is_due:
                 until = time.monotonic() + FRESH_FOR
-                self._known = self._read(await self.db.rows(ALL))
+                before, self._known = self._known, self._read(await self.db.rows(ALL))
+                self.changes += before != self._known
                 self._until = until
 
     def of(self, name: str) -> SecurityOverlay | None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 import asyncpg
+import msgspec
 
 from longhouse.agents.delegation import MAX_OPEN_TASKS, Delegation, waits_for
 from longhouse.errors import AlreadyReturned
@@ -69,8 +70,7 @@ WHERE NOT EXISTS (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """The parameters of the lease holder's append, as for `journals.append`."""
 
     fence: int

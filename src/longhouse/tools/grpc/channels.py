@@ -64,7 +64,7 @@ class _Channel:
 
     def is_ready(self, now: float) -> bool:
         state = self.grpc.get_state()
-        return not self.is_retired and now < self.opened + LONGEST and state.name == "READY"
+        return now < self.opened + LONGEST and state.name == "READY"
 
 
 @dataclass(slots=True)

@@ -50,8 +50,8 @@ export async function blob(path) {
 }
 
 /** Sends JSON; null for an answer without a body. */
-export async function send(method, path, value) {
-  const json = value === undefined ? {} : { body: JSON.stringify(value), headers: { "content-type": "application/json" } };
+export async function send(method, path, value, headers = {}) {
+  const json = value === undefined ? { headers } : { body: JSON.stringify(value), headers: { "content-type": "application/json", ...headers } };
   const response = await request(method, path, json);
   const text = await response.text();
   return text ? JSON.parse(text) : null;
@@ -61,6 +61,26 @@ export const post = (path, value) => send("POST", path, value);
 export const put = (path, value) => send("PUT", path, value);
 export const patch = (path, value) => send("PATCH", path, value);
 export const remove = (path) => send("DELETE", path);
+
+/**
+ * A POST that creates something, under a key of its own: if the answer is lost, the same once more finds what the first
+ * has made.
+ */
+export function creating() {
+  let asked = null;
+  let key = "";
+  return async (path, value) => {
+    const now = JSON.stringify([path, value]);
+    if (now !== asked) key = newKey();
+    asked = now;
+    const made = await send("POST", path, value, { "idempotency-key": key });
+    asked = null;
+    return made;
+  };
+}
+
+// Not `randomUUID`, which browsers have only on https and on this machine.
+const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (one) => one.toString(16).padStart(2, "0")).join("");
 
 /** Sends a file or a form as it is. */
 export async function upload(path, body, headers = {}) {

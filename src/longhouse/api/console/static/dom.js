@@ -68,6 +68,8 @@ export const ICONS = {
   tools: "M14 6a4 4 0 0 0 5 5l-9 9-4-4 9-9zm0 0l-1-2",
   documents: "M6 3h8l4 4v14H6zM14 3v4h4M9 12h6M9 16h6",
   memory: "M5 6c0-4 14-4 14 0v12c0 4-14 4-14 0zm0 0c0 4 14 4 14 0M5 12c0 4 14 4 14 0",
+  schedules: "M12 3a9 9 0 1 1 0 18 9 9 0 0 1 0-18zM12 7v5l3 2",
+  webhooks: "M12 8a3 3 0 1 1 3-3M12 8l-4 8M5 16a3 3 0 1 0 3 3h8M19 16a3 3 0 1 1-3 3l-3-9",
   operations: "M3 12h4l3-7 4 14 3-7h4",
   keys: "M15 9a4 4 0 1 1-3 4l-8 8v-3l2-2H4M15 9h.01",
   send: "M4 12l16-8-5 16-3-7z",

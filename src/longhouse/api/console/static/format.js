@@ -34,15 +34,18 @@ export function ago(moment) {
 // Made once: to make one costs more than a whole row of a long list.
 const TIME = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 const CLOCK = new Intl.DateTimeFormat([], TIME);
-const DATE = new Intl.DateTimeFormat([], { year: "numeric", month: "numeric", day: "numeric", ...TIME });
+const DAY = { year: "numeric", month: "numeric", day: "numeric" };
+const DATE = new Intl.DateTimeFormat([], { ...DAY, ...TIME });
 const NUMBER = new Intl.NumberFormat("en");
 
 export function clock(moment) {
   return moment ? CLOCK.format(new Date(moment)) : "–";
 }
 
-export function dateAndTime(moment) {
-  return moment ? DATE.format(new Date(moment)) : "–";
+/** In the time zone of whoever looks, or in this one. */
+export function dateAndTime(moment, timeZone = null) {
+  if (!moment) return "–";
+  return (timeZone ? new Intl.DateTimeFormat([], { ...DAY, ...TIME, timeZone }) : DATE).format(new Date(moment));
 }
 
 /** A whole number, short from ten thousand on: `12.3k`. */

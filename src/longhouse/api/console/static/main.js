@@ -19,6 +19,8 @@ const PLACES = [
   ["/catalog/tools", "Tools", "tools", "admin"],
   ["/documents", "Documents", "documents"],
   ["/memory", "Memory", "memory"],
+  ["/schedules", "Schedules", "schedules"],
+  ["/webhooks", "Webhooks", "webhooks"],
   ["/operations", "Operations", "operations", "admin"],
   ["/keys", "Keys", "keys", "admin"],
 ];
@@ -30,6 +32,8 @@ const SCREENS = [
   ["/catalog/agents", "agents", "agentList"], ["/catalog/agents/:name", "agents", "oneAgent"],
   ["/catalog/tools", "tools", "toolList"], ["/catalog/tools/:name", "tools", "oneTool"],
   ["/documents", "documents", "documentList"], ["/documents/:id", "documents", "oneDocument"],
+  ["/schedules", "schedules", "scheduleList"], ["/schedules/:id", "schedules", "oneSchedule"],
+  ["/webhooks", "webhooks", "webhookList"], ["/webhooks/:id", "webhooks", "oneWebhook"],
   ["/memory", "memory", "memoryFiles"], ["/operations", "operations", "operations"], ["/keys", "keys", "keys"],
 ];
 

@@ -182,7 +182,7 @@ class ResponseService:
         """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
         row = await responses.find(self.db, previous, caller.owner)
         builder = await following.settled(self.db, self.bus, row) if row else None
-        if row is None or builder is None or self._is_gone(builder):
+        if row is None or builder is None or _is_gone(builder):
             raise CallerError(
                 "There is no previous response with this id.",
                 status=404,
@@ -301,7 +301,7 @@ class ResponseService:
     async def read(self, caller: Caller, response: str) -> ResponseBuilder:
         """The response as it is now; one that is not stored is there while it runs."""
         builder = await following.settled(self.db, self.bus, await self.find(caller, response))
-        if self._is_gone(builder):
+        if builder.is_over and not builder.row.is_stored:
             raise not_found()
         return builder
 
@@ -335,11 +335,6 @@ class ResponseService:
         else:
             await responses.delete(self.db, row.id)
 
-    def _is_gone(self, builder: ResponseBuilder) -> bool:
-        """Whether a response that is not stored has ended; one that waits for an answer is there to be answered."""
-        is_waiting = builder.known_rest is not None and builder.known_rest.waiting_for
-        return builder.is_over and not builder.row.is_stored and not is_waiting
-
 
 def _as_input(item: OutputItem) -> Any:
     """An item of a response as a client would send it."""
@@ -351,6 +346,13 @@ def _as_input(item: OutputItem) -> Any:
         case McpApprovalRequest():
             return PassedOverInput(type=APPROVAL_REQUEST)
     return PassedOverInput(type="mcp_call" if isinstance(item, McpCall) else "reasoning")
+
+
+def _is_gone(builder: ResponseBuilder) -> bool:
+    """Whether nobody can go on from a response: it is not stored, and has ended. One that has waited for an answer is
+    there to be answered, and for who repeats that request."""
+    has_waited = builder.known_rest is not None and builder.known_rest.waiting_for
+    return builder.is_over and not builder.row.is_stored and not has_waited
 
 
 def not_found() -> CallerError:

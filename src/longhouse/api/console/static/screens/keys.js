@@ -4,12 +4,14 @@ import { get, patch, post, remove } from "../api.js";
 import { fill, h } from "../dom.js";
 import { dateAndTime, plainLine, visible } from "../format.js";
 import { me, signIn } from "../me.js";
-import { actButton, badge, button, code, confirmed, dialog, empty, say, since } from "../ui.js";
+import { actButton, badge, button, confirmed, dialog, empty, say, since } from "../ui.js";
 import { filterBox, wholeList } from "../parts/filter_box.js";
 import { meter } from "../parts/figures.js";
 import { errorsOf } from "../parts/schema_form.js";
+import { showSecret } from "../parts/secret.js";
 
 const PATH = "/admin/keys";
+const KEPT = "We keep only its digest: if it is lost, rotate the key.";
 const LIMITS = [
   ["rate_limit", "Requests a minute"],
   ["max_concurrent", "At the same time"],
@@ -242,7 +244,7 @@ async function create(changed) {
   const made = await dialog("New key", newKey);
   if (!made) return;
   // The secret comes first: the first key closes the door behind this page too.
-  await showSecret(`The key “${plainLine(made.name, 60)}”`, made.key);
+  await showSecret(`The key “${plainLine(made.name, 60)}”`, made.key, "API key", KEPT);
   if (wasOpen && made.role === "admin") await signedInWith(made.key);
   await changed();
 }
@@ -292,18 +294,6 @@ function newKey(close) {
   );
 }
 
-function showSecret(title, secret) {
-  return dialog(title, (close) => [
-    h("p", {}, "This is shown once. We keep only its digest: if it is lost, rotate the key."),
-    code(secret, "API key"),
-    h(
-      "div",
-      { class: "row end" },
-      button("I have it", () => close(true), { tone: "primary" }),
-    ),
-  ]);
-}
-
 async function rotate(one, changed) {
   const overlap = h("select", { id: "key-overlap" }, OVERLAPS.map(([seconds, text]) => h("option", { value: seconds }, text)));
   const chosen = await dialog(`Rotate “${plainLine(one.name, 60)}”?`, (close) => [
@@ -317,7 +307,7 @@ async function rotate(one, changed) {
   ]);
   if (!chosen) return;
   const { key } = await post(`${PATH}/${encodeURIComponent(one.id)}/rotate?overlap_seconds=${chosen}`);
-  await showSecret(`The new secret of “${plainLine(one.name, 60)}”`, key);
+  await showSecret(`The new secret of “${plainLine(one.name, 60)}”`, key, "API key", KEPT);
   if (one.id === me()?.key?.id) await signedInWith(key);
   await changed();
 }

@@ -1,6 +1,6 @@
 // One session: what happened in it, when, and why; what the model saw; everything that is kept of it.
 
-import { get, post, remove, withQuery } from "../api.js";
+import { creating, get, post, remove, withQuery } from "../api.js";
 import { at } from "../base.js";
 import { fill, h, icon, ICONS } from "../dom.js";
 import { count, dateAndTime, plainLine, span, visible } from "../format.js";
@@ -62,6 +62,7 @@ class OneSession {
       results: new Map(),
       tokens: 0,
       turns: TURNS,
+      create: creating(),
       tab: query.tab in ROUTES ? query.tab : "timeline",
     });
     this.build();
@@ -451,7 +452,7 @@ class OneSession {
   }
 
   async fork(after) {
-    const branch = await post(sessionPath(this.id, "/fork"), { after });
+    const branch = await this.create(sessionPath(this.id, "/fork"), { after });
     say("This is the branch. It goes on from here by itself.");
     go(`/sessions/${encodeURIComponent(branch.session_id)}`);
   }

@@ -1,0 +1,51 @@
+"""Requests that create something, with an idempotency key: a repeated one gets what the first one has made."""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, TypeVar
+
+from fastapi import Header
+from pydantic import Field
+
+from longhouse.api.caller import Caller
+from longhouse.api.pagination import Omittable
+from longhouse.errors import CallerError
+from longhouse.store import sessions
+from longhouse.store.database import Database
+from longhouse.store.requests import Accepted, Repeated
+from longhouse.store.sessions import AcceptedRequest
+
+MAX_KEY: Final = 255
+
+IdempotencyKey = Annotated[
+    Omittable[Annotated[str, Field(min_length=1, max_length=MAX_KEY, pattern=r"^[ -~]+$")]],
+    Header(alias="Idempotency-Key", description="A request that is repeated with it creates nothing more"),
+]
+T = TypeVar("T")
+
+
+def accepted(caller: Caller, key: str | None, *what: str) -> Accepted | None:
+    """A request as it is stored; None: it may be repeated as often as its client likes. `what`: all that it asks."""
+    if key is None:
+        return None
+    return Accepted(owner=caller.owner, digest=hashlib.sha256("\x00".join(what).encode()).hexdigest(), key=key)
+
+
+async def accepted_before(db: Database, asked: Accepted) -> AcceptedRequest | None:
+    """The same request, if it was accepted before; raises if its key came with another one."""
+    before = await sessions.request_by_key(db, asked.owner, asked.key or "")
+    if before and before.digest != asked.digest:
+        raise CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")
+    return before
+
+
+async def made_once(
+    db: Database, before: Callable[[], Awaitable[T | None]], write: Callable[[], Awaitable[T | None]]
+) -> T | None:
+    """What `write` makes; or what `before` finds, if the same request was first meanwhile and nothing more is made."""
+    try:
+        return await write() or await before()
+    except Repeated:
+        # Another one was first; or the key is that of an expired request.
+        await sessions.forget_requests(db)
+        return await before() or await write()
