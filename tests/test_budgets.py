@@ -9,7 +9,7 @@ ROOT = Path(longhouse.__file__).parent
 BUDGETS = {
     ".": 1_610,  # cron and its moments; what agents do, counted; trace contexts; prices of models
     "agents": 3_330,  # tools of clients; answers in a format; classes by import string
-    "api": 17_960,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
+    "api": 17_980,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 890,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
     "cli": 6_110,  # `webhooks`, `schedules`; `replay`, `mcp`; doctor's remedies; `init` and `dev`; `erase`
