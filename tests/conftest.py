@@ -4,6 +4,7 @@ import asyncio
 import gc
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import uuid
@@ -20,6 +21,7 @@ import structlog
 from redis.asyncio import Redis
 
 from browser_helpers import open_browser
+from forked_workers import Collector
 from longhouse.integrations.redis.client import open_redis
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
@@ -134,12 +136,13 @@ def dsn_of(dsn: str, database: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):
-        config.databases = Databases(config.workerinput["shared_dsn"])  # type: ignore[attr-defined]
-        config.prepared = Path(config.workerinput["prepared"])  # type: ignore[attr-defined]
+    if hasattr(config, "workerinput") or config.option.collectonly:
         return
-    if config.option.collectonly:
-        return
+    # Before there are threads. Coverage is measured by workers that are started; only Linux can wait for a grandchild.
+    is_measured = bool(getattr(config.option, "cov_source", None))
+    if config.option.dist != "no" and config.option.tx and not is_measured and sys.platform == "linux":
+        config.collector = Collector(config)  # type: ignore[attr-defined]
+        config.pluginmanager.register(config.collector)  # type: ignore[attr-defined]
     config.shared_postgres = SharedPostgres()  # type: ignore[attr-defined]
     config.shared_postgres.start()  # type: ignore[attr-defined]
     config.databases = Databases(config.shared_postgres.dsn)  # type: ignore[attr-defined]
@@ -158,8 +161,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop() -> None:
-    """What was imported and collected stays: no need to look through it for garbage again and again."""
+def pytest_runtestloop(session: pytest.Session) -> None:
+    if given := getattr(session.config, "workerinput", None):
+        session.config.databases = Databases(given["shared_dsn"])  # type: ignore[attr-defined]
+        session.config.prepared = Path(given["prepared"])  # type: ignore[attr-defined]
+    # What was imported and collected stays: no need to look through it for garbage again and again.
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 20, 100)
@@ -170,6 +176,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         databases.close()
     if postgres := getattr(config, "shared_postgres", None):
         postgres.stop()
+    if collector := getattr(config, "collector", None):
+        collector.close()
 
 
 @asynccontextmanager
