@@ -21,6 +21,7 @@ import structlog
 from redis.asyncio import Redis
 
 from browser_helpers import open_browser
+from databases import TEMPLATE, Databases, dsn_of
 from forked_workers import Collector
 from longhouse.integrations.redis.client import open_redis
 from longhouse.store import migrate
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 gc.disable()  # until everything is collected: imports leave no garbage
 
-TEMPLATE = "longhouse_template"
 BRIEF = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_wal_size": "256MB"}
 """How Postgres is set for databases that live for seconds, and that nobody needs after a power cut."""
 
@@ -97,44 +97,6 @@ def copied(prepared: Path, folder: Path) -> None:
     subprocess.run(["cp", "-a", prepared / "postgres", folder], check=True)
 
 
-class Databases:
-    """Makes databases on the shared server, all over one connection: a new one costs Postgres a process."""
-
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self._connection: asyncpg.Connection | None = None
-        self._loop = asyncio.new_event_loop()  # tests have loops of their own, and this connection outlives them
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._left: list[str] = []
-        """Of tests that are over. Dropped by the next one: by then nobody is in them whom Postgres waits for."""
-
-    async def make(self, name: str, template: str) -> None:
-        if not self._thread.is_alive():
-            self._thread.start()
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._make(name, template), self._loop))
-
-    def leave(self, name: str) -> None:
-        self._left.append(name)
-
-    async def _make(self, name: str, template: str) -> None:
-        self._connection = self._connection or await asyncpg.connect(self.dsn)
-        while self._left:
-            await self._connection.execute(f"DROP DATABASE {self._left.pop()} WITH (FORCE)")
-        await self._connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
-
-    def close(self) -> None:
-        if self._connection:
-            asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop).result(10)
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
-
-
-def dsn_of(dsn: str, database: str) -> str:
-    return dsn.replace("/longhouse?", f"/{database}?")
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
@@ -184,8 +146,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 async def database(request: pytest.FixtureRequest, template: str = "template1") -> AsyncIterator[str]:
     """A database of one's own on the shared server."""
     databases: Databases = request.config.databases  # type: ignore[attr-defined]
-    name = f"test_{uuid.uuid4().hex}"
-    await databases.make(name, template)
+    name = await databases.make(template)
     try:
         yield dsn_of(databases.dsn, name)
     finally:
