@@ -29,6 +29,11 @@ PATIENCE = 20_000
 """Milliseconds: for a machine that has other things to do."""
 LOST = ("Failed to load resource: net::ERR_", "Failed to load resource: the server responded with a status of")
 """How Chromium tells of a request that failed; a story says so where that is what it is about."""
+GO = """path => new Promise(done => {
+    document.addEventListener("shown", done, { once: true });
+    history.pushState(null, "", path);
+    dispatchEvent(new PopStateEvent("popstate"));
+})"""
 
 
 @asynccontextmanager
@@ -44,6 +49,11 @@ async def open_browser() -> AsyncIterator["Browser"]:
             yield browser
         finally:
             await browser.close()
+
+
+async def go(page: "Page", path: str) -> None:
+    """Has the console open another of its screens, as its links do: the page is not loaded again."""
+    await page.evaluate(GO, path)
 
 
 @dataclass
@@ -116,6 +126,7 @@ MARK_KNOWN = """seen => {
     const plain = new RegExp(` ((?!(?:${styled})=)[\\\\w-]+)="[^"]*"`, "g");
     const form = one => one.outerHTML.replace(/>[^<]*[^<\\s][^<]*</g, ">t<").replace(plain, " $1");
     const known = new Set(seen);
+    for (const one of document.querySelectorAll("[data-known]")) one.removeAttribute("data-known");
     const walk = (one, place) => {
         const here = `${place}>${one.tagName}.${one.className}`, key = `${here}|${form(one)}`;
         one.toggleAttribute("data-known", known.has(key));

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import uuid
@@ -20,6 +21,8 @@ import structlog
 from redis.asyncio import Redis
 
 from browser_helpers import open_browser
+from databases import TEMPLATE, Databases, dsn_of
+from forked_workers import Collector
 from longhouse.integrations.redis.client import open_redis
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
 gc.disable()  # until everything is collected: imports leave no garbage
 
-TEMPLATE = "longhouse_template"
 BRIEF = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_wal_size": "256MB"}
 """How Postgres is set for databases that live for seconds, and that nobody needs after a power cut."""
 
@@ -95,51 +97,14 @@ def copied(prepared: Path, folder: Path) -> None:
     subprocess.run(["cp", "-a", prepared / "postgres", folder], check=True)
 
 
-class Databases:
-    """Makes databases on the shared server, all over one connection: a new one costs Postgres a process."""
-
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self._connection: asyncpg.Connection | None = None
-        self._loop = asyncio.new_event_loop()  # tests have loops of their own, and this connection outlives them
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._left: list[str] = []
-        """Of tests that are over. Dropped by the next one: by then nobody is in them whom Postgres waits for."""
-
-    async def make(self, name: str, template: str) -> None:
-        if not self._thread.is_alive():
-            self._thread.start()
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._make(name, template), self._loop))
-
-    def leave(self, name: str) -> None:
-        self._left.append(name)
-
-    async def _make(self, name: str, template: str) -> None:
-        self._connection = self._connection or await asyncpg.connect(self.dsn)
-        while self._left:
-            await self._connection.execute(f"DROP DATABASE {self._left.pop()} WITH (FORCE)")
-        await self._connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
-
-    def close(self) -> None:
-        if self._connection:
-            asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop).result(10)
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
-
-
-def dsn_of(dsn: str, database: str) -> str:
-    return dsn.replace("/longhouse?", f"/{database}?")
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):
-        config.databases = Databases(config.workerinput["shared_dsn"])  # type: ignore[attr-defined]
-        config.prepared = Path(config.workerinput["prepared"])  # type: ignore[attr-defined]
+    if hasattr(config, "workerinput") or config.option.collectonly:
         return
-    if config.option.collectonly:
-        return
+    # Before there are threads. Coverage is measured by workers that are started; only Linux can wait for a grandchild.
+    is_measured = bool(getattr(config.option, "cov_source", None))
+    if config.option.dist != "no" and config.option.tx and not is_measured and sys.platform == "linux":
+        config.collector = Collector(config)  # type: ignore[attr-defined]
+        config.pluginmanager.register(config.collector)  # type: ignore[attr-defined]
     config.shared_postgres = SharedPostgres()  # type: ignore[attr-defined]
     config.shared_postgres.start()  # type: ignore[attr-defined]
     config.databases = Databases(config.shared_postgres.dsn)  # type: ignore[attr-defined]
@@ -158,8 +123,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop() -> None:
-    """What was imported and collected stays: no need to look through it for garbage again and again."""
+def pytest_runtestloop(session: pytest.Session) -> None:
+    if given := getattr(session.config, "workerinput", None):
+        session.config.databases = Databases(given["shared_dsn"])  # type: ignore[attr-defined]
+        session.config.prepared = Path(given["prepared"])  # type: ignore[attr-defined]
+    # What was imported and collected stays: no need to look through it for garbage again and again.
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 20, 100)
@@ -170,14 +138,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         databases.close()
     if postgres := getattr(config, "shared_postgres", None):
         postgres.stop()
+    if collector := getattr(config, "collector", None):
+        collector.close()
 
 
 @asynccontextmanager
 async def database(request: pytest.FixtureRequest, template: str = "template1") -> AsyncIterator[str]:
     """A database of one's own on the shared server."""
     databases: Databases = request.config.databases  # type: ignore[attr-defined]
-    name = f"test_{uuid.uuid4().hex}"
-    await databases.make(name, template)
+    name = await databases.make(template)
     try:
         yield dsn_of(databases.dsn, name)
     finally:

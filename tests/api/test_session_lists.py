@@ -189,7 +189,7 @@ async def test_facets_cover_the_newest_and_are_counted_once_for_all_who_ask_the_
         assert await got(house, "/v1/sessions/facets") == counts[0]
         monkeypatch.setattr(session_lists, "SEARCHED", 9)
         monkeypatch.setattr(session_lists, "SHARED_FOR", -1.0)
-        [shared] = [kept for db, kept in session_lists._shared.items() if db.dsn == house.db.dsn]
+        shared = session_lists._shared[house.db]
         for one in shared.values():
             one.until = 0.0
         for number in (4, 5):

@@ -4,7 +4,7 @@ import pytest
 from console_scene import NOBODY, furnish, shop
 from playwright.async_api import Browser, Page, expect
 
-from browser_helpers import NARROW, WIDE, findings, mark_known, needs_chromium, visiting
+from browser_helpers import NARROW, WIDE, findings, go, mark_known, needs_chromium, visiting
 from server_helpers import Serving
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
@@ -24,7 +24,7 @@ async def test_no_screen_keeps_anybody_out(serving: Serving, browser: Browser) -
         found: list[str] = []
         seen: list[str] = []
         for name, (path, there) in {"welcome": ("/", ".welcome"), **scene.screens()}.items():
-            await page.goto(house.url + path)
+            await go(page, path)
             await page.locator(there).first.wait_for()
             seen = await mark_known(page, seen)
             found += [f"{name}: {one}" for one in await _looked_at(page)]
