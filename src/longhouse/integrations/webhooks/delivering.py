@@ -68,7 +68,7 @@ class Deliverer:
     async def running(self) -> AsyncIterator[None]:
         async with (
             background.running("webhook_deliveries", self.step),
-            background.running("webhook_log", self.expire, every=EXPIRE_EVERY),
+            background.running("webhook_log", self.expire, every=EXPIRE_EVERY, after=0.4),
         ):
             try:
                 yield
