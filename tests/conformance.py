@@ -10,7 +10,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from longhouse.api import openapi_schema
+import longhouse
+from longhouse.api import openapi_schema, server
 
 MOST: Final = 1_000_000
 """Bytes of a response that are kept to be compared."""
@@ -183,3 +184,11 @@ def _of_process(app: FastAPI) -> Described:
     if not _kept:
         _kept.append(Described(openapi_schema.document(app)))
     return _kept[0]
+
+
+def share() -> None:
+    """Makes the document, for those that are forked from this process."""
+    app = FastAPI(title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None)
+    for router in server.ROUTERS:
+        app.router.routes += router.routes
+    _of_process(app)

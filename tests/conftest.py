@@ -20,9 +20,12 @@ import pytest_asyncio
 import structlog
 from redis.asyncio import Redis
 
+import conformance
+import forked_server
+import forked_workers
+import mcp_nursery
 from browser_helpers import open_browser
 from databases import TEMPLATE, Databases, dsn_of
-from forked_workers import Collector
 from longhouse.integrations.redis.client import open_redis
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
@@ -44,6 +47,9 @@ LONG = (
     "tests/test_docs.py",
 )  # fmt: skip
 """Stories that take many seconds each."""
+
+MANY = 500
+"""Tests that are worth some seconds of preparation."""
 
 # A traceback with the values of all variables takes seconds to write, in which the event loop stands still.
 structlog.configure(
@@ -103,7 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Before there are threads. Coverage is measured by workers that are started; only Linux can wait for a grandchild.
     is_measured = bool(getattr(config.option, "cov_source", None))
     if config.option.dist != "no" and config.option.tx and not is_measured and sys.platform == "linux":
-        config.collector = Collector(config)  # type: ignore[attr-defined]
+        config.collector = forked_workers.Collector(config)  # type: ignore[attr-defined]
         config.pluginmanager.register(config.collector)  # type: ignore[attr-defined]
     config.shared_postgres = SharedPostgres()  # type: ignore[attr-defined]
     config.shared_postgres.start()  # type: ignore[attr-defined]
@@ -120,6 +126,13 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first: one that begins last is waited for by all workers."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What every worker would make when its first test needs it is made before they are forked, if there are many."""
+    if forked_workers.collects(session.config) and len(session.items) > MANY:
+        for module in (conformance, forked_server, mcp_nursery):
+            module.share()
 
 
 @pytest.hookimpl(tryfirst=True)

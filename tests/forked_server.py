@@ -17,6 +17,7 @@ import tempfile
 import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,13 @@ _CONTEXT.set_forkserver_preload(["longhouse.cli.preload"])
 
 WITHIN: Final = 60.0
 """Seconds that a command may take."""
+
+
+def share() -> None:
+    """Starts the server that forks, for those that are forked from this process: by itself, each would start one."""
+    forkserver.ensure_running()
+    # It is no child of theirs, whom they could ask whether it lives.
+    os.register_at_fork(after_in_child=lambda: setattr(forkserver._forkserver, "ensure_running", lambda: None))
 
 
 class Forked:

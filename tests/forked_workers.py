@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +18,18 @@ import execnet.gateway_base
 import execnet.gateway_io
 import pytest
 import xdist.remote
+from _pytest.capture import FDCapture
 from _pytest.config import _prepareconfig
 
 import forked_worker
 
 _parts: list["Parts"] = []
 """In a worker: what it was forked with."""
+
+
+def collects(config: pytest.Config) -> bool:
+    """Whether this process has collected for workers that it will fork."""
+    return config.pluginmanager.has_plugin("forked_workers")
 
 
 class Collector:
@@ -81,8 +88,7 @@ def _collect(config: pytest.Config, line: socket.socket) -> NoReturn:
     """Collects what the controller was asked for, and forks a worker for each pair of pipes that comes in."""
     status = 1
     try:
-        capture: Any = config.pluginmanager.getplugin("capturemanager")
-        capture.stop_global_capturing()
+        _renew_captured(config)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1):  # as execnet does: what workers print on their own goes nowhere
             os.dup2(nothing, number)
@@ -93,6 +99,17 @@ def _collect(config: pytest.Config, line: socket.socket) -> NoReturn:
         status = own.hook.pytest_cmdline_main(config=own)
     finally:
         os._exit(status)
+
+
+def _renew_captured(config: pytest.Config) -> None:
+    """What is captured goes to files of this process alone, behind the same objects: modules keep `sys.stderr`."""
+    manager: Any = config.pluginmanager.getplugin("capturemanager")
+    for one in (manager._global_capturing.out, manager._global_capturing.err):
+        if isinstance(one, FDCapture):
+            with tempfile.TemporaryFile() as own:
+                os.dup2(own.fileno(), one.tmpfile.fileno())
+            if one._state == "started":
+                os.dup2(one.tmpfile.fileno(), one.targetfd)
 
 
 class Parts:
@@ -119,6 +136,7 @@ class Parts:
         while True:
             name, pipes, _, _ = socket.recv_fds(self.line, 100, 2)
             if not name:
+                atexit._run_exitfuncs()
                 os._exit(0)
             pid = os.fork()
             if not pid:
@@ -135,15 +153,13 @@ def _serve(parts: Parts, name: str, reading: int, writing: int) -> NoReturn:
     """Does what the controller sends, until it has no more."""
     status = 1
     try:
-        capture = parts.config.pluginmanager.getplugin("capturemanager")
-        capture.stop_global_capturing()  # the files that it writes to are those of all workers
-        capture.start_global_capturing()
+        _renew_captured(parts.config)
         _parts.append(parts)
         infile, outfile = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
         infile.readline()  # how a new interpreter would begin
         io = execnet.gateway_base.Popen2IO(outfile, infile, execnet.gateway_base.get_execmodel("main_thread_only"))
         io.write(b"1")
-        execnet.gateway_base.serve(io, id=f"{name}-worker")
+        execnet.gateway_base.serve(io, id=f"{name}-worker")  # type: ignore[arg-type]
         atexit._run_exitfuncs()
         status = 0
     finally:
@@ -160,7 +176,7 @@ def run(channel: Any) -> None:
     os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(config.workerinput["workercount"])
     config._tmp_path_factory._given_basetemp = Path(options["basetemp"])
     interactor = xdist.remote.WorkerInteractor(config, channel)
-    xdist.remote.interactor = interactor  # type: ignore[attr-defined]
+    xdist.remote.interactor = interactor
     config.pluginmanager.unregister(parts)
     interactor.pytest_sessionstart(session)
     interactor.pytest_collection()

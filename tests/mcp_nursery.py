@@ -9,6 +9,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,17 +38,27 @@ def forked(script: str, *arguments: str) -> list[str]:
 
 @cache
 def _nursery() -> str:
-    """Where it listens: one for each process that runs tests, and it ends with that."""
-    folder = tempfile.TemporaryDirectory(prefix="nursery-")
+    """Where it listens: one for each process that runs tests, or for all that are forked from it; it ends with it."""
+    folder, owner = tempfile.mkdtemp(prefix="nursery-"), os.getpid()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{folder.name}/socket")
+        listener.bind(f"{folder}/socket")
         listener.listen()
         process = subprocess.Popen(
             [sys.executable, __file__, str(listener.fileno())], stdin=subprocess.PIPE, pass_fds=[listener.fileno()]
         )
-    atexit.register(folder.cleanup)
-    atexit.register(process.communicate)
-    return f"{folder.name}/socket"
+
+    def leave() -> None:
+        if os.getpid() == owner:
+            process.communicate()
+            shutil.rmtree(folder)
+
+    atexit.register(leave)
+    return f"{folder}/socket"
+
+
+def share() -> None:
+    """Starts it, for those that are forked from this process."""
+    _nursery()
 
 
 def main(listener: socket.socket) -> None:

@@ -1,6 +1,7 @@
 """Cron expressions: the moments that they mean are those that somebody finds who looks at every minute of a clock."""
 
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
@@ -42,6 +43,7 @@ def values(least: int, most: int) -> st.SearchStrategy[str]:
 EXPRESSIONS = st.tuples(values(0, 59), values(0, 23), values(1, 31), values(1, 12), values(0, 7)).map(" ".join)
 
 
+@cache
 def allowed(text: str, least: int, most: int) -> set[int]:
     """The values of a field, found one by one."""
     found = set()

@@ -77,8 +77,8 @@ class Deliverer:
     async def running(self) -> AsyncIterator[None]:
         async with (
             background.running("webhook_deliveries", self.step),
-            background.running("webhook_log", self.expire, every=EXPIRE_EVERY),
-            background.running("webhook_queue", self.set_left_due, every=SET_DUE_EVERY),
+            background.running("webhook_log", self.expire, every=EXPIRE_EVERY, after=0.4),
+            background.running("webhook_queue", self.set_left_due, every=SET_DUE_EVERY, after=0.5),
         ):
             try:
                 yield
