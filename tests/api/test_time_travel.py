@@ -240,8 +240,8 @@ async def test_a_key_may_not_set_agents_to_work_in_a_branch_that_it_may_not_use(
 async def test_a_session_from_a_capsule_is_replayed_here_and_never_forked(
     serving: Serving, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    from conftest import TEMPLATE as EMPTY  # noqa: PLC0415
     from conftest import database  # noqa: PLC0415
+    from databases import TEMPLATE as EMPTY  # noqa: PLC0415
     from longhouse.store.capsules import format as capsules  # noqa: PLC0415
     from longhouse.store.capsules import importing  # noqa: PLC0415
 

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from test_recall_across import DOG, WHICH
 
-from conftest import TEMPLATE, database
+from conftest import database
+from databases import TEMPLATE
 from delegating_server import agent, answer, ask, cast, task_of
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import LLMPolicy, MemoryPolicy, PromptPack

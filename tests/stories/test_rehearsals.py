@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import typer
 
-from conftest import TEMPLATE, database
+from conftest import database
+from databases import TEMPLATE
 from delegating_server import answer, in_steps
 from longhouse.agents.template import LLMPolicy
 from longhouse.cli import replays
