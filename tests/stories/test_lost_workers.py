@@ -139,14 +139,20 @@ async def test_a_tool_that_holds_up_one_server_after_the_other_is_noticed_named_
         session_id = await session_of(db, "holdtool")
         [waiting] = (await journals.load(db, session_id)).uncertain
         assert waiting.doubt == REASON
-        [free] = [one for one in houses if not any("event_loop_blocked" in line for line in one.said)]
+
+        async def is_told_of_all() -> bool:
+            return sum(map(is_blocked, houses)) == 3
+
+        # It is told by a thread of the server that stands still, and read by one of this process.
+        await eventually(is_told_of_all, within=60)
+        [free] = [one for one in houses if not is_blocked(one)]
         assert await decided(free, session_id, waiting.call, "give_up") == 202
         await eventually(lambda: is_completed(db, "holdtool"), within=60)
         session = await journals.load(db, session_id)
         assert session.turn is not None
         assert session.turn.answer == f"Error: {GIVEN_UP}"
         assert ledger(tmp_path)["holdtool"] == 3
-        blocked = [one for one in houses if any("event_loop_blocked" in line for line in one.said)]
+        blocked = [one for one in houses if is_blocked(one)]
         assert len(blocked) == 3
         for one in blocked:
             words = next(line for line in one.said if "event_loop_blocked" in line)
@@ -158,6 +164,10 @@ async def test_a_tool_that_holds_up_one_server_after_the_other_is_noticed_named_
         for one in blocked:
             one.kill()
         await asyncio.gather(saying, return_exceptions=True)
+
+
+def is_blocked(one: Process) -> bool:
+    return any("event_loop_blocked" in line for line in one.said)
 
 
 async def is_asked(db: Database, task: str) -> bool:
