@@ -29,6 +29,8 @@ socket.send_fds(line, [asked], [0, 1, 2])
 line.recv(1)
 """
 MOST = 2**16
+_started: list[subprocess.Popen[bytes]] = []
+"""Kept for as long as this process lives: it is no child of those that are forked, and they wait for it in vain."""
 
 
 def forked(script: str, *arguments: str) -> list[str]:
@@ -46,6 +48,7 @@ def _nursery() -> str:
         process = subprocess.Popen(
             [sys.executable, __file__, str(listener.fileno())], stdin=subprocess.PIPE, pass_fds=[listener.fileno()]
         )
+    _started.append(process)
 
     def leave() -> None:
         if os.getpid() == owner:
