@@ -47,6 +47,20 @@ async def test_who_comes_when_all_are_lent_waits_in_turn(pool: ConnectionPool) -
     pool.terminate()
 
 
+async def test_another_connection_is_opened_only_if_none_comes_back_soon(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What begins together shares what is there: to open one takes longer than to wait."""
+    monkeypatch.setattr(connections, "PATIENCE", 30.0)
+    pids = await asyncio.gather(*(pool.run("fetchval", PID) for _ in range(20)))
+    assert (len(set(pids)), pool.size) == (1, 1)
+    monkeypatch.setattr(connections, "PATIENCE", 0.01)
+    async with pool.acquire() as lent:
+        assert await pool.run("fetchval", PID) != lent.get_server_pid()
+        assert pool.size == 2
+    pool.terminate()
+
+
 async def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(pool: ConnectionPool) -> None:
     loans = [pool.acquire(), pool.acquire()]
     for loan in loans:

@@ -199,6 +199,8 @@ class Engine:
                 spent = events.Spent(usage=events.Usage(), reason=WAITED, waited=round(max(0.0, waited), 3))
                 await self.recorder.record(run, [spent])
             while (turn := run.session.running_turn) and run.session.can_step and not run.rested and not self.stopping:
+                # Others have their turn: what is streamed to clients would wait behind whole steps.
+                await asyncio.sleep(0)
                 await self._step(run, turn, instance)
 
     async def _leave_to_person(self, run: Run) -> None:

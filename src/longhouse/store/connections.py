@@ -12,6 +12,9 @@ import asyncpg
 
 IDLE_FOR: Final = 60.0
 """Seconds after which a connection that nobody needs is closed."""
+PATIENCE: Final = 0.01
+"""Seconds that a connection on loan is waited for before another one is opened: statements take less, to open takes
+more, and what begins together at the start of a process would open one each."""
 MOST_LOANS: Final = 50_000
 """A server process that has served so often is replaced: what it keeps in its caches only grows."""
 CONNECT_WITHIN: Final = 10.0
@@ -112,10 +115,11 @@ class ConnectionPool:
                 if not connection.is_closed():
                     return connection
                 self._forget(connection)
-            if self.size < self._most:
-                return await self._opened()
-            if handed := await self._waited_for():
+            has_room = self.size < self._most
+            if self.size and (handed := await self._waited_for(PATIENCE if has_room else None)):
                 return handed
+            if has_room and self.size < self._most and not self.is_closed:
+                return await self._opened()
         raise asyncpg.InterfaceError("the pool of connections is closed")
 
     async def _opened(self) -> PooledConnection:
@@ -135,10 +139,12 @@ class ConnectionPool:
         self._open.add(connection)
         return connection
 
-    async def _waited_for(self) -> PooledConnection | None:
-        """A connection that came back; None: there may be room for a new one."""
-        waiter: asyncio.Future[PooledConnection | None] = asyncio.get_running_loop().create_future()
+    async def _waited_for(self, within: float | None) -> PooledConnection | None:
+        """A connection that came back; None: it has taken too long, or there may be room for a new one."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[PooledConnection | None] = loop.create_future()
         self._waiting.append(waiter)
+        timer = loop.call_later(within, _give_up, waiter) if within is not None else None
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -151,6 +157,9 @@ class ConnectionPool:
                 else:
                     self._wake_one()
             raise
+        finally:
+            if timer:
+                timer.cancel()
 
     def _give_back(self, connection: PooledConnection, error: BaseException | None = None) -> None:
         connection.loans += 1
@@ -215,6 +224,11 @@ class ConnectionPool:
         self._tidying = None
         if self._idle:
             self._tidying = loop.call_at(self._idle[0].idle_since + IDLE_FOR, self._tidy)
+
+
+def _give_up(waiter: asyncio.Future[PooledConnection | None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Loan:
