@@ -107,6 +107,14 @@ async def _a_schedule_is_made(page: Page, house: Process) -> None:
     await page.get_by_role("link", name="Inbox").click()
     await page.get_by_role("link", name="Schedules").click()
     await expect(row).to_contain_text("08:00:00")
+    async with house.http.post("/v1/schedules", json={**once, "name": "second"}) as response:
+        assert response.status == 201, await response.text()
+    await page.reload()
+    await expect(row).to_have_count(2)
+    await row.filter(has_text="second").get_by_role("button", name="Delete").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(row).to_have_count(1)
+    await expect(row).not_to_contain_text("second")
 
 
 async def _a_webhook_is_made(page: Page, house: Process, url: str) -> None:

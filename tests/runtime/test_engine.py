@@ -2,8 +2,10 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import msgspec
 from engine_fixture import Gate, Room
 
 from longhouse.journal import events
@@ -12,10 +14,12 @@ from longhouse.journal.messages import Assistant
 from longhouse.journal.session import State
 from longhouse.models.scripted import Call, Say, call, calls, say
 from longhouse.runtime.bus.items import Fragment
+from longhouse.runtime.engine import _is_spent
 from longhouse.runtime.instances import InstanceStatus
 from longhouse.runtime.reply_handler import MAX_CALLS
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
+from server_helpers import folded, opened, prompted
 
 FINISH = call("finalanswertool", answer="Done.")
 
@@ -298,3 +302,13 @@ async def test_a_description_that_says_once_is_kept_where_its_class_is_part_of_t
     await room.catalog.tools.publish([replace(Seal.descriptor(), effect="once")], by="a file")
     assert (await room.advance(session_id)).state is State.COMPLETED
     assert Seal.known == [1]
+
+
+def test_a_budget_of_turns_keeps_back_what_a_client_asked_for_also_in_a_branch_of_a_sub_agent() -> None:
+    for side, root, is_kept_back in (("root", "", True), ("sub", "", True), ("sub", "above", False)):
+        branch: Any = msgspec.structs.replace(opened(), side=side)
+        session = folded(branch, prompted("x", root=root))
+        run: Any = SimpleNamespace(session=session, spent="turns_per_day")
+        assert _is_spent(run) == is_kept_back
+        run.spent = "tokens_per_day"
+        assert _is_spent(run)

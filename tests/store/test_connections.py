@@ -78,6 +78,22 @@ async def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(pool: Connectio
     pool.terminate()
 
 
+async def test_who_is_woken_for_a_free_place_takes_it_and_if_it_leaves_the_next_one_does(pool: ConnectionPool) -> None:
+    loans = [pool.acquire(), pool.acquire()]
+    lost, _ = [await loan.__aenter__() for loan in loans]
+    leaving, staying = (asyncio.create_task(pool.run("fetchval", "SELECT 1")) for _ in range(2))
+    await asyncio.sleep(0)
+    lost.terminate()
+    await loans[0].__aexit__(None, None, None)
+    await asyncio.sleep(0)
+    leaving.cancel()
+    async with asyncio.timeout(5):
+        assert await staying == 1
+    await asyncio.gather(leaving, return_exceptions=True)
+    await loans[1].__aexit__(None, None, None)
+    pool.terminate()
+
+
 async def test_a_statement_that_is_broken_off_takes_its_connection_along(pool: ConnectionPool) -> None:
     """Nobody is lent a connection on which something else still runs, and Postgres is told to stop it."""
     async with pool.acquire() as watching:

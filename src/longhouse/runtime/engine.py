@@ -410,7 +410,7 @@ class Engine:
     async def _pause(self, run: Run) -> bool:
         """Lets the session wait for a budget of its key, and tells its followers; False if it has one again."""
         session, is_running = run.session, run.session.is_running
-        lease, begins = run.lease, not is_running and session.side == "root"
+        lease, begins = run.lease, _begins_for_client(session)
         pause = await budgets.pause(self.db, session.id, fence=lease.fence, head=session.head, begins=begins)
         if pause is None:
             run.spent = None
@@ -454,10 +454,12 @@ class Engine:
 def _is_spent(run: Run) -> bool:
     """May the budgets of the session's key keep it from its next model call? A budget of turns only keeps a client's
     turn from beginning."""
-    session = run.session
-    return run.spent is not None and (
-        run.spent.startswith("tokens") or (not session.is_running and session.side == "root")
-    )
+    return run.spent is not None and (run.spent.startswith("tokens") or _begins_for_client(run.session))
+
+
+def _begins_for_client(session: Session) -> bool:
+    """Is the next turn one that a client has asked for, not another agent? In a branch of a sub-agent it may be."""
+    return not session.is_running and bool(session.queue) and not session.queue[0].prompt.root
 
 
 def _log_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:

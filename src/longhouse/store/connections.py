@@ -118,7 +118,7 @@ class ConnectionPool:
             has_room = self.size < self._most
             if self.size and (handed := await self._waited_for(PATIENCE if has_room else None)):
                 return handed
-            if has_room and self.size < self._most and not self.is_closed:
+            if not self._idle and self.size < self._most and not self.is_closed:
                 return await self._opened()
         raise asyncpg.InterfaceError("the pool of connections is closed")
 

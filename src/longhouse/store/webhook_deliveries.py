@@ -45,6 +45,7 @@ NEWS: Final = f"""
     FROM webhook_news n LEFT JOIN sessions s ON s.id = n.session_id {_CURSOR}
     WHERE n.nth > :after AND (s.id IS NULL OR {_WORTH}) ORDER BY n.nth LIMIT {PAGE}
 """
+HAS_NEWS: Final = "SELECT EXISTS (SELECT FROM webhook_news)"
 DROP_NEWS: Final = "DELETE FROM webhook_news WHERE session_id = ANY(:ids)"
 HINTED: Final = f"""
     SELECT s.id, s.owner, s.conversation_id FROM sessions s {_CURSOR}
@@ -141,7 +142,7 @@ WITH_WORK: Final = f"""
 CLAIM: Final = f"""
     UPDATE webhooks w SET holder = :worker, held_until = now() + make_interval(secs => :seconds)
     WHERE w.id = :webhook AND w.status = 'active' AND {VALID_KEY} AND {_FREE}
-    RETURNING w.url, w.secret, CASE WHEN w.former_until > now() THEN w.former_secret END AS former_secret
+    RETURNING w.owner, w.url, w.secret, CASE WHEN w.former_until > now() THEN w.former_secret END AS former_secret
 """
 RELEASE: Final = "UPDATE webhooks SET holder = NULL, held_until = NULL WHERE id = :webhook AND holder = :worker"
 DUE: Final = f"""
@@ -305,6 +306,7 @@ Look = Callable[[Transaction, Sequence[Member]], Awaitable[Findings]]
 class Claim:
     """A webhook that this worker delivers."""
 
+    owner: str
     url: str
     secrets: tuple[str, ...] = field(repr=False)
     """The present one first; while a former one is valid, that too."""
@@ -413,7 +415,11 @@ async def with_work(db: Database, worker: str) -> list[str]:
 async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -> Claim | None:
     """Takes a webhook for so many seconds, or once more; None if another worker has it, or it is not active."""
     row = await db.row(CLAIM, webhook=webhook_id, worker=worker, seconds=seconds)
-    return Claim(row["url"], tuple(filter(None, (row["secret"], row["former_secret"])))) if row else None
+    return Claim(row["owner"], row["url"], tuple(filter(None, (row["secret"], row["former_secret"])))) if row else None
+
+
+async def has_news(db: Database) -> bool:
+    return bool(await db.value(HAS_NEWS))
 
 
 async def release(db: Database, webhook_id: str, worker: str) -> None:

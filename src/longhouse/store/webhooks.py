@@ -1,9 +1,11 @@
 """Webhooks: whom to tell of what happens in the sessions of an owner. Who signs reads their secrets, nobody else."""
 
+import asyncio
 import base64
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -22,6 +24,9 @@ MOST: Final = 50
 """Webhooks of one owner."""
 LOCK: Final = 0x6C687768  # "lhwh": one owner creates one webhook at a time
 KEY_INVALID: Final = "The API key that it acts for was revoked or has expired."
+
+WAITS_FOR: Final = 3.0
+"""Seconds that whoever makes a webhook waits at most for appends that are under way."""
 
 CHANGEABLE: Final = ("url", "events", "agent", "description", "status")
 COLUMNS: Final = """
@@ -48,7 +53,9 @@ SEEN: Final = "w.owner = :owner AND (:only_of::text IS NULL OR w.key_id = :only_
 FIND: Final = f"SELECT {COLUMNS} FROM webhooks w WHERE w.id = :id AND {SEEN}"
 # Whoever switches it on lends it a key, where that of before is not valid any more. What happened while it was off, or
 # without a key, is not told: events have a number in the order of the whole house, and no clock is asked.
-_BEGINS: Final = f"(:adopts AND (w.status = 'disabled' OR NOT {VALID_KEY}))"
+_BEGINS: Final = f"""
+    (:adopts AND (w.status = 'disabled' OR w.reason IS NOT DISTINCT FROM '{KEY_INVALID}' OR NOT {VALID_KEY}))
+"""
 CHANGE: Final = f"""
     UPDATE webhooks w SET updated_at = now(),
         key_id = CASE WHEN :adopts AND NOT {VALID_KEY} THEN :key ELSE w.key_id END,
@@ -63,6 +70,10 @@ SEND_NOW: Final = """
     UPDATE webhook_deliveries SET next_at = now() WHERE webhook_id = :id AND status = 'pending'
       AND next_at > now() AND next_at < 'infinity'
 """
+# Of appends that were under way when a webhook was made or switched on, nobody knows whether they noted something for
+# it, and numbers are not given in the order of commits: once they have ended, whatever is appended is told.
+UNDER_WAY: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+HAVE_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= :until::text::xid8"
 DELETE: Final = f"DELETE FROM webhooks w WHERE w.id = :id AND {SEEN} RETURNING w.id"
 # A retry finds its own secret.
 ROTATE: Final = f"""
@@ -165,7 +176,9 @@ async def create(db: Database, viewer: Viewer, **values: Any) -> tuple[Webhook, 
         assert row is not None
         return Webhook(*row)
 
-    return await db.together(write), secret
+    created = await db.together(write)
+    await _appends_have_ended(db)
+    return created, secret
 
 
 async def listed(db: Database, viewer: Viewer, *, before: Position | None = None, limit: int) -> list[Webhook]:
@@ -207,7 +220,17 @@ async def change(db: Database, viewer: Viewer, webhook_id: str, changes: Mapping
     if row and adopts:
         # By itself: who records a failed attempt locks the delivery first, and then the webhook.
         await db.run(SEND_NOW, id=webhook_id)
+        await _appends_have_ended(db)
     return Webhook(*row) if row else None
+
+
+async def _appends_have_ended(db: Database) -> None:
+    """Waits for what was being written; not for ever: a large deletion may take minutes."""
+    until = await db.value(UNDER_WAY)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(WAITS_FOR):
+            while not await db.value(HAVE_ENDED, until=until):  # noqa: ASYNC110 - others write
+                await asyncio.sleep(0.02)
 
 
 async def delete(db: Database, viewer: Viewer, webhook_id: str) -> bool:

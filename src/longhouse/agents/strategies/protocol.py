@@ -60,6 +60,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, weakre
     stream_options: StreamOptions | None = None
 
 
+MOST_KEPT: Final = 2**20
+"""Bytes: a longer body, with images, is encoded again rather than kept while its reply streams."""
 _ENCODED: Final[dict[int, tuple[ref[Body], bytes]]] = {}
 """Id of a body -> its JSON, for as long as there is the body: a long history is encoded once, to be sent and hashed."""
 
@@ -70,6 +72,8 @@ def encoded(body: Body) -> bytes:
     if known and known[0]() is body:
         return known[1]
     text = msgspec.json.encode(body)
+    if len(text) > MOST_KEPT:
+        return text
     _ENCODED[number] = (ref(body, lambda _: _ENCODED.pop(number, None)), text)
     return text
 

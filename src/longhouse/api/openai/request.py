@@ -93,7 +93,9 @@ class ChatInput:
     """What the request decides, in the session that `model` names; there are no messages then."""
     version: int | None = None
     """The version of the agent that answers, where `model` names a session."""
-    _chained: list[tuple[Sequence[ChatMessage], str]] = field(default_factory=list, repr=False, compare=False)
+    _chained: list[tuple[Sequence[ChatMessage], str]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
     """Messages and their fingerprints: that of a long history is found once, and grows with the new messages."""
 
     @property

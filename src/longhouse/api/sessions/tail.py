@@ -20,17 +20,13 @@ async def follow(
     It ends if the session is deleted.
     Heartbeats come also while hints bring nothing new or the reader skips events, so that the connection never idles.
     """
-    loop = asyncio.get_running_loop()
-    beats_at = loop.time() + beat
-    timer = loop.call_at(beats_at, subscription.wake)
+    heartbeat = _Heartbeat(subscription, beat)
     try:
         while True:
             subscription.seen = after
             items = await subscription.take()
-            if loop.time() >= beats_at:
-                beats_at = loop.time() + beat
-                timer.cancel()
-                timer = loop.call_at(beats_at, subscription.wake)
+            if heartbeat.is_due:
+                heartbeat.begin()
                 yield []
             batch: list[Seen] = []
             for item in items:
@@ -46,7 +42,27 @@ async def follow(
             if batch:
                 yield batch
     finally:
-        timer.cancel()
+        heartbeat.stop()
+
+
+class _Heartbeat:
+    """Wakes the follower when a beat is due. The timer says so itself: clocks may round its moment differently."""
+
+    def __init__(self, subscription: Subscription, seconds: float) -> None:
+        self._subscription = subscription
+        self._seconds = seconds
+        self.begin()
+
+    def begin(self) -> None:
+        self.is_due = False
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._beat)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _beat(self) -> None:
+        self.is_due = True
+        self._subscription.wake()
 
 
 async def _facts(db: Database, session_id: str, item: Facts | JournalGrew, after: int) -> list[Recorded]:

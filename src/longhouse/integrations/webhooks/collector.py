@@ -75,6 +75,10 @@ class Collector:
         self._listeners: Mapping[str, Sequence[Listener]] = {}
         """By owner."""
         self._look_at = self._sweep_at = self._at_work_at = 0.0
+        self._sweeping = 0.0
+        """Seconds that the pages of this sweep have taken."""
+        self._has_news = False
+        """Something was noted; where nobody listens any more, it is only deleted."""
         self._after = 0
         """Where the next page of the sweep begins; 0: at the beginning."""
         self._troubles: dict[tuple[str, str], Trouble] = {}
@@ -92,7 +96,7 @@ class Collector:
     async def step(self) -> None:
         """Waits for a hint or for the time to look, and does what is there to do."""
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(min(self._look_at, self._sweep_at) if self._listeners else self._look_at):
+            async with asyncio.timeout_at(min(self._look_at, self._sweep_at) if self._sweeps else self._look_at):
                 await self._hinted.wait()
                 await asyncio.sleep(LINGER)
         clock = asyncio.get_running_loop().time
@@ -101,12 +105,16 @@ class Collector:
             self._look_at = clock() + LOOK_EVERY
         if hints := self._taken():
             await self._collect(await webhook_deliveries.hinted(self._db, hints, list(self._listeners)))
-        if self._listeners and clock() >= self._sweep_at:
+        if self._sweeps and clock() >= self._sweep_at:
             await self._sweep()
         if self._listeners and clock() >= self._at_work_at:
             began = clock()
             await self._collect(await webhook_deliveries.at_work(self._db, list(self._listeners)))
             self._at_work_at = clock() + max(AT_WORK_EVERY, SHARE * (clock() - began))
+
+    @property
+    def _sweeps(self) -> bool:
+        return bool(self._listeners) or self._has_news
 
     async def _look(self) -> None:
         """Which webhooks there are, here or made by another process."""
@@ -116,6 +124,7 @@ class Collector:
         for one in await webhooks.listening(self._db):
             found.setdefault(one.owner, []).append(one)
         self._listeners = found
+        self._has_news = bool(found) or await webhook_deliveries.has_news(self._db)
 
     def _taken(self) -> list[str]:
         taken = list(self._hints)[:BATCH]
@@ -127,10 +136,15 @@ class Collector:
 
     async def _sweep(self) -> None:
         """One page of what was noted; the next one is due at once, unless this was the last: hints come in between."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
         page = await webhook_deliveries.news(self._db, self._after)
         await self._collect(page.found)
-        self._after = page.after
-        self._sweep_at = 0.0 if page.after else asyncio.get_running_loop().time() + LOOK_EVERY
+        self._after, self._sweeping = page.after, self._sweeping + clock() - began
+        if page.after:
+            self._sweep_at = 0.0
+        else:
+            self._sweep_at, self._sweeping = clock() + max(LOOK_EVERY, SHARE * self._sweeping), 0.0
 
     async def _collect(self, found: Iterable[Found]) -> None:
         """Has these looked at; one that cannot be is left alone for a while, and keeps no other back."""
@@ -186,7 +200,7 @@ async def _look(owner: str, conversation: str, tx: Transaction, members: Sequenc
     # In the order in which they were appended; stable: the order within each journal stays.
     told.sort(key=lambda one: one.global_seq or 0)
     for root in roots:
-        if rest := await _tree_rest(tx, folded.get(root) or await journals.load(tx, root)):
+        if rest := await _tree_rest(tx, folded.get(root) or await journals.load(tx, root), known):
             told.append(rest)
     # Read here: a webhook that was switched off, or whose key was revoked, is told nothing more.
     listeners = await webhooks.listening(tx, owner) if told else []
@@ -224,20 +238,25 @@ async def _read(tx: Transaction, member: Member) -> list[Recorded]:
     return records
 
 
-async def _tree_rest(tx: Transaction, session: Session) -> Told | None:
+async def _tree_rest(tx: Transaction, session: Session, known: Mapping[str, Member]) -> Told | None:
     """That a session which waits for its sub-agents has come to rest, since one of them asks and nothing else moves. A
-    worker that lets one go without a further event is noted, and has the tree looked at again."""
+    worker that lets one go without a further event is noted, and has the tree looked at again.
+
+    Where one has moved since this look began, the next look tells of it: what it asks comes before the rest."""
     root = session.id
     if session.turn is None or not session.awaits_agents or session.can_move:
         return None
     found = await tree.nodes(tx, [Root(root, root, session.turn.trace)], awaited=True, open_only=True)
     nodes = [node for node in found if node.id != root]
+    heads = {node.id: node.head for node in nodes} | {root: session.head}
+    if any(one not in known or head > known[one].head for one, head in heads.items()):
+        return None
     states = {State(node.state) for node in nodes if node.state in ASKING} | {session.state} & {*ASKING}
     if not states or any(node.can_move for node in nodes):
         return None
     # Named by the last moves of all its sessions, with their times, as `_place` has it: it is another rest once any of
     # them has moved, and the same whoever finds it.
-    moves = await webhook_deliveries.last_moves(tx, {node.id: node.head for node in nodes} | {root: session.head})
+    moves = await webhook_deliveries.last_moves(tx, heads)
     marks = "\n".join(f"{one.session_id}:{one.seq}:{one.at.isoformat()}" for one in moves)
     last = max(moves, key=lambda one: (one.global_seq or 0, one.at))
     state = next(one for one in ASKING if one in states)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakValueDictionary
 
 import aiohttp
 import structlog
@@ -31,6 +32,8 @@ AT_ONCE: Final = 4
 """Requests to one webhook, each about another session."""
 MOST_AT_ONCE: Final = 64
 """Requests of one process, to all webhooks together: each has a socket."""
+MOST_OF_OWNER: Final = 16
+"""Of those, to webhooks of one owner: receivers that do not answer keep nobody else's waiting."""
 LOOK_EVERY: Final = 1.0
 SET_DUE_EVERY: Final = 60.0
 """Seconds between two looks at what was left behind by something that is gone."""
@@ -66,6 +69,8 @@ class Deliverer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
+        self._free_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By owner; for as long as somebody has or awaits a place."""
         self.outcomes = Counter(delivered=0, retried=0, failed=0)
         """Attempts that ended: `retried` are followed by another one, `failed` were the last."""
 
@@ -137,7 +142,8 @@ class Deliverer:
 
     async def _send(self, webhook_id: str, claim: Claim, one: DueDelivery) -> None:
         try:
-            async with self._free:  # the receiver's time begins after it
+            of_owner = self._free_of.setdefault(claim.owner, asyncio.Semaphore(MOST_OF_OWNER))
+            async with of_owner, self._free:  # the receiver's time begins after it
                 status = await self._post(claim, one)
         except HttpFailure as failure:
             answered = failure.status if isinstance(failure, StatusFailure) else None

@@ -42,10 +42,20 @@ export function clock(moment) {
   return moment ? CLOCK.format(new Date(moment)) : "–";
 }
 
+/** A time zone that this browser does not know is shown in the time zone of whoever looks. */
+function formatIn(timeZone) {
+  try {
+    return timeZone ? new Intl.DateTimeFormat([], { ...DAY, ...TIME, timeZone }) : DATE;
+  } catch (error) {
+    if (error instanceof RangeError) return DATE;
+    throw error;
+  }
+}
+
 /** In the time zone of whoever looks, or in this one. */
 export function dateAndTime(moment, timeZone = null) {
   if (!moment) return "–";
-  return (timeZone ? new Intl.DateTimeFormat([], { ...DAY, ...TIME, timeZone }) : DATE).format(new Date(moment));
+  return formatIn(timeZone).format(new Date(moment));
 }
 
 /** A whole number, short from ten thousand on: `12.3k`. */

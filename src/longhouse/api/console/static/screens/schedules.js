@@ -52,7 +52,7 @@ export async function scheduleList() {
         when(one),
         one.next_at ? since(one.next_at) : "–",
         lastTime(one.last_run),
-        h("div", { class: "row end" }, actions(one, load)),
+        h("div", { class: "row end" }, actions(one, () => load())),
       ]),
       { caption: "Your schedules, newest first" },
     );

@@ -42,7 +42,7 @@ export async function webhookList() {
         state(one),
         h("div", { class: "small" }, one.events.join(", "), one.agent ? h("div", { class: "soft" }, `of ${visible(one.agent)} alone`) : null),
         since(one.updated_at),
-        h("div", { class: "row end" }, actions(one, load)),
+        h("div", { class: "row end" }, actions(one, () => load())),
       ]),
       { caption: "Your webhooks, newest first" },
     );
