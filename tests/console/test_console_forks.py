@@ -1,5 +1,6 @@
 """The console makes what goes on by itself, and shows what became of it: branches of sessions, schedules, webhooks."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ async def _a_schedule_is_made(page: Page, house: Process) -> None:
     for words in ("<b>Утро</b>", "tool_calling_agent", "active", "0 9 1 1 *", "Asia/Shanghai", "in "):
         await expect(row).to_contain_text(words)
     await row.get_by_role("button", name="Run now").click()
-    await expect(row).to_contain_text("fired")
+    await expect(row).to_contain_text(re.compile("fired|completed"))  # the turn may have ended before the list is read
     [made] = (await got(house, "/v1/schedules"))["data"]
     assert (made["prompt"], made["last_run"]["manual"]) == (PROMPT, True)
     await house.until(made["last_run"]["session_id"], "COMPLETED")

@@ -139,13 +139,16 @@ MIRROR_LAG: Final = """
     FROM sessions s LEFT JOIN projection_cursors c ON c.projection = 'redis' AND c.session_id = s.id
     WHERE s.side <> 'external' AND s.capsule IS NULL AND (c.head IS NULL OR s.head > c.head)
 """
+# The size is read once: it may be another a moment later, and the two figures would not fit.
 SIZE: Final = """
-    SELECT pg_database_size(current_database()) AS bytes,
+    WITH size AS MATERIALIZED (SELECT pg_database_size(current_database()) AS bytes)
+    SELECT bytes,
            (SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database()) AS connections,
-           pg_database_size(current_database()) - (
-               SELECT bytes FROM database_sizes
+           bytes - (
+               SELECT d.bytes FROM database_sizes d
                WHERE at BETWEEN now() - interval '27 hours' AND now() - interval '23 hours' ORDER BY at DESC LIMIT 1
            ) AS growth
+    FROM size
 """
 SAMPLE_SIZE: Final = """
     WITH old AS (DELETE FROM database_sizes WHERE at < now() - interval '8 days')
