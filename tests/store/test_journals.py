@@ -9,7 +9,7 @@ import pytest
 from unsteady_connection import unsteady
 
 from longhouse import clock
-from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
+from longhouse.errors import AlreadyReturned, Deposed, ReadOnlySession, UnknownShape
 from longhouse.journal import events, messages
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
@@ -409,3 +409,23 @@ async def test_snapshots_are_written_at_rest_once_200_events_have_passed(serving
             woken = await journals.load(db, session_id)
             assert woken == await journals.catch_up(db, blank(session_id))
             assert woken.state is State.COMPLETED
+
+
+async def test_no_process_of_any_release_writes_what_a_session_may_not_be(db: Database) -> None:
+    await opened(db)
+    await db.run("UPDATE sessions SET state = 'RESEARCHING'")
+    copied = "owner, conversation_id, side, agent, version, head, due, created_at, updated_at"
+    another = f"INSERT INTO sessions (id, {copied}, label) SELECT 'other', {copied}, 'other' FROM sessions"
+    for change in (
+        "UPDATE sessions SET side = 'aside'",
+        another.replace("side", "'aside'").replace("'aside'", "side", 1),
+    ):
+        with pytest.raises(asyncpg.CheckViolationError) as refused:
+            await db.run(change)
+        assert refused.value.constraint_name == "sessions_side_check"
+    from_capsule = {"capsule": "'s'", "capsule_head": "2", "due": "false"}
+    for moved in ({"due": "true"}, {"head": "3"}, {"wake_at": "now()"}, {"holder": "'w'"}):
+        changes = ", ".join(f"{name} = {value}" for name, value in (from_capsule | moved).items())
+        with pytest.raises(ReadOnlySession):
+            await db.run(f"UPDATE sessions SET {changes}")
+    await db.run("UPDATE sessions SET capsule = 's', capsule_head = 2, due = false")

@@ -18,29 +18,13 @@ begun does; and a month lasts longer than a day."""
 
 _TODAY: Final = "(now() AT TIME ZONE 'UTC')::date"
 _MONTH: Final = "date_trunc('month', now() AT TIME ZONE 'UTC')::date"
-# What the key `k` has used, with what this very statement adds.
-_TOTALS: Final = f"""
-    SELECT COALESCE(sum(tokens) FILTER (WHERE day = {_TODAY}), 0) + {{tokens}} AS tokens_per_day,
-           COALESCE(sum(tokens), 0) + {{tokens}} AS tokens_per_month,
-           COALESCE(sum(turns) FILTER (WHERE day = {_TODAY}), 0) + {{turns}} AS turns_per_day,
-           COALESCE(sum(turns), 0) + {{turns}} AS turns_per_month
-    FROM (
-        SELECT day, total_tokens AS tokens, turns FROM usage_days WHERE key_id = k.id AND day >= {_MONTH}
-        UNION ALL
-        SELECT (at AT TIME ZONE 'UTC')::date, total_tokens, turns FROM usage_lately
-        WHERE key_id = k.id AND at >= {_MONTH}::timestamp AT TIME ZONE 'UTC'
-    ) counted
-"""
-_NOW: Final = _TOTALS.format(tokens="0", turns="0")
 _SPENT: Final = "CASE " + " ".join(f"WHEN k.{name} <= u.{name} THEN '{name}'" for name in NAMES) + " END"
-_HAS_SOME: Final = f"COALESCE(k.{', k.'.join(NAMES)}) IS NOT NULL"
 _LIMIT: Final = "CASE {budget} " + " ".join(f"WHEN '{name}' THEN k.{name}" for name in NAMES) + " END"
 
 
 def spent_of(key: str, *, tokens: str = "0", turns: str = "0") -> str:
-    """SQL: the budget that the key has used up, or NULL; a key without budgets costs one look at its row."""
-    totals = _TOTALS.format(tokens=tokens, turns=turns)
-    return f"(SELECT {_SPENT} FROM api_keys k CROSS JOIN LATERAL ({totals}) u WHERE k.id = {key} AND {_HAS_SOME})"
+    """SQL: the budget that the key has used up, with what this very statement counts, or NULL."""
+    return f"CASE WHEN {key} IS NOT NULL THEN spent_budget({key}, {tokens}, {turns}) END"
 
 
 # The key is locked until the pause is committed, so that whoever raises its budget finds the session; and the budget is
@@ -50,7 +34,7 @@ WITH locked AS MATERIALIZED (
     SELECT k.* FROM api_keys k WHERE k.id = (SELECT key_id FROM sessions WHERE id = :session) FOR SHARE OF k
 ), spent AS MATERIALIZED (
     SELECT found.* FROM (
-        SELECT {_SPENT} AS budget, {_LIMIT.format(budget=_SPENT)} AS most FROM locked k CROSS JOIN LATERAL ({_NOW}) u
+        SELECT {_SPENT} AS budget, {_LIMIT.format(budget=_SPENT)} AS most FROM locked k CROSS JOIN LATERAL usage_of_key(k.id) u
     ) found WHERE found.budget IS NOT NULL AND (:begins OR found.budget LIKE 'tokens%')
 ), moved AS (
     UPDATE sessions s SET holder = NULL, due = false, paused = spent.budget,
@@ -80,8 +64,8 @@ RESUME: Final = """
     )
 """
 USED: Final = f"""
-    SELECT k.id, {", ".join(f"u.{name}::bigint" for name in NAMES)}
-    FROM unnest(:keys::text[]) AS k (id) CROSS JOIN LATERAL ({_NOW}) u
+    SELECT k.id, {", ".join(f"u.{name}" for name in NAMES)}
+    FROM unnest(:keys::text[]) AS k (id) CROSS JOIN LATERAL usage_of_key(k.id) u
 """
 
 
