@@ -34,7 +34,8 @@ WITH locked AS MATERIALIZED (
     SELECT k.* FROM api_keys k WHERE k.id = (SELECT key_id FROM sessions WHERE id = :session) FOR SHARE OF k
 ), spent AS MATERIALIZED (
     SELECT found.* FROM (
-        SELECT {_SPENT} AS budget, {_LIMIT.format(budget=_SPENT)} AS most FROM locked k CROSS JOIN LATERAL usage_of_key(k.id) u
+        SELECT {_SPENT} AS budget, {_LIMIT.format(budget=_SPENT)} AS most
+        FROM locked k CROSS JOIN LATERAL usage_of_key(k.id) u
     ) found WHERE found.budget IS NOT NULL AND (:begins OR found.budget LIKE 'tokens%')
 ), moved AS (
     UPDATE sessions s SET holder = NULL, due = false, paused = spent.budget,
