@@ -3,8 +3,9 @@
 import asyncio
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -13,6 +14,15 @@ from bench.house import Ground, House
 from bench.model import CHUNKS, STEPS
 
 IDLE_STREAMS = 1_000
+
+
+class Lateness(NamedTuple):
+    """How long a client waits, in seconds."""
+
+    first_byte: float
+    """From its request to the first byte of the response's body."""
+    first_content: float
+    """From the model writing its answer to the client seeing the first of it."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +36,13 @@ class Played:
     postgres_cpu: float
     commits: int
     wal: int
-    first_content: list[float]
+    lateness: list["Lateness"]
 
     @property
     def steps(self) -> int:
         return self.sessions * STEPS
 
     def row(self) -> dict[str, Any]:
-        late = sorted(self.first_content)
         return {
             "at once": self.at_once,
             "sessions": self.sessions,
@@ -41,8 +50,8 @@ class Played:
             "CPU ms/step": round(self.cpu / self.steps * 1000, 2),
             "Postgres CPU ms/step": round(self.postgres_cpu / self.steps * 1000, 2),
             "wall ms/step": round(self.seconds * self.at_once / self.steps * 1000, 2),
-            "first content p50 ms": round(statistics.median(late) * 1000, 1),
-            "first content p95 ms": round(late[int(len(late) * 0.95)] * 1000, 1),
+            **_shown("first byte", [one.first_byte for one in self.lateness]),
+            **_shown("first content", [one.first_content for one in self.lateness]),
             "commits/step": round(self.commits / self.steps, 2),
             "WAL bytes/step": round(self.wal / self.steps),
         }
@@ -53,7 +62,7 @@ async def play(
 ) -> Played:
     """Plays so many ten-step sessions, so many side by side."""
     left = iter(range(sessions))
-    lateness: list[float] = []
+    lateness: list[Lateness] = []
     async with aiohttp.ClientSession(house.url, connector=aiohttp.TCPConnector(limit=0)) as http:
 
         async def one_after_another() -> None:
@@ -69,14 +78,17 @@ async def play(
     return Played(at_once, sessions, seconds, cpu, postgres_cpu, commits_after - commits, wal_after - wal, lateness)
 
 
-async def one_session(http: aiohttp.ClientSession, task: str = "work", agent: str = "tool_calling_agent") -> float:
-    """Seconds between the model writing its answer and the client seeing the first of it."""
+async def one_session(http: aiohttp.ClientSession, task: str = "work", agent: str = "tool_calling_agent") -> Lateness:
     body = {"model": agent, "messages": [{"role": "user", "content": task}], "stream": True}
+    first_byte: float | None = None
     first: float | None = None
+    began = time.perf_counter()
     async with http.post("/v1/chat/completions", json=body) as response:
         assert response.status == 200, await response.text()
         seen = b""
         async for piece in response.content.iter_any():
+            if first_byte is None:
+                first_byte = time.perf_counter() - began
             if first is not None:
                 continue
             seen += piece
@@ -84,7 +96,16 @@ async def one_session(http: aiohttp.ClientSession, task: str = "work", agent: st
             if b" " in content:
                 first = (time.monotonic_ns() - int(content.partition(b" ")[0])) / 1e9
     assert first is not None, seen[-2000:]
-    return first
+    assert first_byte is not None
+    return Lateness(first_byte, first)
+
+
+def _shown(what: str, seconds: Sequence[float]) -> dict[str, Any]:
+    late = sorted(seconds)
+    return {
+        f"{what} p50 ms": round(statistics.median(late) * 1000, 1),
+        f"{what} p95 ms": round(late[int(len(late) * 0.95)] * 1000, 1),
+    }
 
 
 async def relay(house: House) -> dict[str, Any]:
@@ -105,16 +126,10 @@ async def plain_text(house: House, *, sessions: int, at_once: int) -> dict[str, 
 
         async def one_after_another() -> None:
             for _ in left:
-                late.append(await one_session(http, "talk"))
+                late.append((await one_session(http, "talk")).first_content)
 
         await asyncio.gather(*(one_after_another() for _ in range(at_once)))
-    late.sort()
-    return {
-        "at once": at_once,
-        "sessions": sessions,
-        "first content p50 ms": round(statistics.median(late) * 1000, 1),
-        "first content p95 ms": round(late[int(len(late) * 0.95)] * 1000, 1),
-    }
+    return {"at once": at_once, "sessions": sessions, **_shown("first content", late)}
 
 
 async def idle_streams(house: House) -> dict[str, Any]:

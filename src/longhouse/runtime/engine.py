@@ -36,6 +36,7 @@ from longhouse.runtime.reply_handler import ReplyHandler, in_order
 from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.tool_runner import ToolRunner
 from longhouse.runtime.turn_template import template_of
+from longhouse.runtime.turnstile import Turnstile
 from longhouse.store import budgets, journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
@@ -81,6 +82,7 @@ class Engine:
     """Other worker -> its last heartbeat that was seen."""
     takeovers: int = 0
     """Runs that were lost, and whose sessions went on here."""
+    _turnstile: Turnstile = field(default_factory=Turnstile)
     _on_trial: Run | None = None
     _known_fences: dict[str, int] = field(default_factory=dict)
     """Session -> fence of our last run that knew the previous lease holder: only for such a run we know every call."""
@@ -199,8 +201,7 @@ class Engine:
                 spent = events.Spent(usage=events.Usage(), reason=WAITED, waited=round(max(0.0, waited), 3))
                 await self.recorder.record(run, [spent])
             while (turn := run.session.running_turn) and run.session.can_step and not run.rested and not self.stopping:
-                # Others have their turn: what is streamed to clients would wait behind whole steps.
-                await asyncio.sleep(0)
+                await self._turnstile.passed()
                 await self._step(run, turn, instance)
 
     async def _leave_to_person(self, run: Run) -> None:

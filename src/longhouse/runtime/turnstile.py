@@ -1,0 +1,36 @@
+"""Lets one in at each turn of the event loop."""
+
+import asyncio
+from collections import deque
+
+
+class Turnstile:
+    """Begins what would hold up others one after the other, in the order of arrival.
+
+    A hundred sessions that go on at the same moment would make one turn of the event loop as long as all of their steps
+    together, and whoever has only to be answered waits for the turn's end, several times. Through here at most one step
+    begins in each turn, so turns stay short, and the rest waits in front.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_turning = False
+
+    async def passed(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
+        if not self._is_turning:
+            self._is_turning = True
+            loop.call_soon(self._turn)
+        await waiter
+
+    def _turn(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():  # cancelled ones are
+                waiter.set_result(None)
+                break
+        self._is_turning = bool(self._waiting)
+        if self._is_turning:
+            asyncio.get_running_loop().call_soon(self._turn)
