@@ -95,6 +95,7 @@ class Supervisor:
         kept = [asyncio.create_task(self._keep(place)) for place in self._places]
         others = [asyncio.create_task(one.wait()) for one in (self._leaving, postgres_ended)]
         await asyncio.wait([*kept, *others], return_when=asyncio.FIRST_COMPLETED)
+        failed = [place.told for place, task in zip(self._places, kept, strict=True) if task.done()]
         for one in others:
             one.cancel()
         if not self._leaving.is_set():
@@ -102,9 +103,8 @@ class Supervisor:
         codes = await asyncio.gather(*kept)
         if postgres_ended.is_set():
             raise SetupError(POSTGRES_ENDED)
-        for place in self._places:
-            if isinstance(place.told, Failed):
-                raise SetupError(place.told.sentence)
+        if failed and isinstance(failed[0], Failed):
+            raise SetupError(failed[0].sentence)
         if code := max(codes) or min(codes):
             raise typer.Exit(code if code > 0 else 128 - code)
 
@@ -143,11 +143,14 @@ class Supervisor:
                 return code
             was_ready = isinstance(place.told, Ready)
             failed = 0 if was_ready else failed + 1
-            if failed and (not self._is_ready.is_set() or failed > MOST_FAILED):
+            is_over = failed > (MOST_FAILED if self._is_ready.is_set() else 0)
+            died = 1 if was_ready and loop.time() - began > STEADY else died + 1
+            seconds = None if is_over else AGAIN_AFTER[min(died, len(AGAIN_AFTER)) - 1]
+            if not is_over or not isinstance(place.told, Failed):
+                reason = _reason(place, code)
+                log.error("serving_process_ended", process=place.number + 1, reason=reason, again_in=seconds)
+            if is_over:
                 return code or 1
-            died = 0 if was_ready and loop.time() - began > STEADY else died + 1
-            seconds = AGAIN_AFTER[min(died, len(AGAIN_AFTER)) - 1]
-            log.error("serving_process_ended", process=place.number + 1, reason=_reason(place, code), again_in=seconds)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), seconds)
             if self._leaving.is_set():
@@ -156,31 +159,28 @@ class Supervisor:
     async def _one(self, place: Place) -> int:
         """Starts a process, and waits until it has ended."""
         ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                child = Child(
-                    channel=theirs.fileno(),
-                    listeners=[one.fileno() for one in self._listeners],
-                    number=place.number,
-                    of=len(self._places),
-                    folder=self._folder,
-                )
-                # A new process session: Ctrl-C reaches only this process, which then lets the others leave.
-                place.told, place.process = (
-                    None,
-                    await asyncio.create_subprocess_exec(
-                        *_command(child), pass_fds=[child.channel, *child.listeners], start_new_session=True
-                    ),
-                )
-            if self._leaving.is_set():  # while it was started
-                place.process.terminate()
-            reader, writer = await asyncio.open_connection(sock=ours)
-            if line := await reader.readline():
-                place.told = msgspec.json.decode(line, type=Told)
-                self._hear(place, place.told)
-            code = await place.process.wait()
-            writer.close()
-            return code
+        with theirs:
+            child = Child(
+                channel=theirs.fileno(),
+                listeners=[one.fileno() for one in self._listeners],
+                number=place.number,
+                of=len(self._places),
+                folder=self._folder,
+            )
+            place.told = None
+            # A new process session: Ctrl-C reaches only this process, which then lets the others leave.
+            place.process = await asyncio.create_subprocess_exec(
+                *_command(child), pass_fds=[child.channel, *child.listeners], start_new_session=True
+            )
+        if self._leaving.is_set():  # while it was started
+            place.process.terminate()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        if line := await reader.readline():
+            place.told = msgspec.json.decode(line, type=Told)
+            self._hear(place, place.told)
+        code = await place.process.wait()
+        writer.close()
+        return code
 
     def _hear(self, place: Place, told: Told) -> None:
         if self._is_ready.is_set() and isinstance(told, Ready):
