@@ -96,9 +96,11 @@ async def test_what_is_reached_answers(dsn: str, server: RedisServer) -> None:
         collector.answers = [401]
         code, told = await launched_words("doctor", "--no-model", database_url=dsn, otlp_endpoint=collector.url)
         assert (code, "answered 401" in about(told, "collector")) == (1, True)
-        asked = len(model.requests)
-        code, told = await launched_words("doctor", "--no-model", database_url=dsn, llm_base_url=model.url)
+        asked, many = len(model.requests), {"serve_workers": "64"}
+        code, told = await launched_words("doctor", "--no-model", database_url=dsn, llm_base_url=model.url, **many)
         assert (code, len(model.requests)) == (0, asked)
+        assert "`longhouse serve` starts 64" in about(told, "processes")
+        assert "64 more processes need up to 1408" in about(told, "connections")
 
 
 async def test_what_is_broken_is_said_with_what_to_do_and_without_secrets(db: Database, dsn: str) -> None:

@@ -18,8 +18,8 @@ import longhouse
 from longhouse.app.models import open_embedder
 from longhouse.cli import environment
 from longhouse.cli.house import open_as_it_is
+from longhouse.cli.listening import is_local, missing_key, refuse_easy_key
 from longhouse.cli.running import add_commands
-from longhouse.cli.serving import is_local, missing_key, refuse_easy_key
 from longhouse.cli.setting_up import probed
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import LonghouseError
@@ -88,6 +88,8 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncGenerator[F
     except LonghouseError as error:
         yield Finding("BROKEN", "settings", str(error))
         return
+    for finding in _processes(settings):
+        yield finding
     checks: dict[str, Check] = {
         "postgres": _postgres,
         "disk": _folders,
@@ -120,7 +122,7 @@ async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
         found = await checkup.examine(db)
         whose = _whose(postgres)
         yield Finding("ok", "postgres", f"version {found.version} answers, {whose}; {found.size / 2**20:,.0f} MB.")
-        for one in (_rights(found), _vector(found), _clock(found), _connections(found)):
+        for one in (_rights(found), _vector(found), _clock(found), _connections(found, settings.serve_workers)):
             yield one
         if not found.may_enter or any("SELECT" in rights for rights in found.lacking.values()):
             return  # the rest cannot be read
@@ -197,13 +199,22 @@ def _clock(found: checkup.Checkup) -> Finding:
     return Finding("BROKEN", "clock", message)
 
 
-def _connections(found: checkup.Checkup) -> Finding:
-    message = f"{found.used} of {found.most} are in use"
-    if found.most - found.used >= CONNECTIONS:
+def _connections(found: checkup.Checkup, processes: int) -> Finding:
+    message, needed = f"{found.used} of {found.most} are in use", processes * CONNECTIONS
+    if found.most - found.used >= needed:
         return Finding("ok", "connections", f"{message}.")
-    return Finding(
-        "note", "connections", f"{message}, and another process needs up to {CONNECTIONS}: raise max_connections."
-    )
+    who = "another process needs" if processes == 1 else f"{processes} more processes need"
+    return Finding("note", "connections", f"{message}, and {who} up to {needed}: raise max_connections.")
+
+
+def _processes(settings: Settings) -> Iterator[Finding]:
+    """Told where `longhouse serve` is to start more than one."""
+    number, cores = settings.serve_workers, os.cpu_count() or 1
+    message = f"`longhouse serve` starts {number}, as LONGHOUSE_SERVE_WORKERS says"
+    if number > cores:
+        yield Finding("note", "processes", f"{message}; this machine has {cores} cores, and more gain nothing.")
+    elif number > 1:
+        yield Finding("ok", "processes", f"{message}.")
 
 
 # What lies beside it
