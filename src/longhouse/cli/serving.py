@@ -6,7 +6,14 @@ import ipaddress
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -141,8 +148,10 @@ class _Server(uvicorn.Server):
     """A uvicorn server without signal handling, which belongs to the process.
 
     Uvicorn would raise captured signals again at its end, and SIGTERM would kill the process before the worker has
-    released its leases.
+    released its leases. And it would look ten times a second whether it should leave.
     """
+
+    _leaving: asyncio.Event | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -150,6 +159,16 @@ class _Server(uvicorn.Server):
 
     def leave(self) -> None:
         self.should_exit = True
+        if self._leaving:
+            self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """Until it leaves; once a second the date of its answers is another one."""
+        self._leaving = asyncio.Event()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(background.until_tick(1.0)):
+                    await self._leaving.wait()
 
 
 def _on_end(leave: Callable[[], None]) -> None:

@@ -64,7 +64,7 @@ class Indexer:
         """Waits for a nudge or its time, and catches up. Should that fail, the catalog still says what is lacking."""
         # Not `wait_for`: Python 3.11's forgets a cancellation that comes together with what it waits for.
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._wait):
+            async with asyncio.timeout(background.until_tick(self._wait)):
                 await self._nudged.wait()
         self._wait = self._every
         self._nudged.clear()

@@ -12,6 +12,8 @@ from longhouse.api.sessions.routes import SESSION_PATH
 from longhouse.store import sessions
 
 PREFIX: Final = "/v1"
+ALSO: Final = ("status_code", "description", "openapi_extra")
+"""What is said of a route, and of its mirror."""
 
 
 async def act_for_owner(caller: auth.Admin, request: Request) -> None:
@@ -32,10 +34,8 @@ def routes(routers: Iterable[APIRouter]) -> APIRouter:
                 f"/admin{route.path.removeprefix(PREFIX)}",
                 route.endpoint,
                 methods=sorted(route.methods or ()),
-                status_code=route.status_code,
-                description=route.description,
                 responses=route.answers,
-                openapi_extra=route.openapi_extra,
                 route_class_override=type(route),
+                **{name: route.given.get(name) for name in ALSO},
             )
     return mirrored

@@ -169,6 +169,10 @@ async def space(db: Database, name: str) -> Space | None:
 
 
 async def make_space(db: Database, name: str, dimensions: int) -> Space:
+    """The vector space of this model; made if there is none, or one of other dimensions."""
+    known = await space(db, name)
+    if known and known.dimensions == dimensions:
+        return known  # it is asked for every second: nothing is written for that
     await db.run(SET_ASIDE, name=name, dimensions=dimensions)
     return Space(int(await db.value(MODEL, name=name, dimensions=dimensions)), dimensions)
 
