@@ -4,7 +4,7 @@ FastAPI by itself reads and decodes the body before it runs any dependency, what
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -77,6 +77,8 @@ class JsonRoute(APIRoute):
         if self.__dict__.get("_is_made", True):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         self._is_made = True
+        for kind in get_type_hints(self.endpoint).values():
+            _complete(kind)
         super().__init__(self.path, self.endpoint, **self.given)
         return getattr(self, name)
 
@@ -99,6 +101,16 @@ class JsonRoute(APIRoute):
             return await answer(request)
 
         return handle
+
+
+def _complete(kind: Any) -> None:
+    """Builds the models of a parameter, which are built at their first use: FastAPI has to find them complete."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if kind.model_config.pop("defer_build", False):
+            kind.model_rebuild(force=True)
+        return
+    for part in get_args(kind):
+        _complete(part)
 
 
 class StrictRoute(JsonRoute):
