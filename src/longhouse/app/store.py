@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store import leases, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import Postgres, holds_data, open_postgres
+from longhouse.store.ready import make_ready
 
 
 @asynccontextmanager
@@ -19,7 +19,7 @@ async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterato
     if settings.database_url:
         dsn = settings.database_url.get_secret_value()
         async with open_database(dsn, schema=settings.database_schema) as db:
-            await migrate.check(db)
+            await make_ready(db, None)
             yield db, None
         return
     if not create and not holds_data(settings.data_dir):
@@ -31,7 +31,5 @@ async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterato
         open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
         open_database(postgres.dsn, schema=settings.database_schema) as db,
     ):
-        await migrate.migrate(db, may_extend=postgres.vectors)
-        if postgres.fresh:
-            await leases.retire_all(db)
+        await make_ready(db, postgres)
         yield db, postgres
