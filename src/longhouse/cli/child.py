@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -36,6 +37,7 @@ class Child(msgspec.Struct, frozen=True):
     channel: int
     listeners: list[int]
     number: int
+    of: int
     folder: str
     """Where the processes of this supervisor reach each other."""
 
@@ -67,6 +69,16 @@ class Child(msgspec.Struct, frozen=True):
         finally:
             for one in sockets:
                 one.close()
+
+
+@contextmanager
+def reached_at(path: str) -> Iterator[socket.socket]:
+    """A socket by which the other processes reach this one; the one of its predecessor may still be there."""
+    Path(path).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.setblocking(False)
+        yield listener
 
 
 def _end_with(channel: int) -> None:

@@ -17,9 +17,10 @@ import longhouse
 from longhouse import background
 from longhouse.api import monitoring
 from longhouse.api.http_protocol import config_of, raise_file_limit
+from longhouse.api.siblings import Siblings
 from longhouse.app import App, open_app
 from longhouse.cli import environment
-from longhouse.cli.child import HELP_EVERY, Child, Ready, help_out
+from longhouse.cli.child import HELP_EVERY, Child, Ready, help_out, reached_at
 from longhouse.cli.house import POSTGRES_ENDED
 from longhouse.cli.listening import check_start, greet, is_local, listening, missing_key, refuse_missing_key
 from longhouse.cli.running import Host, Main, add_commands, given
@@ -53,25 +54,33 @@ async def serve_house(settings: Settings, *, open_house: Opening) -> None:
 
 
 async def _serve_child(open_house: Opening, child: Child, settings: Settings) -> None:
+    def among(app: App) -> Siblings:
+        return Siblings(app.asgi, child.folder, child.number, child.of, settings.root_path)
+
     with child.listening() as (listener, others):
         async with (
-            _serving(settings, open_house, others) as (app, served, is_open),
+            _serving(settings, open_house, in_front=among, others=others) as (app, served, is_open),
             background.running(
                 "others_connections", partial(help_out, others, served.take), every=HELP_EVERY, after=HELP_EVERY
             ),
         ):
-            child.tell(Ready(is_open=is_open, is_demo=app.is_demo))
-            await _until_end(app, served.serve(sockets=[listener]))
+            with reached_at(among(app).path_of(child.number)) as private:
+                child.tell(Ready(is_open=is_open, is_demo=app.is_demo))
+                await _until_end(app, served.serve(sockets=[listener, private]))
 
 
 @asynccontextmanager
 async def _serving(
-    settings: Settings, open_house: Opening, others: Iterable[socket.socket] = ()
+    settings: Settings,
+    open_house: Opening,
+    *,
+    in_front: Callable[[App], ASGIApp] = lambda app: app.asgi,
+    others: Iterable[socket.socket] = (),
 ) -> AsyncIterator[tuple[App, "_Server", bool]]:
     """An open house, the server in front of it, and whether it is open to everybody."""
     raise_file_limit()
     async with open_house(settings) as app:
-        served = _Server(config_of(app.asgi, trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
+        served = _Server(config_of(in_front(app), trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
         _on_end(partial(_leave, served, others))
         is_open = await app.authenticator.is_open()
         if is_open and not is_local(settings.host):
@@ -158,17 +167,9 @@ class _Server(uvicorn.Server):
 
     async def take(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted elsewhere."""
-        config = self.config
-        loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(
-            partial(
-                config.http_protocol_class,
-                config=config,
-                server_state=self.server_state,
-                app_state=self.lifespan.state,
-            ),
-            connection,
-        )
+        protocol: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        of_this = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        await asyncio.get_running_loop().connect_accepted_socket(partial(protocol, **of_this), connection)
 
 
 def _on_end(leave: Callable[[], None]) -> None:

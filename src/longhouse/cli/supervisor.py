@@ -162,6 +162,7 @@ class Supervisor:
                     channel=theirs.fileno(),
                     listeners=[one.fileno() for one in self._listeners],
                     number=place.number,
+                    of=len(self._places),
                     folder=self._folder,
                 )
                 # A new process session: Ctrl-C reaches only this process, which then lets the others leave.
