@@ -32,6 +32,7 @@ def _schema(given: str) -> str:
     return given
 
 
+MOST_PROCESSES: Final = 64
 PREFIX: Final = "LONGHOUSE_"
 FILES: Final = ("config_file", "agents_file", "logging_config")
 RENAMED: Final = {"log_dir": "session_log_dir", "logs_dir": "agent_log_dir"}
@@ -161,6 +162,8 @@ class Settings(BaseSettings):
     """The agent of `longhouse chat`, and of `auto` when no agent fits."""
     host: str = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65535)
+    serve_workers: int = Field(default=1, ge=1, le=MOST_PROCESSES)
+    """Processes of `longhouse serve`, each of which takes requests and works on sessions."""
     root_path: Annotated[str, AfterValidator(_root_path)] = ""
     """The path below which a reverse proxy shows this server; empty: it has a host name of its own."""
     trusted_proxies: Annotated[Items, AfterValidator(_networks)] = ()

@@ -20,6 +20,7 @@ from longhouse import background, clock
 from longhouse.api import origins
 from longhouse.api.caller import Caller
 from longhouse.api.console import cookies
+from longhouse.api.easy_keys import is_easy
 from longhouse.api.inflight import INFLIGHT, InflightRequest, InflightRequests
 from longhouse.api.rate_limits import REPORTED_EVERY, GuessLimit, KeyLimits, Meter, used
 from longhouse.errors import CallerError
@@ -31,9 +32,6 @@ from longhouse.store.keys import FoundKey, Key, Role
 OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 """The format of our API keys; anything else is refused without a query to Postgres."""
 MAX_KEY: Final = 512
-WELL_KNOWN: Final = ("password", "changeme", "change-me", "change_me", "secret", "admin", "longhouse", "your-", "your_")
-"""Parts of the keys that examples use."""
-LEAST_KEY: Final = 16
 CALLER: Final = "longhouse.caller"
 """The key under which the request's scope holds its caller."""
 USE_RECORDED_EVERY: Final = 60.0
@@ -340,12 +338,6 @@ def _unexpired(found: FoundKey) -> FoundKey:
         at = f"{found.key.expires_at:%Y-%m-%d %H:%M}"
         raise CallerError(f"This API key expired on {at} UTC: ask for another one.", status=401, code="expired_api_key")
     return found
-
-
-def is_easy(admin_key: str) -> bool:
-    """Whether a key of the settings could be guessed; such a key is served on loopback addresses only."""
-    is_short = len(admin_key) < LEAST_KEY or len(set(admin_key)) < LEAST_KEY / 2
-    return is_short or any(word in admin_key.lower() for word in WELL_KNOWN)
 
 
 def address_of(request: Request) -> str:

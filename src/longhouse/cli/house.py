@@ -1,12 +1,16 @@
-"""Opens the database of a house as it is, without bringing its schema up to date."""
+"""Opens the database of a house: as it is, or with its schema brought up to date."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import Postgres, holds_data, open_postgres
+from longhouse.store.ready import make_ready
+
+POSTGRES_ENDED: Final = "the Postgres of this data folder has ended; start the process that owns it again."
 
 
 @asynccontextmanager
@@ -25,7 +29,17 @@ async def open_as_it_is(
             " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
         )
     async with (
-        open_postgres(settings.data_dir, binaries=settings.pg_bin, restores=restores) as postgres,
+        open_postgres(
+            settings.data_dir, binaries=settings.pg_bin, restores=restores, processes=settings.serve_workers
+        ) as postgres,
         open_database(postgres.dsn, schema=schema) as db,
     ):
+        yield db, postgres
+
+
+@asynccontextmanager
+async def open_ready(settings: Settings, *, create: bool = False) -> AsyncIterator[tuple[Database, Postgres | None]]:
+    """The same, migrated if it is the embedded one."""
+    async with open_as_it_is(settings, create=create) as (db, postgres):
+        await make_ready(db, postgres)
         yield db, postgres

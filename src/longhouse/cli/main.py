@@ -31,7 +31,7 @@ COMMANDS: Final = {
         "Serve a project while you work on it: its files are read again when they are saved, and what changed is said.",
     ),
     "serve": Listed(
-        "serving", "Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."
+        "serve", "Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."
     ),
     "seed": Listed(
         "setting_up",

@@ -2,10 +2,9 @@
 
 import asyncio
 import gc
-import ipaddress
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -17,7 +16,6 @@ from contextlib import (
 from functools import partial
 from typing import Annotated, Any, Final
 
-import structlog
 import typer
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,21 +23,21 @@ from starlette.types import ASGIApp
 import longhouse
 from longhouse import background
 from longhouse.api import monitoring
-from longhouse.api.auth import LEAST_KEY, is_easy
-from longhouse.api.http_protocol import BACKLOG, config_of, raise_file_limit
+from longhouse.api.http_protocol import config_of, raise_file_limit
+from longhouse.api.siblings import Siblings
 from longhouse.app import App, open_app
-from longhouse.app.store import open_store
 from longhouse.cli import environment
-from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, add_commands, given, run
+from longhouse.cli.child import HELP_EVERY, Child, Ready, help_out, reached_at
+from longhouse.cli.house import POSTGRES_ENDED
+from longhouse.cli.listening import check_start, greet, is_local, listening, missing_key, refuse_missing_key
+from longhouse.cli.running import Host, Main, add_commands, given
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store.keys import is_any_valid
-from longhouse.store.postgres import holds_data
+from longhouse.store.postgres import Postgres
 
-DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"
-OPEN: Final = "no API key is set: whoever reaches this port may do everything (set LONGHOUSE_ADMIN_KEY)"
 COLLECT_AFTER: Final = (10_000, 20, 50)
 """Collections of cyclic garbage are rarer than Python's own: nearly all that a request makes ends without them."""
+Opening = Callable[[Settings], AbstractAsyncContextManager[App]]
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 WatchPort = Annotated[
     int | None, typer.Option("--port", help="Port for /health, /ready and /metrics; none by default.", min=0, max=65535)
@@ -48,44 +46,55 @@ WatchPort = Annotated[
 cli = typer.Typer()
 
 
-@cli.command()
-def serve(
-    host: Host = None,
-    port: Port = None,
-    config_file: ConfigFile = None,
-    agents_file: AgentsFile = None,
-    works: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Work on sessions too, or leave that to `longhouse work`.")
-    ] = True,
-) -> None:
-    """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
-    settings = Settings(**given(host=host, port=port, config_file=config_file, agents_file=agents_file))
-    run(settings, partial(serve_house, open_house=partial(open_app, works=works)))
+def serving(*, works: bool, child: Child | None = None, postgres: Postgres | None = None) -> Main:
+    """What `longhouse serve` runs; `child`: as one of several processes behind one port; `postgres`: runs already."""
+    house = partial(open_app, works=works, postgres=postgres)
+    return partial(serve_house, open_house=house) if child is None else partial(_serve_child, house, child)
 
 
-async def serve_house(
-    settings: Settings, *, open_house: Callable[[Settings], AbstractAsyncContextManager[App]]
-) -> None:
+async def serve_house(settings: Settings, *, open_house: Opening) -> None:
     """Serves a house until a signal comes."""
-    environment.report()
-    refuse_easy_key(settings.host, settings.admin_key.get_secret_value().strip())
-    await _refuse_missing_key(settings)
-    raise_file_limit()
-    with _listening(settings.host, settings.port) as listener:
-        async with open_house(settings) as app:
-            served = _Server(config_of(app.asgi, trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
-            _on_end(served.leave)
-            is_open = await app.authenticator.is_open()
-            if is_open and not is_local(settings.host):
-                raise missing_key(settings.host)  # the last key was revoked since the check
-            freeze_objects()
-            address, port = listener.getsockname()[:2]
-            typer.echo(f"longhouse {longhouse.__version__} serves on http://{address}:{port}")
-            if is_open:
-                structlog.get_logger().warning("no_api_key_set", message=OPEN)
-            if app.is_demo:
-                typer.echo(DEMO)
+    await check_start(settings)
+    with listening(settings.host, settings.port) as listener:
+        async with _serving(settings, open_house) as (app, served, is_open):
+            greet(listener, is_open=is_open, is_demo=app.is_demo)
             await _until_end(app, served.serve(sockets=[listener]))
+
+
+async def _serve_child(open_house: Opening, child: Child, settings: Settings) -> None:
+    def among(app: App) -> Siblings:
+        return Siblings(app.asgi, child.folder, child.number, child.of, settings.root_path)
+
+    with child.listening() as (listener, others):
+        async with (
+            _serving(settings, open_house, in_front=among, others=others) as (app, served, is_open),
+            background.running(
+                "others_connections", partial(help_out, others, served.take), every=HELP_EVERY, after=HELP_EVERY
+            ),
+        ):
+            with reached_at(among(app).path_of(child.number)) as private:
+                child.tell(Ready(is_open=is_open, is_demo=app.is_demo))
+                await _until_end(app, served.serve(sockets=[listener, private]))
+
+
+@asynccontextmanager
+async def _serving(
+    settings: Settings,
+    open_house: Opening,
+    *,
+    in_front: Callable[[App], ASGIApp] = lambda app: app.asgi,
+    others: Iterable[socket.socket] = (),
+) -> AsyncIterator[tuple[App, "_Server", bool]]:
+    """An open house, the server in front of it, and whether it is open to everybody."""
+    raise_file_limit()
+    async with open_house(settings) as app:
+        served = _Server(config_of(in_front(app), trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
+        _on_end(partial(_leave, served, others))
+        is_open = await app.authenticator.is_open()
+        if is_open and not is_local(settings.host):
+            raise missing_key(settings.host)  # the last key was revoked since the check
+        freeze_objects()
+        yield app, served, is_open
 
 
 async def work(settings: Settings, host: Host = None, port: WatchPort = None) -> None:
@@ -93,8 +102,8 @@ async def work(settings: Settings, host: Host = None, port: WatchPort = None) ->
     environment.report()
     settings = settings.model_copy(update=given(host=host, port=port))
     if port is not None:
-        await _refuse_missing_key(settings)
-    with _listening(settings.host, settings.port) if port is not None else nullcontext() as listener:
+        await refuse_missing_key(settings)
+    with listening(settings.host, settings.port) if port is not None else nullcontext() as listener:
         # Outside of the app: whoever watches is answered until the worker has drained.
         async with AsyncExitStack() as watching, open_app(settings) as app:
             ended = asyncio.Event()
@@ -139,9 +148,15 @@ async def _until_end(app: App, work: Coroutine[Any, Any, object]) -> None:
     if not working.done():
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
-        raise SetupError("the Postgres of this data folder has ended; start the process that owns it again.")
+        raise SetupError(POSTGRES_ENDED)
     leaving.cancel()
     await working
+
+
+def _leave(served: "_Server", others: Iterable[socket.socket]) -> None:
+    served.leave()
+    for one in others:
+        one.close()
 
 
 class _Server(uvicorn.Server):
@@ -170,6 +185,12 @@ class _Server(uvicorn.Server):
                 async with asyncio.timeout(background.until_tick(1.0)):
                     await self._leaving.wait()
 
+    async def take(self, connection: socket.socket) -> None:
+        """Serves a connection that was accepted elsewhere."""
+        protocol: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        of_this = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        await asyncio.get_running_loop().connect_accepted_socket(partial(protocol, **of_this), connection)
+
 
 def _on_end(leave: Callable[[], None]) -> None:
     """SIGTERM and SIGINT start a graceful shutdown; a second one of either ends the process at once."""
@@ -182,58 +203,6 @@ def _on_end(leave: Callable[[], None]) -> None:
 
     for name in SIGNALS:
         loop.add_signal_handler(name, on_signal)
-
-
-def refuse_easy_key(host: str, key: str) -> None:
-    """Refuses a guessable admin key on an address that others can reach."""
-    if key and is_easy(key) and not is_local(host):
-        raise SetupError(
-            f"LONGHOUSE_ADMIN_KEY is easy to guess, and {host} can be reached by others: "
-            f"choose {LEAST_KEY} random characters or more, none of them well known."
-        )
-
-
-async def _refuse_missing_key(settings: Settings) -> None:
-    """Refuses to bind a public address without keys: anyone who reaches the port would own everything."""
-    if is_local(settings.host) or settings.admin_key.get_secret_value().strip():
-        return
-    # An embedded Postgres that does not exist yet holds no key, and is not created to find that out.
-    has_store = settings.database_url or holds_data(settings.data_dir)
-    if has_store:
-        async with open_store(settings, create=False) as (db, _):
-            if await is_any_valid(db):
-                return
-    raise missing_key(settings.host)
-
-
-def missing_key(host: str) -> SetupError:
-    return SetupError(
-        f"{host} is not a loopback address, and no API key is set: set LONGHOUSE_ADMIN_KEY, "
-        f"make a key with `longhouse keys create`, or serve on 127.0.0.1."
-    )
-
-
-def is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise SetupError(
-                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port."
-            ) from error
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-        yield listener
 
 
 add_commands(cli, {"work": work})

@@ -25,6 +25,10 @@ LONGEST_SOCKET_FOLDER = 103 - len(f"/.s.PGSQL.{PORT}")
 # asyncpg and Postgres both read a comma as a separator; other unusual characters are avoided too.
 PLAIN_PATH = re.compile(r"[\w/.+-]+", re.ASCII)
 
+# Enough for a process that serves, and for workers and commands beside it.
+CONNECTIONS = 100
+CONNECTIONS_OF_EACH = 25  # further process that serves: 22 at most, and some to spare
+
 SETTINGS = {
     # Reachable only through the Unix socket, whose folder is closed to other accounts.
     "listen_addresses": "",
@@ -38,7 +42,6 @@ SETTINGS = {
     # syncing every table that it created.
     "wal_level": "replica",
     # Modest use of a small machine that also runs other programs.
-    "max_connections": "100",
     "shared_buffers": "128MB",
     "max_logical_replication_workers": "0",
     "jit": "off",
@@ -63,8 +66,9 @@ class Cluster:
     account: Account | None
     binaries: Binaries
 
-    def command(self) -> list[str]:
-        settings = SETTINGS | {"unix_socket_directories": str(self.socket)}
+    def command(self, processes: int = 1) -> list[str]:
+        most = CONNECTIONS + CONNECTIONS_OF_EACH * (processes - 1)
+        settings = SETTINGS | {"unix_socket_directories": str(self.socket), "max_connections": str(most)}
         if self.binaries.major >= 18:
             settings["io_method"] = "sync"  # worker processes for I/O pay off only on big machines
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]

@@ -71,17 +71,19 @@ async def open_postgres(
     binaries: Path | None = None,
     report: Callable[[str], None] = to_stderr,
     restores: bool = False,
+    processes: int = 1,
 ) -> AsyncIterator[Postgres]:
     """A Postgres on this data folder: started by the first process, which owns it; the others attach to it.
 
-    A folder whose restore was cut off is opened by a process that `restores` alone.
+    A folder whose restore was cut off is opened by a process that `restores` alone. `processes`: how many will serve
+    from it, each with connections of its own.
     """
     data_dir = data_dir.absolute()  # noqa: ASYNC240 - no file is touched
     if not restores:
         unfinished.refuse(data_dir)
     with _lock(data_dir) as lock:
         other = await _other(data_dir, lock)
-        server = _attached(data_dir, other) if other else _owned(data_dir, lock, binaries, report)
+        server = _attached(data_dir, other) if other else _owned(data_dir, lock, binaries, report, processes)
         async with server as postgres:
             yield postgres
 
@@ -214,11 +216,11 @@ async def _exited(pid: int) -> None:
 
 @asynccontextmanager
 async def _owned(
-    data_dir: Path, lock: int, binaries: Path | None, report: Callable[[str], None]
+    data_dir: Path, lock: int, binaries: Path | None, report: Callable[[str], None], processes: int
 ) -> AsyncIterator[Postgres]:
     with _log(data_dir) as log:
         cluster = await _prepared(data_dir, lock, binaries, report, log)
-        with _launched(cluster.command(), cluster.account, cluster.binaries, lock, log) as process:
+        with _launched(cluster.command(processes), cluster.account, cluster.binaries, lock, log) as process:
             try:
                 await _ready(process, cluster, log)
                 await _create_database(cluster)

@@ -1,0 +1,210 @@
+"""`longhouse serve --workers N`: starts the processes that serve, starts one again that has died, and ends them.
+
+The port is taken and the embedded Postgres started here, once. It loads little, and has no part in any request.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import structlog
+import typer
+
+from longhouse.cli.child import Child, Failed, Ready, Told
+from longhouse.cli.house import POSTGRES_ENDED, open_ready
+from longhouse.cli.listening import check_start, greet, listening
+from longhouse.errors import SetupError
+from longhouse.settings import Settings
+
+log = structlog.get_logger()
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+AGAIN_AFTER: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Seconds before a process is started again that has died; longer each time."""
+STEADY: Final = 60.0
+"""Seconds after which a process that dies counts as the first that does."""
+MOST_FAILED: Final = 5
+"""Starts in a row that may fail of a process that others serve in place of."""
+
+
+async def supervise(settings: Settings) -> None:
+    """Serves with several processes until a signal comes."""
+    await check_start(settings)
+    number = settings.serve_workers
+    with (
+        listening(settings.host, settings.port) as first,
+        sharing(first, number) as listeners,
+        tempfile.TemporaryDirectory(prefix="longhouse-") as folder,
+    ):
+        async with open_ready(settings, create=True) as (_, postgres):
+            supervisor = Supervisor(listeners, number, folder)
+            await supervisor.run(postgres.gone if postgres else asyncio.Event())
+
+
+@contextmanager
+def sharing(first: socket.socket, number: int) -> Iterator[list[socket.socket]]:
+    """Sockets on one port, one for each process: among these Linux spreads connections evenly.
+
+    At a socket that all share, whoever wakes up first takes most of those that come together. Elsewhere they share one.
+    """
+    with ExitStack() as stack:
+        sockets = [first]
+        if sys.platform == "linux":
+            # Only now: with this option from the beginning, a second server could take the same port.
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            for _ in range(number - 1):
+                one = stack.enter_context(socket.socket(first.family, socket.SOCK_STREAM))
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                one.bind(first.getsockname())
+                one.listen()
+                sockets.append(one)
+        yield sockets
+
+
+@dataclass(slots=True)
+class Place:
+    """One of the processes, as long as the supervisor lives: another one takes its place when it dies."""
+
+    number: int
+    process: asyncio.subprocess.Process | None = None
+    told: Told | None = None
+    """By the process that is there now."""
+
+
+class Supervisor:
+    def __init__(self, listeners: Sequence[socket.socket], number: int, folder: str) -> None:
+        self._listeners = listeners
+        self._folder = folder
+        self._places = [Place(nth) for nth in range(number)]
+        self._is_ready = asyncio.Event()
+        """All processes were ready once."""
+        self._leaving = asyncio.Event()
+
+    async def run(self, postgres_ended: asyncio.Event) -> None:
+        """Until a signal comes, a process cannot be started, or Postgres has ended; then ends all processes."""
+        self._on_signals()
+        kept = [asyncio.create_task(self._keep(place)) for place in self._places]
+        others = [asyncio.create_task(one.wait()) for one in (self._leaving, postgres_ended)]
+        await asyncio.wait([*kept, *others], return_when=asyncio.FIRST_COMPLETED)
+        for one in others:
+            one.cancel()
+        if not self._leaving.is_set():
+            self.leave()
+        codes = await asyncio.gather(*kept)
+        if postgres_ended.is_set():
+            raise SetupError(POSTGRES_ENDED)
+        for place in self._places:
+            if isinstance(place.told, Failed):
+                raise SetupError(place.told.sentence)
+        if code := max(codes) or min(codes):
+            raise typer.Exit(code if code > 0 else 128 - code)
+
+    def leave(self) -> None:
+        """Lets all processes leave; if called again, they end at once."""
+        self._leaving.set()
+        for one in self._listeners:
+            one.close()
+        for place in self._places:
+            if place.process and place.process.returncode is None:
+                with suppress(ProcessLookupError):
+                    place.process.terminate()
+
+    def _on_signals(self) -> None:
+        """The first signal lets all leave, the second ends them at once, the third ends this process too."""
+        loop, came = asyncio.get_running_loop(), 0
+
+        def on_signal() -> None:
+            nonlocal came
+            came += 1
+            self.leave()
+            if came > 1:
+                for name in SIGNALS:
+                    loop.remove_signal_handler(name)
+
+        for name in SIGNALS:
+            loop.add_signal_handler(name, on_signal)
+
+    async def _keep(self, place: Place) -> int:
+        """Keeps a process there until all leave; ends with its exit code, also if it cannot be started."""
+        loop, failed, died = asyncio.get_running_loop(), 0, 0
+        while True:
+            began = loop.time()
+            code = await self._one(place)
+            if self._leaving.is_set():
+                return code
+            was_ready = isinstance(place.told, Ready)
+            failed = 0 if was_ready else failed + 1
+            if failed and (not self._is_ready.is_set() or failed > MOST_FAILED):
+                return code or 1
+            died = 0 if was_ready and loop.time() - began > STEADY else died + 1
+            seconds = AGAIN_AFTER[min(died, len(AGAIN_AFTER)) - 1]
+            log.error("serving_process_ended", process=place.number + 1, reason=_reason(place, code), again_in=seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), seconds)
+            if self._leaving.is_set():
+                return 0
+
+    async def _one(self, place: Place) -> int:
+        """Starts a process, and waits until it has ended."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                child = Child(
+                    channel=theirs.fileno(),
+                    listeners=[one.fileno() for one in self._listeners],
+                    number=place.number,
+                    of=len(self._places),
+                    folder=self._folder,
+                )
+                # A new process session: Ctrl-C reaches only this process, which then lets the others leave.
+                place.told, place.process = (
+                    None,
+                    await asyncio.create_subprocess_exec(
+                        *_command(child), pass_fds=[child.channel, *child.listeners], start_new_session=True
+                    ),
+                )
+            if self._leaving.is_set():  # while it was started
+                place.process.terminate()
+            reader, writer = await asyncio.open_connection(sock=ours)
+            if line := await reader.readline():
+                place.told = msgspec.json.decode(line, type=Told)
+                self._hear(place, place.told)
+            code = await place.process.wait()
+            writer.close()
+            return code
+
+    def _hear(self, place: Place, told: Told) -> None:
+        if self._is_ready.is_set() and isinstance(told, Ready):
+            assert place.process is not None
+            log.info("serving_process_started", process=place.number + 1, pid=place.process.pid)
+        elif all(isinstance(one.told, Ready) for one in self._places):
+            self._is_ready.set()
+            assert isinstance(told, Ready)
+            greet(self._listeners[0], is_open=told.is_open, is_demo=told.is_demo)
+            typer.echo(processes_line([place.process.pid for place in self._places if place.process]))
+
+
+def _command(child: Child) -> list[str]:
+    """This command again, for one process; what it is told last counts."""
+    told = msgspec.json.encode(child).decode()
+    return [sys.executable, "-m", "longhouse", *sys.argv[1:], "--workers", "1", "--child", told]
+
+
+def _reason(place: Place, code: int) -> str:
+    if isinstance(place.told, Failed):
+        return place.told.sentence
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def processes_line(pids: Sequence[int]) -> str:
+    line, cores = f"{len(pids)} processes serve: {', '.join(map(str, pids))}", os.cpu_count() or 1
+    return line if len(pids) <= cores else f"{line}; this machine has {cores} cores, and more processes gain nothing"
