@@ -51,7 +51,7 @@ async def open_core(setup: Configured, *, works: bool, postgres: Postgres | None
     activity = Activity(settings.metrics_owners)
     bus.on_turn_end.append(turn_recorder(activity))
     async with (
-        open_store(settings, postgres=postgres) as (db, postgres),
+        open_store(settings, postgres=postgres) as (db, running),
         open_traces(settings, db, bus) as traces,
         open_relay(settings, db, bus, name, works=works),
     ):
@@ -60,7 +60,7 @@ async def open_core(setup: Configured, *, works: bool, postgres: Postgres | None
             name=name,
             works=works,
             db=db,
-            postgres=postgres,
+            postgres=running,
             bus=bus,
             catalog=Catalog(db, model=settings.llm_model),
             activity=activity,

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from longhouse import background
+from longhouse import arrays, background
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import document
@@ -116,6 +116,7 @@ class Indexer:
         return None if self._follows else space
 
     async def _catch_up(self, space: Space | None) -> None:
+        await arrays.loaded()
         model = space.model if space else None
         behind = await index.behind(self.db, model)
         if "tool" in behind:

@@ -93,7 +93,10 @@ class ConnectionPool:
         return Loan(self._take, self._give_back)
 
     def adopt(self, connection: PooledConnection) -> None:
-        """Takes a connection that was opened elsewhere, as one of its own that came back."""
+        """Takes a connection that was opened elsewhere, as one of its own that came back; if there is room for it."""
+        if self.size >= self._most:
+            connection.terminate()
+            return
         connection.generation = self._generation
         self._open.add(connection)
         self._give_back(connection)

@@ -1,19 +1,25 @@
 """Reads and writes of the search index: documents that are missing, outdated or gone, and the state of indexing."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.store.catalog.repository import SEVERAL, Kind
 from longhouse.store.database import Database, Transaction
 from longhouse.store.search import columns, postings
 from longhouse.store.search.postings import CROWDED
 from longhouse.store.search.vectors import Space, packed, pgvector_literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
 
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
