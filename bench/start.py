@@ -28,9 +28,9 @@ from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
 
 STARTS: Final = 5
-SETTLES: Final = 15.0
+SETTLES: Final = 12.0
 """Seconds: indexes, sizes and sweeps that follow a start."""
-IDLE: Final = 30.0
+IDLE: Final = 25.0
 CALLS: Final = "SELECT sum(calls) FROM public.pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'"
 
 
@@ -45,35 +45,40 @@ def helps() -> dict[str, Any]:
     return {"--help, s of CPU": f"{statistics.median(seconds):.2f}"}
 
 
-async def starts() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The seconds of starts, and what the house costs when it idles."""
-    with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as name:
-        folder = Path(name)
-        folder.chmod(0o711)  # noqa: ASYNC240 - Postgres may run under another account, which must enter
-        async with serving(folder) as (_, first, _):
-            pass
-        async with open_postgres(folder) as postgres, open_database(postgres.dsn) as db:
-            await db.run("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")
-        postgres_alone, warm, cpu = [], [], []
-        for number in range(STARTS):
-            async with serving(folder) as (process, seconds, url):
-                warm.append(seconds)
-                cpu.append(sum(process.cpu_times()[:2]))
-                if number == STARTS - 1:
-                    idle = await idling(folder, process, url)
-            began = time.perf_counter()
-            async with open_postgres(folder):
-                postgres_alone.append(time.perf_counter() - began)
-        return {
-            "new folder, s": f"{first:.2f}",
-            "warm, s (median, best)": f"{statistics.median(warm):.2f}, {min(warm):.2f}",
-            "of that Postgres alone": f"{statistics.median(postgres_alone):.2f}",
-            "s of CPU to ready": f"{statistics.median(cpu):.2f}",
-        }, idle
+async def starts(folder: Path) -> dict[str, Any]:
+    """Seconds until a house is ready: the first time, and when it was stopped cleanly."""
+    async with serving(folder) as (_, first):
+        pass
+    postgres_alone, warm, cpu = [], [], []
+    for _ in range(STARTS):
+        async with serving(folder) as (process, seconds):
+            warm.append(seconds)
+            cpu.append(sum(process.cpu_times()[:2]))
+        began = time.perf_counter()
+        async with open_postgres(folder):
+            postgres_alone.append(time.perf_counter() - began)
+    return {
+        "new folder, s": f"{first:.2f}",
+        "warm, s (median, best)": f"{statistics.median(warm):.2f}, {min(warm):.2f}",
+        "Postgres alone": f"{statistics.median(postgres_alone):.2f}",
+        "s of CPU to ready": f"{statistics.median(cpu):.2f}",
+    }
+
+
+async def idles(folder: Path) -> list[dict[str, Any]]:
+    """What a house costs that has nothing to do: one that has just written its tools to the index, and one that has
+    not searched."""
+    async with open_postgres(folder) as postgres, open_database(postgres.dsn) as db:
+        await db.run("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")
+    rows = []
+    for has in ("has searched", "has not"):
+        async with serving(folder) as (process, _):
+            rows.append({"": has, **await idling(folder, process)})
+    return rows
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[tuple[psutil.Process, float, str]]:
+async def serving(folder: Path) -> AsyncIterator[tuple[psutil.Process, float]]:
     """A house in this folder; the seconds until it was ready. It is stopped cleanly."""
     settings = {"LONGHOUSE_DATA_DIR": str(folder), "LONGHOUSE_LOG_LEVEL": "error"}
     began = time.perf_counter()
@@ -81,7 +86,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[psutil.Process, float, st
         url = line.rpartition(" ")[2]
         async with aiohttp.ClientSession(url) as http:
             await until_ready(http)
-        yield psutil.Process(process.pid), time.perf_counter() - began, url
+        yield psutil.Process(process.pid), time.perf_counter() - began
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
             await process.wait()
@@ -96,7 +101,7 @@ async def until_ready(http: aiohttp.ClientSession) -> None:
         await asyncio.sleep(0.005)
 
 
-async def idling(folder: Path, process: psutil.Process, url: str) -> dict[str, Any]:
+async def idling(folder: Path, process: psutil.Process) -> dict[str, Any]:
     """What the house costs while nothing happens."""
     async with open_postgres(folder) as attached, open_database(attached.dsn) as db:
         await db.run("CREATE EXTENSION IF NOT EXISTS pg_stat_statements SCHEMA public")
@@ -148,11 +153,18 @@ def wakeups(pid: int) -> int:
     return total
 
 
+async def measure() -> list[tuple[str, list[dict[str, Any]]]]:
+    with tempfile.TemporaryDirectory(prefix="longhouse-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # noqa: ASYNC240 - Postgres may run under another account, which must enter
+        started = {**await starts(folder), **helps()}
+        return [("starting a house", [started]), ("a house that has nothing to do", await idles(folder))]
+
+
 async def main() -> None:
     console.print(machine())
-    started, idle = await starts()
-    show("starting a house", [{**started, **helps()}])
-    show("a house that has nothing to do", [idle])
+    for title, rows in await measure():
+        show(title, rows)
 
 
 if __name__ == "__main__":

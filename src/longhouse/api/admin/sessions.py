@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request
 
@@ -30,12 +30,13 @@ def routes(routers: Iterable[APIRouter]) -> APIRouter:
     mirrored = APIRouter(tags=["Admin"], dependencies=both)
     for route in (route for router in routers for route in router.routes):
         if isinstance(route, JsonRoute) and route.path.startswith(SESSION_PATH):
+            also: dict[str, Any] = {name: route.given.get(name) for name in ALSO}
             mirrored.add_api_route(
                 f"/admin{route.path.removeprefix(PREFIX)}",
                 route.endpoint,
                 methods=sorted(route.methods or ()),
                 responses=route.answers,
                 route_class_override=type(route),
-                **{name: route.given.get(name) for name in ALSO},
+                **also,
             )
     return mirrored
