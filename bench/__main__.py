@@ -14,6 +14,7 @@ from bench import (
     search,
     slots,
     spine,
+    start,
     takeover,
     thinking,
 )
@@ -56,6 +57,8 @@ async def main() -> None:
         )
         show("tool search", [await search.measure(under, count) for count in (4_000, 100_000)])
     show("a catalog of many tools (read over HTTP, p50 / p95)", await catalog.play())
+    for title, rows in await start.measure():
+        show(title, rows)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,8 @@ async def printing(*command: str, **settings: str) -> AsyncIterator[tuple[asynci
             line = (await process.stdout.readline()).decode().strip()
         yield process, line
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):  # it was stopped cleanly
+            process.kill()
         await process.wait()
 
 

@@ -72,3 +72,17 @@ async def test_a_cancellation_that_a_driver_swallows_ends_it_even_so() -> None:
         async with background.running("stubborn", step):
             await has_begun.wait()
     assert times == 1
+
+
+async def test_what_is_repeated_begins_at_the_same_moments_and_never_later_than_asked() -> None:
+    loop = asyncio.get_running_loop()
+    for seconds in (background.TICK, 0.5, 1.0, 600.0):
+        waits = []
+        for _ in range(20):
+            waits.append((loop.time(), background.until_tick(seconds)))
+            await asyncio.sleep(0.003)
+        assert all(seconds - background.TICK <= wait <= seconds for _, wait in waits)
+        ticks = [(now + wait) / background.TICK % 1 for now, wait in waits]
+        assert all(min(abs(one - ticks[0]), 1 - abs(one - ticks[0])) < 0.05 for one in ticks), "one phase for all"
+    assert background.until_tick(0.05) <= 0.05, "what is repeated more often has moments of its own"
+    assert background.until_tick(-1.0) <= 0, "what is late begins at once"

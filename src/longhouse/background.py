@@ -1,6 +1,7 @@
 """Background tasks: repeat a step with back-off; an exception is logged and never ends the process."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -15,6 +16,9 @@ log = structlog.get_logger()
 FIRST_PAUSE: Final = 0.05
 """Seconds to wait after a failed step; doubled after each further failure."""
 LONGEST_PAUSE: Final = 2.0
+TICK: Final = 0.25
+"""Seconds. What is repeated begins with others at the same moments: a process that has nothing to do wakes up once for
+all of them."""
 DEFECT: Final = "background_task_failed"
 TROUBLES: Final = ("database_unreachable", "database_trouble")
 
@@ -57,7 +61,16 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, after: float = 0.
         elif not trouble and before in TROUBLES and clock() - began < LONGEST_PAUSE:
             log.info("database_reachable", task=name, seconds=round(began - well_until, 1))
         pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE) if trouble else 0.0
-        await asyncio.sleep(pause or every)
+        await asyncio.sleep(pause or until_tick(every))
+
+
+def until_tick(seconds: float) -> float:
+    """Seconds until the last moment within so many seconds at which others begin too; never longer than asked."""
+    now = asyncio.get_running_loop().time()
+    # Processes of one machine have the same clock: each has moments of its own, or Postgres would hear all at once.
+    own = os.getpid() * 0.618 % 1 * TICK
+    at = (now + seconds - own) // TICK * TICK + own
+    return at - now if at > now else seconds
 
 
 async def guarded(name: str, work: Awaitable[object]) -> None:

@@ -1,5 +1,7 @@
 """What a start loads: the list of commands needs none of them, and says the same as they do."""
 
+import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,9 @@ import typer
 import longhouse
 from forked_server import completed
 from longhouse.cli.main import COMMANDS, cli
+from longhouse.models.embedding_table import EmbeddedEmbedder
+from longhouse.search.indexer import Indexer
+from longhouse.store.database import Database
 
 HEAVY = ("pydantic", "fastapi", "numpy", "asyncpg", "aiohttp", "longhouse.app", "longhouse.settings", "prompt_toolkit")
 PROGRAM = f"""
@@ -18,6 +23,29 @@ from longhouse.cli.main import cli
 done = CliRunner().invoke(cli, ["--help"])
 assert done.exit_code == 0 and "sessions" in done.output, done.output
 print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+
+LATER = (
+    *("numpy", "redis", "nats", "grpc", "fastmcp", "mcp", "httpx2", "lxml", "docx", "pypdfium2", "chardet"),
+    *("markdown_it", "prompt_toolkit", "longhouse.cli.supervisor", "longhouse.cli.chat"),
+)
+"""What a house loads when it is first needed; much of it most houses never need."""
+IDLE = f"""
+import asyncio, os, sys
+from longhouse.api.json_route import JsonRoute
+from longhouse.api.server import ROUTERS
+from longhouse.cli import serve, serving
+from longhouse.settings import Settings
+from longhouse.app import open_app
+
+async def main():
+    async with open_app(Settings(database_url=os.environ["DSN"])):
+        await asyncio.sleep(1.2)  # each background task had its turn
+        print([name for name in {LATER!r} if name in sys.modules])
+        routes = [one for router in ROUTERS for one in router.routes if isinstance(one, JsonRoute)]
+        print(len(routes) > 150, [one.path for one in routes if one.__dict__["_is_made"]])
+
+asyncio.run(main())
 """
 
 
@@ -36,3 +64,17 @@ def test_the_list_says_of_each_command_what_the_command_says() -> None:
 def test_the_version_is_told(tmp_path: Path) -> None:
     done = completed("--version", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"longhouse {longhouse.__version__}\n")
+
+
+async def test_an_idle_house_has_loaded_nothing_that_waits_for_its_first_use(db: Database) -> None:
+    """Of a house that was there before: a new one writes its tools to the index of the search."""
+    for nth in range(2):
+        if nth:
+            async with Indexer(db, EmbeddedEmbedder()).working() as indexer:
+                await indexer.catch_up()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", IDLE), env={**os.environ, "DSN": db.dsn}, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        assert process.returncode == 0
+    assert said.decode().splitlines() == ["[]", "True []"]

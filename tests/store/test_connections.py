@@ -7,7 +7,7 @@ import pytest
 
 from longhouse.store import connections
 from longhouse.store.connections import ConnectionPool, PooledConnection, open_pool
-from longhouse.store.database import UNREACHABLE
+from longhouse.store.database import UNREACHABLE, open_database
 
 PID = "SELECT pg_backend_pid()"
 
@@ -209,3 +209,15 @@ async def test_who_could_not_connect_leaves_the_place_to_the_next(dsn: str) -> N
     async with asyncio.timeout(10):
         assert await second == 1
     pool.terminate()
+
+
+async def test_the_connection_that_looked_for_the_schema_is_the_first_of_the_pool(dsn: str) -> None:
+    """A house opens one connection less; where the pool has room for one alone, it has one."""
+    async with open_database(dsn) as db:
+        assert (db.pool.size, db.pool.idle) == (2, 2)
+        told = [await db.value("SHOW search_path"), await db.value("SHOW idle_in_transaction_session_timeout")]
+        async with db.pool.acquire():
+            told += [await db.value("SHOW search_path"), await db.value("SHOW idle_in_transaction_session_timeout")]
+        assert told == [db.schema, "30s"] * 2, "both are set up alike"
+    async with open_database(dsn, pool_size=1) as db:
+        assert (db.pool.size, db.pool.idle) == (1, 1)

@@ -40,6 +40,17 @@ async def test_what_is_kept_follows_what_is_published_and_changed(db: Database) 
     assert "tool_7" not in await found(finder, "counts in the town of place7", top_k=30)
 
 
+async def test_nothing_is_written_while_nothing_changes(db: Database) -> None:
+    """The catalog is looked at every second: no row of the index is written for that."""
+    indexer = Indexer(db, Buckets())
+    await publish(db, tool("one", "Counts to one"))
+    await indexer.catch_up()
+    rows = [await db.value("SELECT array_agg(m.xmin::text ORDER BY m.id) FROM search_models m")]
+    assert await indexer.catch_up()
+    rows.append(await db.value("SELECT array_agg(m.xmin::text ORDER BY m.id) FROM search_models m"))
+    assert rows[0] == rows[1]
+
+
 async def test_a_slot_is_read_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     finder = await indexed(db, *MANY, embedder=Buckets())
     read: list[object] = []

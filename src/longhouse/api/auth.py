@@ -187,7 +187,7 @@ class Authenticator:
 
     async def _share_use(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(REPORTED_EVERY):
+            async with asyncio.timeout(background.until_tick(REPORTED_EVERY)):
                 await self._report_soon.wait()
         self._report_soon.clear()
         await self.share_use()

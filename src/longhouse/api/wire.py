@@ -41,13 +41,13 @@ Body_co = TypeVar("Body_co", covariant=True)
 class Lenient(pydantic.BaseModel):
     """OpenAI's routes ignore unknown fields."""
 
-    model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
+    model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, defer_build=True)
 
 
 class StrictModel(pydantic.BaseModel):
     """Our own routes refuse unknown fields."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True, defer_build=True)
 
     @pydantic.model_validator(mode="before")
     @classmethod

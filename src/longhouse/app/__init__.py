@@ -57,12 +57,16 @@ async def open_app(
     templates: Iterable[Template] = BUILT_IN,
     tools: Iterable[type[BaseTool]] = TOOLS,
     works: bool = True,
+    postgres: Postgres | None = None,
 ) -> AsyncIterator[App]:
-    """Opens everything; without `works`, sessions are left to the workers of other processes."""
+    """Opens everything; without `works`, sessions are left to the workers of other processes.
+
+    `postgres`: the embedded one, if the caller has started it; it is the caller who ends it.
+    """
     classes = tuple(tools)
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
     async with (
-        open_core(setup, works=works) as core,
+        open_core(setup, works=works, postgres=postgres) as core,
         open_models(setup) as models,
         open_mirror(core.settings, core.db, core.bus) as prior,
         open_memory(core.settings, core.db, core.bus, models.embedder) as memory,

@@ -46,12 +46,12 @@ class Core:
 
 
 @asynccontextmanager
-async def open_core(setup: Configured, *, works: bool) -> AsyncIterator[Core]:
+async def open_core(setup: Configured, *, works: bool, postgres: Postgres | None = None) -> AsyncIterator[Core]:
     settings, bus, name = setup.settings, Bus(), new_id()
     activity = Activity(settings.metrics_owners)
     bus.on_turn_end.append(turn_recorder(activity))
     async with (
-        open_store(settings) as (db, postgres),
+        open_store(settings, postgres=postgres) as (db, running),
         open_traces(settings, db, bus) as traces,
         open_relay(settings, db, bus, name, works=works),
     ):
@@ -60,7 +60,7 @@ async def open_core(setup: Configured, *, works: bool) -> AsyncIterator[Core]:
             name=name,
             works=works,
             db=db,
-            postgres=postgres,
+            postgres=running,
             bus=bus,
             catalog=Catalog(db, model=settings.llm_model),
             activity=activity,

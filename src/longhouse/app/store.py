@@ -1,7 +1,7 @@
 """Opens Postgres: for the application, and for commands that need nothing else."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -11,10 +11,13 @@ from longhouse.store.ready import make_ready
 
 
 @asynccontextmanager
-async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterator[tuple[Database, Postgres | None]]:
+async def open_store(
+    settings: Settings, *, create: bool = True, postgres: Postgres | None = None
+) -> AsyncIterator[tuple[Database, Postgres | None]]:
     """Opens the embedded Postgres and migrates it; or an external one, which only `longhouse migrate` migrates.
 
     Without `create`, an embedded Postgres must exist: a command in the wrong folder fails instead of creating one.
+    `postgres`: the embedded one runs already.
     """
     if settings.database_url:
         dsn = settings.database_url.get_secret_value()
@@ -28,8 +31,8 @@ async def open_store(settings: Settings, *, create: bool = True) -> AsyncIterato
             " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
         )
     async with (
-        open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres,
-        open_database(postgres.dsn, schema=settings.database_schema) as db,
+        nullcontext(postgres) if postgres else open_postgres(settings.data_dir, binaries=settings.pg_bin) as running,
+        open_database(running.dsn, schema=settings.database_schema) as db,
     ):
-        await make_ready(db, postgres)
-        yield db, postgres
+        await make_ready(db, running)
+        yield db, running

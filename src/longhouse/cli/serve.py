@@ -1,14 +1,20 @@
 """`longhouse serve`: as one process, or as several behind one port. What each needs is loaded where it runs."""
 
+import asyncio
 import importlib
-from typing import Annotated
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from longhouse.cli.child import Child, Failed
+from longhouse.cli.main import imports
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.errors import LonghouseError
 from longhouse.settings import MOST_PROCESSES, Settings
+from longhouse.store.postgres import Postgres, holds_data, open_postgres
 
 cli = typer.Typer()
 
@@ -38,7 +44,30 @@ def serve(
     if settings.serve_workers > 1:
         run(settings, importlib.import_module("longhouse.cli.supervisor").supervise)
     else:
-        run(settings, importlib.import_module("longhouse.cli.serving").serving(works=works))
+        run(settings, partial(_serve_alone, works=works))
+
+
+async def _serve_alone(settings: Settings, *, works: bool) -> None:
+    """Serves as the only process. What it needs is loaded while Postgres starts: together they would take longer."""
+    loading = asyncio.create_task(asyncio.to_thread(_load_serving))
+    async with _started(settings) as postgres:
+        serving = (await loading).serving(works=works, postgres=postgres)
+        await serving(settings)
+
+
+def _load_serving() -> Any:
+    with imports():
+        return importlib.import_module("longhouse.cli.serving")
+
+
+@asynccontextmanager
+async def _started(settings: Settings) -> AsyncIterator[Postgres | None]:
+    """The embedded Postgres; None where there is none, or none yet: a house that is refused makes no data folder."""
+    if settings.database_url or not holds_data(settings.data_dir):
+        yield None
+        return
+    async with open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres:
+        yield postgres
 
 
 def _serve_as(child: Child, options: dict[str, object], *, works: bool) -> None:

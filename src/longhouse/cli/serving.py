@@ -5,7 +5,14 @@ import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -26,6 +33,7 @@ from longhouse.cli.listening import check_start, greet, is_local, listening, mis
 from longhouse.cli.running import Host, Main, add_commands, given
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
+from longhouse.store.postgres import Postgres
 
 COLLECT_AFTER: Final = (10_000, 20, 50)
 """Collections of cyclic garbage are rarer than Python's own: nearly all that a request makes ends without them."""
@@ -38,9 +46,9 @@ WatchPort = Annotated[
 cli = typer.Typer()
 
 
-def serving(*, works: bool, child: Child | None = None) -> Main:
-    """What `longhouse serve` runs; `child`: as one of several processes behind one port."""
-    house = partial(open_app, works=works)
+def serving(*, works: bool, child: Child | None = None, postgres: Postgres | None = None) -> Main:
+    """What `longhouse serve` runs; `child`: as one of several processes behind one port; `postgres`: runs already."""
+    house = partial(open_app, works=works, postgres=postgres)
     return partial(serve_house, open_house=house) if child is None else partial(_serve_child, house, child)
 
 
@@ -155,8 +163,10 @@ class _Server(uvicorn.Server):
     """A uvicorn server without signal handling, which belongs to the process.
 
     Uvicorn would raise captured signals again at its end, and SIGTERM would kill the process before the worker has
-    released its leases.
+    released its leases. And it would look ten times a second whether it should leave.
     """
+
+    _leaving: asyncio.Event | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -164,6 +174,16 @@ class _Server(uvicorn.Server):
 
     def leave(self) -> None:
         self.should_exit = True
+        if self._leaving:
+            self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """Until it leaves; once a second the date of its answers is another one."""
+        self._leaving = asyncio.Event()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(background.until_tick(1.0)):
+                    await self._leaving.wait()
 
     async def take(self, connection: socket.socket) -> None:
         """Serves a connection that was accepted elsewhere."""

@@ -3,20 +3,26 @@
 They need no network, no key and no extra compiled package. `training/` builds the table.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.errors import SetupError
 from longhouse.models.wordpiece import WordPiece
 
-Vectors = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
+
+Vectors: TypeAlias = "npt.NDArray[np.float32]"
 
 TABLE: Final = Path(__file__).parent / "table"
 FEW: Final = 16
@@ -35,12 +41,12 @@ class Card(msgspec.Struct, frozen=True):
 class Table:
     """Quantised rows, each with one scale, and the token pairs that have a row of their own.
 
-    Rows of pairs follow the rows of tokens, and are added to those of the two tokens: the tokenizer makes each Han
-    character a word, and most Chinese words have two characters.
+    Rows stay packed in memory. Rows of pairs follow the rows of tokens, and are added to those of the two tokens: the
+    tokenizer makes each Han character a word, and most Chinese words have two characters.
     """
 
     def __init__(self, packed: npt.NDArray[np.uint8], scales: Vectors, pairs: npt.NDArray[np.int64]) -> None:
-        self._rows = unpacked(packed)
+        self._packed = packed
         self._scales = scales
         self._pairs = pairs
         self._first_pair = len(packed) - len(pairs)
@@ -49,7 +55,7 @@ class Table:
         """The unit vector of a text; zeros for a text without tokens, which is similar to nothing."""
         ids = np.array(tokens, np.int64)
         ids = np.concatenate((ids, self._first_pair + self._known_pairs(ids)))
-        summed: Vectors = self._scales[ids] @ self._rows[ids].astype(np.float32)
+        summed: Vectors = self._scales[ids] @ unpacked(self._packed[ids]).astype(np.float32)
         return summed / max(float(np.linalg.norm(summed)), 1e-9)
 
     def _known_pairs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -1,15 +1,21 @@
 """Embeddings from an OpenAI-compatible `/embeddings` endpoint. Every failure becomes a ProviderError."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.errors import ProviderError
 from longhouse.models.http_client import Endpoint, HttpFailure
 from longhouse.models.openai import provider_error
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
 
 AT_ONCE: Final = 128
 """Texts in one request: some endpoints accept no more."""

@@ -1,15 +1,17 @@
 """The protocols of chat models and embedding models, and the streamed deltas that a chat model yields."""
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Usage
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,6 @@ class Embedder(Protocol):
     """The name of the vector space: only vectors of the same name can be compared."""
     dimensions: int
 
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    async def embed(self, texts: Sequence[str]) -> "npt.NDArray[np.float32]":
         """One row for each text."""
         ...

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 import structlog
 
+from longhouse import background
 from longhouse.store import leases
 from longhouse.store.database import UNREACHABLE, Database
 
@@ -77,7 +78,7 @@ class Heartbeat:
         """Detects a late heartbeat while its answer is still awaited."""
         clock = asyncio.get_running_loop().time
         asleep = clock()
-        await asyncio.sleep(CHECK_EVERY)
+        await asyncio.sleep(background.until_tick(CHECK_EVERY))
         if clock() - asleep >= self._lease / 2:
             # This process was stalled. The heartbeat is sent first: the sweep finds the sessions that others took.
             self._check_not_before = clock() + CATCH_UP
@@ -97,7 +98,7 @@ class Heartbeat:
             self.begun.set()
             # A lost connection is noticed at once: our lock is free then, and others check it.
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(asked_at + BEAT_EVERY):
+                async with asyncio.timeout(background.until_tick(asked_at + BEAT_EVERY - clock())):
                     await lost.wait()
             asked_at = clock()
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,8 +14,10 @@ from longhouse.store.database import Database
 from longhouse.store.registry import RegisteredInstance
 
 WRITE_EVERY: Final = 0.2
+"""Seconds between two writes, if there is anything to write."""
 POLL_EVERY: Final = 1.0
 """Seconds between two reads of the table, for our own rows and those of other workers."""
+FORGET_EVERY: Final = 60.0
 KEPT_FOR: Final = timedelta(hours=1)
 """How long the row of a stopped instance is kept."""
 LAST_WRITE: Final = 5.0
@@ -34,13 +36,13 @@ class InstanceRegistry:
         self._node = socket.gethostname()
         self._written: dict[str, _Mark] = {}
         """The state of each instance at its last write."""
-        self._reconcile_at = 0.0
+        self._reconcile_at = self._forget_at = 0.0
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Keeps the table up to date while the block runs; at its end no session is running, and all instances stop."""
         try:
-            async with background.running("instance_roster", self._keep, every=WRITE_EVERY):
+            async with background.running("instance_roster", self._keep):
                 yield
         finally:
             self._pool.retire_idle()
@@ -62,18 +64,27 @@ class InstanceRegistry:
     async def reconcile(self) -> None:
         """Marks the instances of dead workers as stopped; finds rows of ours that others changed or that were lost."""
         await registry.stop_orphaned(self._db, self._worker)
-        await registry.forget(self._db, clock.now() - KEPT_FOR)
-        shown = await registry.statuses(self._db, self._worker)
+        now = asyncio.get_running_loop().time()
+        if now >= self._forget_at:
+            await registry.forget(self._db, clock.now() - KEPT_FOR)
+            self._forget_at = now + FORGET_EVERY
+        shown = await registry.statuses(self._db, self._worker) if self._written else {}
         for instance_id, (status, *_) in list(self._written.items()):
             if shown.get(instance_id) != status:
                 del self._written[instance_id]
 
     async def _keep(self) -> None:
+        """Waits for a change or for the time to read the table, and writes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._reconcile_at):
+                await self._pool.changed.wait()
         now = asyncio.get_running_loop().time
         if now() >= self._reconcile_at:
             await self.reconcile()
-            self._reconcile_at = now() + POLL_EVERY
-        await self.write()
+            self._reconcile_at = now() + background.until_tick(POLL_EVERY)
+        self._pool.changed.clear()
+        if await self.write():
+            await asyncio.sleep(WRITE_EVERY)
 
     def _entry(self, instance: Instance) -> RegisteredInstance:
         history = [{"status": status, "at": at} for status, at in instance.history]

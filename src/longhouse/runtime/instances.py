@@ -1,5 +1,6 @@
 """The pool of agent instances: a template version with its strategy, tools and model, ready for a session."""
 
+import asyncio
 import uuid
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -91,6 +92,8 @@ class Pool:
         self._instances: dict[str, list[Instance]] = defaultdict(list)
         self.stopped: list[Instance] = []
         """Retired instances, until the registry has written them."""
+        self.changed = asyncio.Event()
+        """Set when an instance has another status; the registry clears it."""
 
     @property
     def instances(self) -> list[Instance]:
@@ -101,6 +104,7 @@ class Pool:
         idle = (one for one in self._instances.get(template.ref, ()) if one.status is InstanceStatus.IDLE)
         instance = next(idle, None) or await self._build(template)
         instance.acquire(session_id)
+        self.changed.set()
         try:
             yield instance
         except Exception:
@@ -109,6 +113,7 @@ class Pool:
         finally:
             if instance.status is InstanceStatus.BUSY:
                 instance.release()
+            self.changed.set()
 
     def retire_idle(self, now: datetime | None = None) -> None:
         """Stops the instances that were idle for long; without `now`, at shutdown, every idle one."""
@@ -118,6 +123,7 @@ class Pool:
                 instance.move(InstanceStatus.STOPPED)
                 self._instances[instance.template.ref].remove(instance)
                 self.stopped.append(instance)
+                self.changed.set()
         self._instances = defaultdict(list, {ref: group for ref, group in self._instances.items() if group})
 
     async def _build(self, template: Template) -> Instance:

@@ -1,5 +1,7 @@
 """An embedding model that nobody waits for longer than they can: without vectors, words find what they find."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
 """Hybrid search for tools and templates: lexical scores and vectors, filtered before ranking."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
@@ -20,7 +20,13 @@ from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
 from longhouse.store.search.vectors import VectorCache, VectorSet
 
-Places = npt.NDArray[np.intp]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
+
+Places: TypeAlias = "npt.NDArray[np.intp]"
 
 WHOLE: Final = 60
 """Candidates by the words of the whole query."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from longhouse import background
+from longhouse import arrays, background
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import document
@@ -64,7 +64,7 @@ class Indexer:
         """Waits for a nudge or its time, and catches up. Should that fail, the catalog still says what is lacking."""
         # Not `wait_for`: Python 3.11's forgets a cancellation that comes together with what it waits for.
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._wait):
+            async with asyncio.timeout(background.until_tick(self._wait)):
                 await self._nudged.wait()
         self._wait = self._every
         self._nudged.clear()
@@ -116,6 +116,7 @@ class Indexer:
         return None if self._follows else space
 
     async def _catch_up(self, space: Space | None) -> None:
+        await arrays.loaded()
         model = space.model if space else None
         behind = await index.behind(self.db, model)
         if "tool" in behind:

@@ -1,10 +1,10 @@
 """Ranks the passages that a query may find: by words, by meaning, and by the passages next to them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final
 
 from longhouse.search import ranking
 from longhouse.search.finder import top
@@ -12,6 +12,11 @@ from longhouse.search.ranking import Scores
 from longhouse.search.scores import QueryPostings
 from longhouse.store.search.passage_cache import Columns, Mask, Places
 from longhouse.store.search.vectors import Vectors
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from longhouse import arrays as np
 
 WHOLE: Final = 100
 """Candidates by the words of the whole query; more where more results are wanted."""

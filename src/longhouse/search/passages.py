@@ -3,6 +3,8 @@
 Filters apply before ranking. What is deleted leaves no word behind, see store/search/passages.py.
 """
 
+from __future__ import annotations
+
 import asyncio
 import math
 import re
@@ -10,14 +12,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 import msgspec
-import numpy as np
 import structlog
 
-from longhouse import background
+from longhouse import arrays, background
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
@@ -32,6 +33,11 @@ from longhouse.store.search import passages as stored
 from longhouse.store.search.passage_cache import Columns, Mask, PassageCache
 from longhouse.store.search.passages import PassageEntry, Shard
 from longhouse.store.search.vectors import Space, packed
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from longhouse import arrays as np
 
 log = structlog.get_logger()
 
@@ -131,7 +137,7 @@ class PassageIndex:
         self._has_led = False
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator["PassageIndex"]:
+    async def working(self) -> AsyncIterator[PassageIndex]:
         """Brings passages up to date in the background while the block lasts."""
         async with background.running("passage_index", self._poll):
             self._is_working = True
@@ -203,6 +209,7 @@ class PassageIndex:
 
         Passages whose vectors take longer than these seconds are stored without, and are embedded in the background.
         """
+        await arrays.loaded()
         vectors, space = await self._vectors([gist(one.kind, one.title, one.text) for one in passages], within)
         entries = await asyncio.to_thread(lambda: [_entry(*one) for one in zip(passages, vectors, strict=True)])
         return PreparedPassages(entries, space.model if space else None)

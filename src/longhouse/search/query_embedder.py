@@ -1,7 +1,10 @@
 """Search queries: the text, its clauses, and a vector of each where there is an embedding model."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
+from longhouse import arrays
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking
 from longhouse.search.bounded_embedder import EMBED_WITHIN, BoundedEmbedder
@@ -32,6 +35,7 @@ class QueryEmbedder:
         return await self.embedded(split(text))
 
     async def embedded(self, texts: tuple[str, ...], *, within: float = EMBED_WITHIN) -> SearchQuery:
+        await arrays.loaded()  # whoever has a query computes with arrays next
         vectors = await self._bounded.embed(texts, within)
         if vectors is None or self._embedder is None:
             return SearchQuery(texts)

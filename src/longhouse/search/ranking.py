@@ -3,17 +3,22 @@
 The measurements in the reasons come from public sets of tool queries, run with `longhouse bench search`.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from longhouse.search import tokenizer
 
-Scores = npt.NDArray[np.float32]
-Places = npt.NDArray[np.intp]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
+
+Scores: TypeAlias = "npt.NDArray[np.float32]"
+Places: TypeAlias = "npt.NDArray[np.intp]"
 Field = Literal["name", "short", "long", "labels", "parameters", "details"]
 
 # The constants down to LONGEST_FIELD are part of the index: who changes one raises RECIPE in document.py.

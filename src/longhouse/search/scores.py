@@ -1,19 +1,25 @@
 """Lexical scores (BM25): adds up the postings of a query's terms over all shards, one score for each document."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.search import ranking
 from longhouse.search.ranking import Scores
 from longhouse.store.database import Database
 from longhouse.store.search import postings
-from longhouse.store.search.postings import GONE, POSTING, SLOTS
+from longhouse.store.search.postings import GONE, POSTING, POSTING_BYTES, SLOTS
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
 
 BUSY: Final = 200_000
 """From this many postings on, scores are computed in a thread, so that the event loop stays free."""
@@ -30,7 +36,7 @@ class QueryPostings:
         start_of = dict(zip(shards, self._starts.tolist(), strict=False))
         # Postings of a term are adjacent, whatever shards they come from: each term is one slice of the arrays.
         known = sorted((row for row in rows if row["term"]), key=itemgetter("term"))
-        counts = [len(row["postings"]) // POSTING.itemsize for row in known]
+        counts = [len(row["postings"]) // POSTING_BYTES for row in known]
         postings = np.frombuffer(b"".join(row["postings"] for row in known), POSTING)
         starts = np.array([start_of[row["id"]] for row in known], np.intp)
         self._places = postings["slot"] + np.repeat(starts, counts)
@@ -118,6 +124,6 @@ async def read(db: Database, kind: str, caller: str | None, terms: Sequence[str]
 
 
 async def of_rows(rows: Sequence[asyncpg.Record]) -> QueryPostings:
-    if sum(len(row["postings"] or b"") for row in rows) < BUSY * POSTING.itemsize:
+    if sum(len(row["postings"] or b"") for row in rows) < BUSY * POSTING_BYTES:
         return QueryPostings(rows)
     return await asyncio.to_thread(QueryPostings, rows)

@@ -24,7 +24,8 @@ CLOSE_WITHIN: Final = 10.0
 # TCP keep-alive: each side notices within half a minute that the other has vanished, even while nothing is sent.
 LINE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 SERVER_LINE: Final = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
-
+POOLED: Final = {"idle_in_transaction_session_timeout": "30s"}
+"""Settings of the connections of a pool."""
 
 FIXED_TYPES: Final = 10_000
 """Types with a smaller OID are built in, and have the same OID in every Postgres."""
@@ -96,6 +97,15 @@ class ConnectionPool:
     def acquire(self) -> "Loan":
         """A connection for the length of a block."""
         return Loan(self._take, self._give_back)
+
+    def adopt(self, connection: PooledConnection) -> None:
+        """Takes a connection that was opened elsewhere, as one of its own that came back; if there is room for it."""
+        if self.size >= self._most:
+            connection.terminate()
+            return
+        connection.generation = self._generation
+        self._open.add(connection)
+        self._give_back(connection)
 
     def expire(self) -> None:
         """Every connection that is open now is closed when it comes back."""
@@ -269,7 +279,7 @@ async def connect(dsn: str, schema: str | None = None, **settings: str) -> Poole
         server_settings={"application_name": "longhouse", **SERVER_LINE, **settings},
     )
     try:
-        await _set_up(connection, schema)
+        await set_up(connection, schema)
     except BaseException:
         connection.terminate()
         raise
@@ -280,7 +290,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-async def _set_up(connection: asyncpg.Connection, schema: str | None) -> None:
+async def set_up(connection: asyncpg.Connection, schema: str | None) -> None:
     # Set after connecting: a connection pooler may refuse start-up parameters that it does not know. Compiling costs
     # more than it saves: the statements are short, and Postgres takes the large ones for longer than they are.
     settings = ["SET jit = off", *([f"SET search_path = {quoted(schema)}"] if schema else [])]
@@ -289,7 +299,7 @@ async def _set_up(connection: asyncpg.Connection, schema: str | None) -> None:
 
 def open_pool(dsn: str, schema: str, most: int) -> ConnectionPool:
     """A pool whose connections have their search path set to this schema; none is open yet."""
-    return ConnectionPool(partial(connect, dsn, schema, idle_in_transaction_session_timeout="30s"), most)
+    return ConnectionPool(partial(connect, dsn, schema, **POOLED), most)
 
 
 def watch(transport: asyncio.BaseTransport) -> None:

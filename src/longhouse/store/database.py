@@ -12,7 +12,7 @@ import asyncpg
 
 from longhouse.errors import ReadOnlySession, SetupError
 from longhouse.store import connections
-from longhouse.store.connections import SERVER_LINE, ConnectionPool, connect, open_pool
+from longhouse.store.connections import POOLED, SERVER_LINE, ConnectionPool, connect, open_pool, set_up
 
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
@@ -279,17 +279,20 @@ async def open_database(
 
 async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, ConnectionPool]:
     """The schema and the pool."""
-    connection = await connect(dsn)
+    connection = await connect(dsn, **POOLED)
     try:
         schema = await _schema(connection, wanted)
         pool = open_pool(dsn, schema, pool_size)
         try:
             await _refuse_shared_sessions(connection, pool)
+            await set_up(connection, schema)
         except BaseException:
             pool.terminate()
             raise
-    finally:
+    except BaseException:
         connection.terminate()
+        raise
+    pool.adopt(connection)
     return schema, pool
 
 

@@ -45,7 +45,7 @@ NEWS: Final = f"""
     FROM webhook_news n LEFT JOIN sessions s ON s.id = n.session_id {_CURSOR}
     WHERE n.nth > :after AND (s.id IS NULL OR {_WORTH}) ORDER BY n.nth LIMIT {PAGE}
 """
-HAS_NEWS: Final = "SELECT EXISTS (SELECT FROM webhook_news)"
+THERE_ARE: Final = "SELECT EXISTS (SELECT FROM webhooks) AS webhooks, EXISTS (SELECT FROM webhook_news) AS news"
 DROP_NEWS: Final = "DELETE FROM webhook_news WHERE session_id = ANY(:ids)"
 HINTED: Final = f"""
     SELECT s.id, s.owner, s.conversation_id FROM sessions s {_CURSOR}
@@ -418,8 +418,11 @@ async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -
     return Claim(row["owner"], row["url"], tuple(filter(None, (row["secret"], row["former_secret"])))) if row else None
 
 
-async def has_news(db: Database) -> bool:
-    return bool(await db.value(HAS_NEWS))
+async def there_are(db: Database) -> tuple[bool, bool]:
+    """Whether there are webhooks, and notes of what happened: what a process asks that has nothing to do."""
+    row = await db.row(THERE_ARE)
+    assert row is not None
+    return row["webhooks"], row["news"]
 
 
 async def release(db: Database, webhook_id: str, worker: str) -> None:

@@ -81,7 +81,7 @@ def rpc_error(error: CallerError) -> RpcError:
 class _In(pydantic.BaseModel):
     """Unknown fields are those of a later version, or of an extension."""
 
-    model_config = pydantic.ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class PartIn(_In):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request
 
@@ -12,6 +12,8 @@ from longhouse.api.sessions.routes import SESSION_PATH
 from longhouse.store import sessions
 
 PREFIX: Final = "/v1"
+ALSO: Final = ("status_code", "description", "openapi_extra")
+"""What is said of a route, and of its mirror."""
 
 
 async def act_for_owner(caller: auth.Admin, request: Request) -> None:
@@ -28,14 +30,13 @@ def routes(routers: Iterable[APIRouter]) -> APIRouter:
     mirrored = APIRouter(tags=["Admin"], dependencies=both)
     for route in (route for router in routers for route in router.routes):
         if isinstance(route, JsonRoute) and route.path.startswith(SESSION_PATH):
+            also: dict[str, Any] = {name: route.given.get(name) for name in ALSO}
             mirrored.add_api_route(
                 f"/admin{route.path.removeprefix(PREFIX)}",
                 route.endpoint,
                 methods=sorted(route.methods or ()),
-                status_code=route.status_code,
-                description=route.description,
                 responses=route.answers,
-                openapi_extra=route.openapi_extra,
                 route_class_override=type(route),
+                **also,
             )
     return mirrored

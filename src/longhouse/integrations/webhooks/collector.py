@@ -17,6 +17,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from longhouse import background
 from longhouse.errors import UnknownShape
 from longhouse.integrations.webhooks.occurrences import ASKING, Occurrence, occurrences, rested, root_of
 from longhouse.journal.events import Recorded
@@ -77,6 +78,8 @@ class Collector:
         self._look_at = self._sweep_at = self._at_work_at = 0.0
         self._sweeping = 0.0
         """Seconds that the pages of this sweep have taken."""
+        self.has_webhooks = True
+        """There are some, of whatever state; until that is known, there may be."""
         self._has_news = False
         """Something was noted; where nobody listens any more, it is only deleted."""
         self._after = 0
@@ -102,7 +105,7 @@ class Collector:
         clock = asyncio.get_running_loop().time
         if clock() >= self._look_at:
             await self._look()
-            self._look_at = clock() + LOOK_EVERY
+            self._look_at = clock() + background.until_tick(LOOK_EVERY)
         if hints := self._taken():
             await self._collect(await webhook_deliveries.hinted(self._db, hints, list(self._listeners)))
         if self._sweeps and clock() >= self._sweep_at:
@@ -118,13 +121,19 @@ class Collector:
 
     async def _look(self) -> None:
         """Which webhooks there are, here or made by another process."""
+        had, (self.has_webhooks, self._has_news) = self.has_webhooks, await webhook_deliveries.there_are(self._db)
+        if not self.has_webhooks:
+            self._listeners = {}
+            return
+        if not had:
+            self._found()  # something may wait that another process has collected
         for webhook_id in await webhooks.pause_without_key(self._db):
             log.warning("webhook_paused", message="the key that it acts for is not valid any more", webhook=webhook_id)
         found: dict[str, list[Listener]] = {}
         for one in await webhooks.listening(self._db):
             found.setdefault(one.owner, []).append(one)
         self._listeners = found
-        self._has_news = bool(found) or await webhook_deliveries.has_news(self._db)
+        self._has_news = bool(found) or self._has_news
 
     def _taken(self) -> list[str]:
         taken = list(self._hints)[:BATCH]

@@ -68,6 +68,8 @@ class Deliverer:
         self._options = options
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
+        self.has_webhooks: Callable[[], bool] = lambda: True
+        """False: there is none in the whole house, so that nothing can wait."""
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._free_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """By owner; for as long as somebody has or awaits a place."""
@@ -95,9 +97,11 @@ class Deliverer:
     async def step(self) -> None:
         """Begins with the webhooks that have something to send; a slow one holds no other up."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_EVERY):
+            async with asyncio.timeout(background.until_tick(LOOK_EVERY)):
                 await self._wanted.wait()
         self._wanted.clear()
+        if not self.has_webhooks():
+            return
         for webhook_id in await webhook_deliveries.with_work(self._db, self._worker):
             if webhook_id not in self._tasks:
                 work = background.guarded("webhook_delivery", self._deliver(webhook_id))
@@ -217,5 +221,6 @@ async def open_webhooks(
     async with open_session(egress, lookup=lookup or Resolver(), limit=MOST_AT_ONCE) as http:
         deliverer = Deliverer(db, worker, http, options)
         collector = Collector(db, deliverer.nudge)
+        deliverer.has_webhooks = lambda: collector.has_webhooks
         async with deliverer.running(), background.running("webhook_events", collector.step):
             yield Webhooks(collector.nudge, lambda: deliverer.outcomes)

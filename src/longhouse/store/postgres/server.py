@@ -136,7 +136,7 @@ async def _attached(data_dir: Path, server: Postmaster) -> AsyncIterator[Postgre
     def is_up() -> bool:
         return _postmaster(data_dir / "postgres") == server and _is_postgres(server.pid)
 
-    async with _watched(is_up) as gone:
+    async with _watched(server.pid, is_up) as gone:
         yield Postgres(dsn=clusters.dsn(server.socket), owned=False, fresh=False, gone=gone, vectors=None)
 
 
@@ -171,8 +171,8 @@ def _exists(pid: int) -> bool:
 
 
 @asynccontextmanager
-async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
-    """An event that is set when the server is no longer up."""
+async def _watched(pid: int, is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
+    """An event that is set when the server, which runs under this number, is no longer up."""
     gone = asyncio.Event()
 
     def is_gone() -> bool:
@@ -182,6 +182,7 @@ async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
             return False
 
     async def watch() -> None:
+        await _exited(pid)
         await _until(is_gone, within=math.inf, every=WATCH_EVERY)
         gone.set()
 
@@ -191,6 +192,23 @@ async def _watched(is_up: Callable[[], bool]) -> AsyncIterator[asyncio.Event]:
     finally:
         watching.cancel()
         await asyncio.wait((watching,))
+
+
+async def _exited(pid: int) -> None:
+    """Waits until the process has ended, without looking again and again; returns at once where the system cannot."""
+    try:
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, an old kernel, or it has ended already
+        return
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    try:
+        loop.add_reader(handle, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(handle)
+    finally:
+        os.close(handle)
 
 
 # Starting and stopping the server that this process owns
@@ -206,7 +224,7 @@ async def _owned(
             try:
                 await _ready(process, cluster, log)
                 await _create_database(cluster)
-                async with _watched(lambda: process.poll() is None) as gone:
+                async with _watched(process.pid, lambda: process.poll() is None) as gone:
                     dsn, vectors = clusters.dsn(cluster.socket), cluster.binaries.vectors
                     yield Postgres(dsn=dsn, owned=True, fresh=True, gone=gone, vectors=vectors)
             finally:

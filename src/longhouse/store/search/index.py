@@ -1,19 +1,25 @@
 """Reads and writes of the search index: documents that are missing, outdated or gone, and the state of indexing."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.store.catalog.repository import SEVERAL, Kind
 from longhouse.store.database import Database, Transaction
 from longhouse.store.search import columns, postings
 from longhouse.store.search.postings import CROWDED
 from longhouse.store.search.vectors import Space, packed, pgvector_literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
 
 LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
@@ -169,6 +175,10 @@ async def space(db: Database, name: str) -> Space | None:
 
 
 async def make_space(db: Database, name: str, dimensions: int) -> Space:
+    """The vector space of this model; made if there is none, or one of other dimensions."""
+    known = await space(db, name)
+    if known and known.dimensions == dimensions:
+        return known  # it is asked for every second: nothing is written for that
     await db.run(SET_ASIDE, name=name, dimensions=dimensions)
     return Space(int(await db.value(MODEL, name=name, dimensions=dimensions)), dimensions)
 

@@ -4,19 +4,25 @@ Vectors are compared by `vecdot`, not by `@`: BLAS would start threads for each 
 than they work.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.store.database import Database
 from longhouse.store.search.passages import COLUMNS, Shard
 from longhouse.store.search.vectors import Space, Vectors, grown
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
 
 MOST: Final = 64 * 2**20
 """Bytes that are kept; the least recently used shards are dropped, but none of the present search."""
@@ -36,9 +42,9 @@ TINY: Final = 1e-6
 MOST_JOINED: Final = 8
 """Scopes, or sets of them, whose columns are kept joined."""
 
-Places = npt.NDArray[np.intp]
-Times = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+Places: TypeAlias = "npt.NDArray[np.intp]"
+Times: TypeAlias = "npt.NDArray[np.float64]"
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 @dataclass(frozen=True, slots=True)

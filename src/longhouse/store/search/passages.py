@@ -3,20 +3,26 @@
 Deleting is real: the row, the vector and every posting of a passage go, and so do terms that no other passage has.
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 import msgspec
-import numpy as np
 
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.search.postings import CROWDED, GONE, POSTING, SLOTS, pack
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from longhouse import arrays as np
 
 SHARD_SLOTS: Final = 2048
 """An append writes the row of each of its terms again: in a small shard, that of a frequent term has few kilobytes."""

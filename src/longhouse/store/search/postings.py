@@ -1,15 +1,23 @@
 """Postings of terms in shards: the indexer appends to them, a search reads and adds up their weights."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
-import numpy as np
 
 from longhouse.store.database import Database, Transaction
 
-POSTING: Final = np.dtype([("slot", "<u2"), ("weight", "<f2")])
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from longhouse import arrays as np
+
+POSTING: Final = [("slot", "<u2"), ("weight", "<f2")]
+"""The type of a posting for numpy, which is not loaded yet."""
+POSTING_BYTES: Final = 4
 SHARD_SLOTS: Final = 16_384
 """Few shards make a search fast, small ones make an append fast: a frequent term's row has some ten kilobytes."""
 MOST_GONE: Final = 0.25
@@ -76,7 +84,7 @@ def pack(texts: Sequence[Mapping[str, float]], first: int) -> tuple[list[str], l
     ids = np.array(terms, np.int64)
     order = np.argsort(ids, kind="stable")
     data = rows[order].tobytes()
-    ends = np.cumsum(np.bincount(ids, minlength=len(numbers))) * POSTING.itemsize
+    ends = np.cumsum(np.bincount(ids, minlength=len(numbers))) * POSTING_BYTES
     starts = [0, *ends[:-1].tolist()]
     return list(numbers), [data[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
 

