@@ -1,4 +1,4 @@
-"""Steps begin one in each turn of the event loop, so that whoever has only to be answered waits for one, not for all."""
+"""Steps begin one in each turn of the event loop: whoever has only to be answered waits for one, not for all."""
 
 import asyncio
 
