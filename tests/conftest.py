@@ -27,7 +27,7 @@ import mcp_nursery
 from browser_helpers import open_browser
 from databases import TEMPLATE, Databases, dsn_of
 from longhouse.integrations.redis.client import open_redis
-from longhouse.store import migrate
+from longhouse.store import connections, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import cluster, open_postgres
 from redis_server import RedisServer, redis_server
@@ -35,6 +35,10 @@ from server_helpers import Serving, data_folder, in_memory
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
+
+# A connection of a pool is waited for a little longer than in production before another one is opened: four workers on
+# two processors hold each other up, and to each new connection Postgres owes a process and all plans once more.
+connections.PATIENCE = 0.1  # type: ignore[misc]
 
 gc.disable()  # until everything is collected: imports leave no garbage
 

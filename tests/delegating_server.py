@@ -127,7 +127,7 @@ async def session_of(db: Any, name: str, side: str = "sub") -> str:
     return found
 
 
-async def appears(db: Any, sql: str, *, within: float = 10.0, **values: Any) -> Any:
+async def appears(db: Any, sql: str, *, within: float = 30.0, **values: Any) -> Any:
     """The first value of a query that is not nothing."""
     async with asyncio.timeout(within):
         while not (found := await db.value(sql, **values)):

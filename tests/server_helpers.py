@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class HouseClient:
         async with self.http.get(f"/v1/sessions/{session_id}") as response:
             return await response.json()
 
-    async def until(self, session_id: str, *states: str, within: float = 10.0) -> Any:
+    async def until(self, session_id: str, *states: str, within: float = 30.0) -> Any:
         """The session once it is in one of these states."""
         end, pause = time.monotonic() + within, 0.02
         while (shown := await self.session(session_id))["state"] not in states:
@@ -84,7 +85,6 @@ class House(HouseClient):
     app: App
     url: str
     http: aiohttp.ClientSession
-    client: AsyncOpenAI
     model: ModelServer | None
     """The scripted model behind it, over real HTTP; None: the demo model answers."""
     connections: Connections
@@ -93,6 +93,17 @@ class House(HouseClient):
     @property
     def db(self) -> Database:
         return self.app.db
+
+    @cached_property
+    def client(self) -> AsyncOpenAI:
+        """Made for those who ask for it: to make one takes milliseconds, and most tests do without."""
+        # Without TLS there is no need to read the certificates of the whole world.
+        plain = DefaultAsyncHttpxClient(verify=False)
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=plain)
+
+    async def leave(self) -> None:
+        if "client" in vars(self):
+            await self.client.close()
 
     async def journal(self, session_id: str) -> list[Recorded]:
         return await journals.read(self.db, session_id)
@@ -133,11 +144,9 @@ class Serving:
             connections = Connections(bounds)
             url = await stack.enter_async_context(_served(app, connections, chosen.trusted_proxies))
             http = await stack.enter_async_context(aiohttp.ClientSession(url))
-            # Without TLS there is no need to read the certificates of the whole world.
-            plain = DefaultAsyncHttpxClient(verify=False)
-            client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=plain)
-            await stack.enter_async_context(client)
-            yield House(app, url, http, client, model, connections)
+            house = House(app, url, http, model, connections)
+            stack.push_async_callback(house.leave)
+            yield house
 
 
 class _Given(Settings):

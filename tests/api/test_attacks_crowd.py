@@ -5,6 +5,7 @@ import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -183,7 +184,7 @@ async def test_who_trickles_is_not_waited_for_either(serving: Serving) -> None:
 
 async def test_patient_clients_are_served(serving: Serving) -> None:
     """Pauses within the bounds, bodies that are asked for, several requests at once, streams that nobody reads."""
-    async with serving(ask, bounds=QUICK) as house:
+    async with serving(ask, bounds=replace(QUICK, idle=60.0)) as house:
         reader, writer = await asyncio.open_connection(*address_of(house.url))
         length = b"Content-Length: %d\r\n" % len(HONEST)
         for part in (POST[:20], POST[20:] + length, b"\r\n" + HONEST[:5], HONEST[5:9], HONEST[9:]):

@@ -1,6 +1,7 @@
 """What a key may use is counted for the whole fleet: requests, open ones, sessions that run."""
 
 import asyncio
+import time
 from typing import Any
 
 from key_helpers import ADMIN, Client, admin_of, client_of, keyed
@@ -25,14 +26,17 @@ async def test_two_gateways_share_the_limits_of_a_key(serving: Serving) -> None:
                     assert response.headers["x-ratelimit-remaining-requests"] in {"0", "1"}
                 return int(response.status)
 
+        began = time.monotonic()
         answers = [await status(clients[number % 2]) for number in range(50)]
-        assert 28 <= answers.count(200) <= 32, "a permit comes back every two seconds"
+        refilled = (time.monotonic() - began) / 2
+        assert 28 <= answers.count(200) <= 30 + refilled, "a permit comes back every two seconds"
         assert answers.count(200) + answers.count(429) == 50
         used = [
             next(row["used"] for row in (await admin_of(house).got("/admin/keys"))["data"] if row["id"] == ann.id)
             for house in (one, other)
         ]
-        assert all(28 <= row["rate_limit"] <= 30 for row in used)
+        refilled = (time.monotonic() - began) / 2
+        assert all(28 - refilled <= row["rate_limit"] <= 30 for row in used)
 
 
 async def test_a_gateway_that_dies_takes_its_open_requests_with_it(serving: Serving, dsn: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import sys
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ async def test_an_installation_is_told_in_figures_and_sentences(serving: Serving
         found = await admin.got("/admin/operations")
         assert found["states"] == {"COMPLETED": 1, "FAILED": 1}
         assert len(found["history"]) == 24
-        assert found["history"][-1]["states"] == {"COMPLETED": 1, "FAILED": 1}
+        # An hour may begin while this goes on.
+        recent = [Counter(one["states"]) for one in found["history"][-2:]]
+        assert recent[0] + recent[1] == {"COMPLETED": 1, "FAILED": 1}
         [model] = [one for one in found["models"] if one["calls"]]
         assert (model["calls"], model["p50_seconds"] > 0) == (1, True)
         [failed] = [one for one in found["models"] if one["errors"]]

@@ -124,6 +124,7 @@ async def told(house: House, shop: Client, receiver: Receiver, other: Receiver) 
     await shop.say("done", model=branch)
     await receiver.until(lambda one: bool(one.of(branch)))
     assert receiver.of(branch) == ["session.rested COMPLETED"]
+    await other.first(1)
     assert types(other.got) == ["session.rested"], "a key that is limited to templates is told of those alone"
     assert other.got[0].data["agent"] == "ben"
     assert {one.data["agent"] for one in receiver.got} == {"master", "ben"}

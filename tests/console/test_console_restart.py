@@ -15,7 +15,7 @@ from server_helpers import process
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
 
-STORY = " ".join(f"word{number}" for number in range(60))
+STORY = " ".join(f"word{number}" for number in range(300))
 
 
 class Writer:

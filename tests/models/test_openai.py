@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from contextlib import aclosing
 
 import pytest
@@ -200,19 +199,18 @@ async def test_a_host_that_does_not_let_us_in() -> None:
 async def test_a_peer_that_falls_silent_is_given_up(said: bytes) -> None:
     async def play(writer: Writer) -> None:
         writer.write(said)
-        await asyncio.sleep(5)
+        await asyncio.sleep(600)
 
-    started = time.monotonic()
-    error = await error_for(play, hang=0.2)
+    async with asyncio.timeout(30):
+        error = await error_for(play, hang=0.2)
     assert error.retryable
     assert "sent nothing for 0.2 s" in str(error)
-    assert time.monotonic() - started < 2
 
 
 async def test_signs_of_life_keep_an_answer_going() -> None:
     parts = [b": keep-alive\n\n"] * 8
-    async with peer_that(sends(answer(b""), *parts, STOP, gap=0.08)) as peer:
-        assert added_up(await heard(peer, hang=0.3)).finish == "stop"
+    async with peer_that(sends(answer(b""), *parts, STOP, gap=0.15)) as peer:
+        assert added_up(await heard(peer, hang=1.0)).finish == "stop"
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
@@ -226,7 +224,7 @@ async def test_an_endless_answer_ends(kind: str) -> None:
     async with peer_that(play) as peer, open_endpoint(peer.url, KEY) as endpoint:
         with pytest.raises(ProviderError, match="more than 1000000 bytes") as caught:
             await deltas_of(OpenAIModel(endpoint, most_bytes=1_000_000))
-        await asyncio.wait_for(peer.left.wait(), 2)
+        await asyncio.wait_for(peer.left.wait(), 20)
     assert not caught.value.retryable
 
 
@@ -245,17 +243,19 @@ async def test_a_consumer_that_stops_hangs_up_at_once() -> None:
     async with peer_that(forever) as peer, open_endpoint(peer.url) as endpoint:
         async with aclosing(OpenAIModel(endpoint).stream(ASKED)) as stream:
             assert (await anext(stream)).text == "Well, "
-        await asyncio.wait_for(peer.left.wait(), 1)
+        await asyncio.wait_for(peer.left.wait(), 20)
 
 
 async def test_a_cancelled_task_hangs_up_at_once() -> None:
     async with peer_that(forever) as peer, open_endpoint(peer.url) as endpoint:
         task = asyncio.create_task(deltas_of(OpenAIModel(endpoint)))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            while not peer.connections:
+                await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(peer.left.wait(), 1)
+        await asyncio.wait_for(peer.left.wait(), 20)
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -274,10 +274,9 @@ async def test_a_peer_that_goes_on_after_done_is_not_listened_to() -> None:
         await forever(writer)
 
     async with peer_that(play) as peer:
-        started = time.monotonic()
-        assert added_up(await heard(peer)).text == "ok"
-        assert time.monotonic() - started < 1
-        await asyncio.wait_for(peer.left.wait(), 1)
+        async with asyncio.timeout(20):
+            assert added_up(await heard(peer)).text == "ok"
+        await asyncio.wait_for(peer.left.wait(), 20)
 
 
 async def test_a_hundred_answers_at_once() -> None:

@@ -16,7 +16,7 @@ FRAGMENT = Fragment(after=1, fence=1, kind="content", offset=0, text="x")
 
 
 async def taken(subscription: Subscription) -> list[Item]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         return await subscription.take()
 
 

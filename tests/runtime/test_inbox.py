@@ -37,7 +37,7 @@ def heard_by(bus: Bus, session_id: str) -> Iterator[tuple[list[str], Subscriptio
 
 
 async def taken(subscription: Subscription) -> list[Item]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         return await subscription.take()
 
 
@@ -120,7 +120,7 @@ async def test_every_door_wakes_the_worker_once_and_a_retry_never(serving: Servi
         await house.say("And on Sunday?", model=session_id)
         await posted(house, f"/agents/{session_id}/provide_clarification", {"clarifications": "Oslo"})
         assert heard == [session_id] * 6
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while house.app.bus.followed:  # until the last request is over
                 await asyncio.sleep(0.01)
 

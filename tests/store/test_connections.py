@@ -69,7 +69,7 @@ async def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(pool: Connectio
     await asyncio.sleep(0)
     await loans[0].__aexit__(None, None, None)
     leaving.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await staying == 1
     with pytest.raises(asyncio.CancelledError):
         await leaving
@@ -87,7 +87,7 @@ async def test_who_is_woken_for_a_free_place_takes_it_and_if_it_leaves_the_next_
     await loans[0].__aexit__(None, None, None)
     await asyncio.sleep(0)
     leaving.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await staying == 1
     await asyncio.gather(leaving, return_exceptions=True)
     await loans[1].__aexit__(None, None, None)

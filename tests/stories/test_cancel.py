@@ -56,7 +56,7 @@ THINKS = say("", fault=Hang())
 ANSWER = call("finalanswertool", answer="Now I can.")
 
 
-async def eventually(is_so: Callable[[], bool], within: float = 10.0) -> None:
+async def eventually(is_so: Callable[[], bool], within: float = 30.0) -> None:
     async with asyncio.timeout(within):
         while not is_so():
             await asyncio.sleep(0.005)

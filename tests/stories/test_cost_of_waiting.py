@@ -108,10 +108,8 @@ async def test_waiting_sessions_hold_no_task_no_connection_and_no_slot(serving: 
         tasks = await tasks_at_rest()
         questions = [await house.say("Will it rain?") for _ in range(20)]
         await insert_waiting(db, 2_000)
-        assert house.app.worker.busy == 0
-        assert await tasks_at_rest() == tasks
-        async with asyncio.timeout(10):
-            while connections_in_use():
+        async with asyncio.timeout(20):
+            while house.app.worker.busy or connections_in_use() or len(asyncio.all_tasks()) > tasks:
                 await asyncio.sleep(0.01)
         assert house.db.pool.size < 10
         assert house.app.bus.followed == []

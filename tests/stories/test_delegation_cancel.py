@@ -221,7 +221,7 @@ async def test_a_child_that_thinks_is_stopped_by_a_cancel_above(serving: Serving
                 await asyncio.sleep(0.005)
         assert await cancel(house, await root_of(house)) == 202
         assert (await saying)["error"]["code"] == "cancelled"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while house.app.worker.busy:
                 await asyncio.sleep(0.01)
 

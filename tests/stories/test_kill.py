@@ -116,8 +116,12 @@ def task_of_request(request: Any) -> str:
 
 
 async def waits_for_its_provider(folder: Path, session_id: str) -> None:
-    """Between two attempts the session is held by nobody and has the time of the next one in its row."""
-    sql = "SELECT wake_at IS NOT NULL AND holder IS NULL FROM sessions WHERE id = :id"
+    """Between two attempts the session is held by nobody and has the time of the next one in its row; it is moved, so
+    that it does not come before the kill."""
+    sql = """
+        UPDATE sessions SET wake_at = wake_at + interval '3 seconds'
+        WHERE id = :id AND wake_at IS NOT NULL AND holder IS NULL RETURNING true
+    """
     async with open_postgres(folder) as postgres, open_database(postgres.dsn) as db, asyncio.timeout(10):
         while not await db.value(sql, id=session_id):
             await asyncio.sleep(0.005)

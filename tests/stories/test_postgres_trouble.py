@@ -222,16 +222,18 @@ async def test_connections_that_go_silent_are_given_up(dsn: str) -> None:
     ):
         thinking = asyncio.create_task(house.say("one"))
         pen = await model.asked()
-        between.fall_silent()
-        pen.call("finalanswertool", '{"answer": "said into the void"}')
-        pen.end()
-        later = asyncio.create_task(house.say("two"))
-        for _ in range(2):
-            pen = await model.asked()
-            pen.call("finalanswertool", '{"answer": "heard"}')
+        with structlog.testing.capture_logs() as logs:
+            between.fall_silent()
+            pen.call("finalanswertool", '{"answer": "said into the void"}')
             pen.end()
-        answers = await asyncio.wait_for(asyncio.gather(thinking, later), 20)
-        assert [content(answer) for answer in answers] == ["heard", "heard"]
+            later = asyncio.create_task(house.say("two"))
+            answering = asyncio.create_task(answer_all(model, "heard"))
+            answers = await asyncio.wait_for(asyncio.gather(thinking, later), 30)
+            await eventually(lambda: [one for one in logs if one["event"] == "database_connections_renewed"])
+            answering.cancel()
+        # The first reply is kept where a busy pool opens one more connection for it; else the model is asked again.
+        assert content(answers[0]) in ("heard", "said into the void")
+        assert content(answers[1]) == "heard"
         assert house.app.worker.is_alive()
         assert await house.db.value("SELECT count(*) FROM workers") == 1
         for answer in answers:

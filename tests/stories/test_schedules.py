@@ -129,7 +129,7 @@ async def test_a_house_that_was_away_catches_up_as_each_schedule_says(serving: S
         waiting = [await made(house.http, prompt=NEWS, missed=missed) for missed in ("skip", "once", "all")]
         talk = await made(house.http, prompt=MORNING, missed="all", conversation_id="mornings")
         picky = await made(house.http, prompt=MORNING, missed="all", conversation_id="picky", overlap="skip")
-        late = await made(house.http, at=now(5), cron=None, missed="skip")
+        late = await made(house.http, at=now(600), cron=None, missed="skip")
         assert await lag(house) == 0
         moments = [one.isoformat().replace("+00:00", "Z") for one in await rewound(db, [*waiting, talk, picky], 3)]
         assert 3 * HOUR.total_seconds() > await lag(house) > 2 * HOUR.total_seconds(), "that of the first"

@@ -161,7 +161,9 @@ async def test_a_frozen_worker_wakes_up_deposed_and_doubles_nothing(
                     lost = [record.event.previous for record in told if isinstance(record.event, Resumed)]
                     assert {one.removesuffix(INTERRUPTED) for one in lost[1:]} <= {heir.app.worker.id}
                     assert sum(isinstance(record.event, events.Finished) for record in told) == 1
-                assert Counter(tool for tool, _ in ledger(tmp_path)) == {"looktool": 2, "paytool": 1}
+                begun = Counter(tool for tool, _ in ledger(tmp_path))
+                assert begun["looktool"] >= 2, "by both, and once more where the heir has dropped a run of its own"
+                assert begun["paytool"] == 1
                 # Whoever still listens at the frozen one hears how it ended.
                 answers = await asyncio.wait_for(asyncio.gather(*saying), 20)
                 assert [answer["choices"][0]["message"]["content"] for answer in answers[:2]] == [

@@ -74,11 +74,12 @@ async def test_a_receiver_that_is_down_then_slow_then_broken_misses_nothing_thou
 
         sessions = [(await houses[nth].say(words))["model"] for nth, words in enumerate(("Погода?", "天气？"))]
         await houses[1].say("Oslo", model=sessions[0])
-        async with asyncio.timeout(30):  # nobody listens there
-            while not [one for one in await log_of(houses[1], hook["id"]) if one["attempts"]]:
+        # A process that is held up for a second may have given up before it heard that nobody listens.
+        async with asyncio.timeout(30):
+            while not any(
+                one.startswith("The receiver could not be reached") for one in await errors_of(houses[1], hook["id"])
+            ):
                 await asyncio.sleep(0.02)
-        [refused] = await errors_of(houses[1], hook["id"])
-        assert refused.startswith("The receiver could not be reached")
 
         receiver.answers = [0] * 100  # nothing is answered in time
         await stack.enter_async_context(receiving(receiver, port))
