@@ -5,6 +5,7 @@ import uvloop
 from bench import (
     baseline,
     catalog,
+    curves,
     delegation,
     fleet,
     interactions,
@@ -54,6 +55,7 @@ async def main() -> None:
         )
         show("tool search", [await search.measure(under, count) for count in (4_000, 100_000)])
     show("a catalog of many tools (read over HTTP, p50 / p95)", await catalog.play())
+    curves.show_all(await curves.measure(), curves.PICTURE)
 
 
 if __name__ == "__main__":
