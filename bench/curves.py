@@ -90,7 +90,8 @@ async def measure(*wanted: str) -> list[Curve]:
 
 async def by_history(under: Ground) -> list[Curve]:
     """The history is in the session, and the client sends the new message; or the client sends all of it again."""
-    inside, resent = [], []
+    inside: list[Point] = []
+    resent: list[Point] = []
     async with _client(under) as (served, http):
         for points, again in ((inside, False), (resent, True)):
             for size in HISTORIES:

@@ -3,6 +3,7 @@ were composed from nothing."""
 
 import gc
 import hashlib
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -130,12 +131,13 @@ def test_what_a_strategy_does_to_the_messages_is_sent() -> None:
     session = stepped(asked(folded(opened()), "Go"), 0)
     body = body_of(session)
     assert isinstance(body.messages, list)
-    for change in (
+    changes: tuple[Callable[[list[Message]], object], ...] = (
         lambda messages: messages.append(User(content="Ещё.")),
         lambda messages: messages.pop(1),
         lambda messages: messages.__setitem__(1, User(content="другое")),
         lambda messages: messages.clear(),
-    ):
+    )
+    for change in changes:
         change(body.messages)
         expected = msgspec.json.encode(msgspec.structs.replace(body, messages=list(body.messages)))
         body = msgspec.structs.replace(body)  # a body that was sent already is not changed
