@@ -5,6 +5,7 @@ import uvloop
 from bench import (
     baseline,
     catalog,
+    curves,
     delegation,
     fleet,
     interactions,
@@ -59,6 +60,7 @@ async def main() -> None:
     show("a catalog of many tools (read over HTTP, p50 / p95)", await catalog.play())
     for title, rows in await start.measure():
         show(title, rows)
+    curves.show_all(await curves.measure(), curves.PICTURE)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from longhouse.agents.strategies.protocol import Body
-from longhouse.journal.messages import Assistant, ToolResult, text_of
+from longhouse.journal.messages import Assistant, ToolResult, User, text_of
 from longhouse.models.scripted import Say, call, say, step_of
 from longhouse.models.scripted_server import serve
 
@@ -35,7 +35,7 @@ def reply(body: Body) -> Say:
     role = text_of(body.messages[0].content)
     if role.startswith((ASKS, HELPS)):
         return delegated(body)
-    task = text_of(body.messages[1].content)
+    task = next(text_of(one.content) for one in reversed(body.messages) if isinstance(one, User))
     if task == "stream":
         return say(f"{time.monotonic_ns()} " + "a word or two, twenty." * CHUNKS, chunk=22, delay=1e-9)
     if task == "talk":

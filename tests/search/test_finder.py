@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
+from longhouse.agents.tool_descriptor import SecurityOverlay
+from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory
 from longhouse.search.finder import NARROW, WHOLE, Finder
@@ -196,3 +198,53 @@ def agent(name: str, capabilities: str, *tools: str, owner: str | None = None) -
         multi_agent_meta=MultiAgentMeta(capabilities=capabilities),
         owner=owner,
     )
+
+
+async def test_what_was_found_before_is_found_again_until_something_changes(
+    db: Database, embedder: Embedder | None
+) -> None:
+    """Another process changes catalog and index: the next search sees it, as if nothing had been kept."""
+    finder, asked = await indexed(db, *SOME, embedder=embedder), "send a letter by post"
+    elsewhere = Catalog(db)
+
+    async def seen(**filters: Any) -> list[str]:
+        kept = await found(finder, asked, **filters)
+        assert kept == await found(finder, asked, **filters) == await found(Finder(db, embedder), asked, **filters)
+        return kept
+
+    assert "sendLetter" in await seen()
+    assert "sendLetter" not in await seen(deny=("sendLetter",)), "other filters are another search"
+    assert await found(finder, asked, top_k=0) == []
+    (await finder.tools(asked, SearchFilters(), 10)).clear()
+    assert "sendLetter" in await seen(), "what a caller does with its hits is its own"
+
+    await publish(db, tool("post.parcel", "Send a letter or a parcel by post"))
+    assert "post.parcel" not in await seen()
+    await Indexer(db, embedder).catch_up()
+    assert "post.parcel" in await seen()
+    await elsewhere.tools.deactivate("sendLetter")
+    assert "sendLetter" not in await seen(), "before it is indexed"
+    await publish(db, tool("sendLetter", "Deliver a letter by post, and by night"))
+    await Indexer(db, embedder).catch_up()
+    assert {hit.name: hit.version for hit in await finder.tools(asked, SearchFilters(), 10)}["sendLetter"] == 2
+    await elsewhere.overlays.set("post.parcel", SecurityOverlay(risk_level="high"), seen=None, by="test")
+    await Indexer(db, embedder).catch_up()
+    assert "post.parcel" not in await seen(max_risk="low")
+
+
+async def test_what_was_found_without_a_vector_is_not_kept(db: Database) -> None:
+    class Failing(Buckets):
+        fails = True
+
+        async def embed(self, texts: Any) -> Any:
+            if self.fails:
+                raise ProviderError("it is away", retryable=True)
+            return await super().embed(texts)
+
+    embedder = Failing()
+    await indexed(db, *SOME, embedder=Buckets())
+    finder = Finder(db, embedder)
+    assert (await finder.tools("send a letter", SearchFilters(), 1))[0].semantic is None
+    embedder.fails = False
+    finder._queries._bounded._retry_at = 0.0
+    assert (await finder.tools("send a letter", SearchFilters(), 1))[0].semantic is not None

@@ -371,3 +371,51 @@ async def test_a_running_session_goes_on_when_postgres_is_restarted(folder: Path
         assert (await journals.load(house.db, answered["model"])).state == "COMPLETED"
     over.set()
     await keeping
+
+
+async def test_requests_that_grew_before_a_kill_are_those_composed_from_nothing_after_it(folder: Path) -> None:
+    """Turns after turns, a resent history, a branch: what reached the model is what another process composes."""
+    is_up = False
+
+    def script(body: Body) -> Say:
+        last = next(text_of(one.content) for one in reversed(body.messages) if isinstance(one, User))
+        if "подожди" in last and step_of(body.messages) == 2 and not is_up:
+            return say("", fault=Hang())
+        if step_of(body.messages) < 3:
+            return call("clocktool", timezone="Asia/Shanghai")
+        return call("finalanswertool", answer=f"好的：{last} " * 5)
+
+    said = [{"role": "user", "content": f"Вопрос {n}: 天气？"} for n in range(6)]
+    history = [one for asked in said for one in (asked, {"role": "assistant", "content": "Ответ. 晴天。"})]
+    async with serve_model(script) as model:
+        settings = {"data_dir": str(folder), "llm_base_url": model.url, "llm_api_key": "sk-test-canary"}
+        async with process(**settings) as first:
+            history = [*history, {"role": "user", "content": "И завтра?"}]
+            answered = await first.say("", messages=history)
+            session_id = answered["model"]
+            history = [*history, answered["choices"][0]["message"], {"role": "user", "content": "再说一次"}]
+            assert (await first.say("", messages=history))["model"] == session_id, "it is found by what was said"
+            waiting = asyncio.create_task(first.say("подожди", model=session_id))
+            await until(lambda: len(model.requests) == 4 + 4 + 3)
+            first.kill()
+            await left_alone(waiting)
+            await first.ended()
+        is_up = True
+        async with process(**settings) as second:
+            await second.until(session_id, "COMPLETED")
+            async with second.http.post(f"/v1/sessions/{session_id}/fork", json={"after": 12}) as response:
+                branch = (await response.json())["session_id"]
+            await second.until(branch, "COMPLETED")
+            await second.say("Что дальше? 然后呢？", model=branch)
+            await second.say("Ещё раз.", model=session_id)
+            composed = []
+            for one, steps in ((session_id, 16), (branch, 8)):
+                for step in range(1, steps + 1):
+                    async with second.http.get(f"/v1/sessions/{one}/steps/{step}/request") as response:
+                        shown = await response.json()
+                    assert shown["matches"], (one, step)
+                    composed.append(shown["request"])
+    sent = [{name: one[name] for name in one if not name.startswith("stream")} for one in model.requests]
+    assert max(len(one["messages"]) for one in sent) > 40
+    assert [one for one in sent if one not in composed] == [], "the model was asked nothing else"
+    assert [one for one in composed if one not in sent] == []

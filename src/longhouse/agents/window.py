@@ -7,14 +7,14 @@ session and its template, so the same request can be reproduced from the journal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, dropwhile
-from typing import Final, NamedTuple, assert_never
-from weakref import ref
+from itertools import dropwhile
+from typing import Final, assert_never
 
 import msgspec
 
-from longhouse.agents import tokens
-from longhouse.agents.template import CLARIFICATIONS, TASK, PromptPack, Template, render
+from longhouse.agents import pieces, tokens
+from longhouse.agents.pieces import Part, Window
+from longhouse.agents.template import CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import conversation
 from longhouse.journal.events import Fault, Output
@@ -30,6 +30,7 @@ from longhouse.journal.messages import (
     ToolResult,
     User,
 )
+from longhouse.journal.messages import files_in as in_messages
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Entry, ImportedMessages, PromptEntry, Step, Summary, Use
 
@@ -50,17 +51,16 @@ SUB_WINDOW: Final = 50
 """Messages of earlier turns that a sub-agent is shown, unless its template says otherwise."""
 
 
-class Window(list[Message]):
-    """Messages, with their tokens: those of a long history are not counted again."""
-
-    def __init__(self, messages: list[Message], tokens: int) -> None:
-        super().__init__(messages)
-        self.tokens = tokens
-
-
 def size_of(messages: Sequence[Message]) -> int:
-    """The estimated tokens of a request's messages."""
-    return messages.tokens if isinstance(messages, Window) else tokens.total(messages)
+    """The estimated tokens of a request's messages; those of a long history are not counted again."""
+    parts = messages.parts if isinstance(messages, Window) else None
+    return tokens.of(messages[0]) + sum(part.tokens for part in parts) if parts is not None else tokens.total(messages)
+
+
+def files_in(messages: Sequence[Message]) -> set[str]:
+    """The digests of all files that a request's messages refer to."""
+    parts = messages.parts if isinstance(messages, Window) else None
+    return set().union(*(part.files for part in parts)) if parts is not None else in_messages(messages)
 
 
 def compose(
@@ -76,12 +76,12 @@ def compose(
     lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
     system = _system(turn, template, "\n".join(lines), extra_system, session.recall)
     earlier, present = _split(session, template, wire_names)
-    now = [_composed(entry, template, wire_names) for entry in present]
+    now = _parts(present, template, wire_names)
     budget = template.llm_policy.context_tokens
-    total = tokens.of(system) + tokens.total(earlier) + sum(one.tokens for one in now)
-    if total <= budget:
+    window = Window(system, [Part(earlier, None, ()), *now] if earlier else now)
+    if size_of(window) <= budget:
         # A transcript only grows: if it fits now, it was never cut before.
-        return Window([system, *earlier, *chain.from_iterable(one.messages for one in now)], total)
+        return window
     blocks = [_Block(earlier, {}), *(_block(entry, template, wire_names) for entry in present)]
     return [system, *_fitted(blocks, tokens.of(system), budget)]
 
@@ -89,7 +89,7 @@ def compose(
 def _split(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
     """Earlier turns as plain messages, if their number is limited, and the entries that are shown in full."""
     most = template.memory_policy.context_window
-    transcript = conversation.shown(session)
+    transcript = _shown(session)
     if most is None and session.side == "root":
         return [], transcript
     began = max((entry.seq for entry in transcript if isinstance(entry, PromptEntry)), default=0)
@@ -102,6 +102,12 @@ def _split(session: Session, template: Template, names: dict[str, str]) -> tuple
     shown = dropwhile(lambda message: isinstance(message, ToolResult), newest)  # without the results of calls left out
     present = [entry for entry in transcript if entry.seq >= began and not isinstance(entry, ImportedMessages)]
     return [*summed, *shown], present
+
+
+def _shown(session: Session) -> Sequence[Entry]:
+    """As `conversation.shown`, which looks at each entry."""
+    has_summary = any(piece.upto for _, piece in pieces.of(session.transcript))
+    return conversation.shown(session) if has_summary else session.transcript
 
 
 def history(session: Session, template: Template) -> Iterator[Message]:
@@ -201,31 +207,11 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
             yield block.stubs[place] if (nth, place) in cut else message
 
 
-class _Composed(NamedTuple):
-    """The messages of an entry, kept for the next step: its request begins with the same ones."""
+def _parts(entries: Sequence[Entry], template: Template, names: dict[str, str]) -> list[Part]:
+    def messages(entry: Entry) -> Iterator[Message]:
+        return _messages(entry, template, names)
 
-    entry: "ref[Entry]"
-    prompts: PromptPack
-    names: tuple[str | None, ...]
-    messages: list[Message]
-    tokens: int
-
-
-_kept: Final[dict[int, _Composed]] = {}
-"""Id of an entry -> what was composed of it; for as long as there is the entry."""
-
-
-def _composed(entry: Entry, template: Template, names: dict[str, str]) -> _Composed:
-    prompts = template.prompt_pack
-    used = tuple([names.get(use.tool) for use in entry.uses]) if isinstance(entry, Step) else ()
-    number = id(entry)
-    known = _kept.get(number)
-    if known and known.entry() is entry and known.prompts is prompts and known.names == used:
-        return known
-    messages = list(_messages(entry, template, names))
-    found = _Composed(ref(entry, lambda _: _kept.pop(number, None)), prompts, used, messages, tokens.total(messages))
-    _kept[number] = found
-    return found
+    return [pieces.composed(*found, template.prompt_pack, names, messages) for found in pieces.of(entries)]
 
 
 def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:

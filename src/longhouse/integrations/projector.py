@@ -27,9 +27,10 @@ PAGE: Final = 256
 MOST_HINTS: Final = 10_000
 """Beyond this number hints are dropped: the sweep finds those sessions."""
 SWEEP_EVERY: Final = 1.0
-SHARE: Final = 10
-"""A slow sweep runs less often: it takes at most one part in this many of the time."""
-LONGEST_PAUSE: Final = 30.0
+SHARE: Final = 100
+"""A slow sweep runs less often: it looks at every session there is, and takes at most one part in this many of the
+time."""
+LONGEST_PAUSE: Final = 300.0
 
 
 class Projector(ABC):

@@ -6,6 +6,9 @@ strip and rejoin text. System messages are ignored too, since they belong to a t
 
 import hashlib
 from collections.abc import Iterable
+from typing import Final
+
+_SPACES: Final = "".join(filter(str.isspace, map(chr, range(128)))).encode()
 
 
 def begin(owner: str, key: str, user: str | None, model: str) -> str:
@@ -15,9 +18,12 @@ def begin(owner: str, key: str, user: str | None, model: str) -> str:
 
 def grown(chain: str, messages: Iterable[tuple[str, str]]) -> str:
     """The chain after these (role, text) pairs."""
+    link = chain.encode()
     for role, text in messages:
-        chain = _link(chain, f"{role}\x00{''.join(text.split())}")
-    return chain
+        # Most messages are ASCII: there, white space is removed many times faster.
+        said = text.encode().translate(None, _SPACES) if text.isascii() else _encoded("".join(text.split()))
+        link = hashlib.sha256(b"%b\x00%b\x00%b" % (link, _encoded(role), said)).hexdigest().encode()
+    return link.decode()
 
 
 def of_calls(ids: Iterable[str]) -> str:
@@ -27,4 +33,8 @@ def of_calls(ids: Iterable[str]) -> str:
 
 
 def _link(chain: str, text: str) -> str:
-    return hashlib.sha256(f"{chain}\x00{text}".encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(_encoded(f"{chain}\x00{text}")).hexdigest()
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -9,13 +9,12 @@ from typing import Any, Final
 import msgspec
 
 from longhouse import clock
-from longhouse.agents.strategies.protocol import Body, StreamOptions, encoded
+from longhouse.agents.strategies.protocol import Body, streamed
 from longhouse.errors import ProviderError
 from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, is_retryable
 from longhouse.models.protocol import Delta, paid_for
 from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
 
-_STREAMED: Final = b',"stream":true,"stream_options":%b}' % msgspec.json.encode(StreamOptions())
 MOST_BYTES: Final = 32 * 2**20
 """Upper bound of one response body: a real answer is shorter, and an endless one is cut off here."""
 LONGEST_WAIT: Final = 120.0
@@ -69,9 +68,8 @@ class OpenAIModel:
 
 
 def _encoded(body: Body) -> bytes:
-    """The JSON of the body with the fields that ask for a stream: they are its last ones."""
     try:
-        return encoded(body)[:-1] + _STREAMED
+        return streamed(body)
     except UnicodeEncodeError as error:
         raise ProviderError("the request contains text that JSON cannot encode", retryable=False) from error
 

@@ -7,12 +7,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from longhouse.agents import window
 from longhouse.agents.strategies.partial_json import AnswerReader
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Reply, Request
 from longhouse.agents.strategies.structured import DISCRIMINATOR
 from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
-from longhouse.journal.messages import clean, clean_json, files_in, with_files
+from longhouse.journal.messages import clean, clean_json, with_files
 from longhouse.journal.session import BLANK_LINE, Session
 from longhouse.models.protocol import CallDelta, Delta, Model, paid_for
 from longhouse.runtime.bus.items import Draft, Fragment
@@ -45,7 +46,7 @@ async def listen(
     accumulated = _ReplyAccumulator(request, bus, session.id, draft, shows_answer and not keeps_answer)
     accumulated.keeps_back |= keeps_answer
     body = request.body
-    if digests := files_in(body.messages):
+    if digests := window.files_in(body.messages):
         urls = await files.data_urls(db, digests)
         body = msgspec.structs.replace(body, messages=with_files(body.messages, urls))
     try:

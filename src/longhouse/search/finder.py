@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import asyncpg
 
@@ -16,6 +17,7 @@ from longhouse.search.ranking import Scores
 from longhouse.search.scores import QueryPostings
 from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
+from longhouse.store.search import index
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
 from longhouse.store.search.vectors import VectorCache, VectorSet
@@ -36,6 +38,11 @@ NEAREST: Final = 30
 """Candidates by the query's vector. Most are found by words too; these cover queries in other words."""
 NARROW: Final = 1000
 """Up to this many permitted documents, all are candidates."""
+
+MOST_KEPT: Final = 256
+"""Searches whose hits a process keeps: a few megabytes at most."""
+LONGEST_KEPT: Final = 4_000
+"""Characters of a query whose hits are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +70,29 @@ class Finder:
         self._ready = ready
         self._vectors = VectorCache(db)
         self._queries = QueryEmbedder(db, embedder)
+        self._found: OrderedDict[tuple[str, SearchFilters, int], tuple[tuple[Any, ...], list[SearchHit]]] = (
+            OrderedDict()
+        )
+        """What was asked -> the state of the index then, and what it had."""
 
     async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
-        query = await self.query(asked) if isinstance(asked, str) else asked
-        return await self._find("tool", query, filters, top_k)
+        """Each step of a turn asks the same: while neither catalog nor index has changed, it is found once."""
+        if not isinstance(asked, str):
+            return await self._find("tool", asked, filters, top_k)
+        # Read before the search: what changes meanwhile makes the next one search again.
+        key, now = (asked, filters, top_k), await index.now(self.db, "tool")
+        known = self._found.get(key)
+        if known and known[0] == now:
+            self._found.move_to_end(key)
+            return list(known[1])
+        query = await self.query(asked)
+        found = await self._find("tool", query, filters, top_k)
+        if self._queries.is_complete(query) and len(asked) <= LONGEST_KEPT:
+            self._found[key] = (now, found)
+            self._found.move_to_end(key)
+            if len(self._found) > MOST_KEPT:
+                self._found.popitem(last=False)
+        return list(found)
 
     async def templates(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         return await self._find("template", query, filters, top_k)

@@ -31,6 +31,10 @@ class QueryEmbedder:
         self._bounded = BoundedEmbedder(embedder, consequence="for a while, searches use words alone")
         self._space: Space | None = None
 
+    def is_complete(self, query: SearchQuery) -> bool:
+        """Is nothing missing because the embedding model failed, or has indexed nothing yet?"""
+        return query.vectors is not None or self._embedder is None
+
     async def query(self, text: str) -> SearchQuery:
         return await self.embedded(split(text))
 

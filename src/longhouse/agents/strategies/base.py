@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from longhouse.agents import answer_format, entrypoints, window
+from longhouse.agents import answer_format, entrypoints, pieces, window
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.registry import Registry
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
@@ -14,7 +14,6 @@ from longhouse.agents.tool import Tool, wire_names
 from longhouse.errors import SetupError
 from longhouse.journal.events import Sampling
 from longhouse.journal.session import Session, Turn
-from longhouse.journal.transcript import Step
 
 
 class AgentRegistry(Registry[type["BaseAgent"]]):
@@ -93,8 +92,7 @@ class BaseAgent:
         turn = session.turn
         if turn is None:
             raise ValueError("a request is composed for a turn: this session has not started one")
-        used = (use.tool for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
-        names = wire_names((*(tool.name for tool in offered), *used))
+        names = wire_names((*(tool.name for tool in offered), *pieces.tools_used(session.transcript)))
         policy, asked = template.llm_policy, turn.prompted.sampling or Sampling()
         # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":

@@ -9,6 +9,8 @@ from weakref import ref
 
 import msgspec
 
+from longhouse.agents import pieces
+from longhouse.agents.pieces import Part, Window
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import Message
@@ -63,10 +65,45 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, weakre
 MOST_KEPT: Final = 2**20
 """Bytes: a longer body, with images, is encoded again rather than kept while its reply streams."""
 _ENCODED: Final[dict[int, tuple[ref[Body], bytes]]] = {}
-"""Id of a body -> its JSON, for as long as there is the body: a long history is encoded once, to be sent and hashed."""
+"""Id of a body -> its JSON, for as long as there is the body: it is encoded once, to be sent and hashed."""
+_STREAMED: Final = b',"stream":true,"stream_options":%b}' % msgspec.json.encode(StreamOptions())
 
 
 def encoded(body: Body) -> bytes:
+    """The JSON of a body."""
+    if cut := _cut(body):
+        beginning, parts, end = cut
+        return b"".join([beginning, *(part.json for part in parts), end])
+    return _encoded_whole(body)
+
+
+def streamed(body: Body) -> bytes:
+    """The JSON of a body with the fields that ask for a stream: they are its last ones."""
+    if cut := _cut(body):
+        beginning, parts, end = cut
+        return b"".join([beginning, *(part.json for part in parts), end[:-1], _STREAMED])
+    return _encoded_whole(body)[:-1] + _STREAMED
+
+
+def digest(body: Body) -> str:
+    """The SHA-256 of the JSON of a body."""
+    if cut := _cut(body):
+        return pieces.digest(*cut)
+    return hashlib.sha256(_encoded_whole(body)).hexdigest()
+
+
+def _cut(body: Body) -> tuple[bytes, Sequence[Part], bytes] | None:
+    """The JSON of a body in three: up to its first message, the others, and what follows; None if it is not known in
+    parts."""
+    window = body.messages
+    if not isinstance(window, Window) or (parts := window.parts) is None:
+        return None
+    bare = msgspec.json.encode(msgspec.structs.replace(body, messages=()))
+    place = len(b'{"model":,"messages":[') + len(msgspec.json.encode(body.model))
+    return bare[:place] + window.first, parts, bare[place:]
+
+
+def _encoded_whole(body: Body) -> bytes:
     number = id(body)
     known = _ENCODED.get(number)
     if known and known[0]() is body:
@@ -98,7 +135,7 @@ class Request:
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(self.encoded).hexdigest()
+        return digest(self.body)
 
 
 @dataclass(frozen=True, slots=True)

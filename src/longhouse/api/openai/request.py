@@ -109,15 +109,18 @@ class ChatInput:
 
     def chain(self, sent: Sequence[ChatMessage]) -> str:
         """The fingerprint of these messages from this client."""
-        known, chain = self._chained[-1] if self._chained else ((), "")
-        if not chain or len(known) > len(sent) or not all(map(operator.is_, known, sent)):
-            known, chain = (), fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
+        if not self._chained:
+            begun = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
+            self._chained.append(((), begun))
+        fitting = ((known, chain) for known, chain in reversed(self._chained) if len(known) <= len(sent))
+        known, chain = next(one for one in fitting if all(map(operator.is_, one[0], sent)))
         chain = fingerprint.grown(chain, ((message.role, message.text) for message in sent[len(known) :]))
         self._chained.append((sent, chain))
         return chain
 
     async def prompt(self, db: Database, version: int | None = None) -> Prompted:
         """The new messages as a `Prompted` event; their images are stored first."""
+        self.chain(self.history.known)  # what was said before, by which a session is found; the other grows from it
         return Prompted(
             trace=uuid.uuid4().hex,
             content=tuple([await _content(db, message) for message in self.history.new]),
@@ -182,7 +185,8 @@ def _trailing(dialogue: Sequence[tuple[int, ChatMessage]], role: str) -> int:
 def _refuse_orphans(dialogue: Sequence[tuple[int, ChatMessage]]) -> None:
     known: set[str] = set()
     for index, message in dialogue:
-        known.update(call.id for call in message.tool_calls or ())
+        if message.tool_calls:
+            known.update(call.id for call in message.tool_calls)
         if message.role == "tool" and message.tool_call_id not in known:
             raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
 

@@ -27,7 +27,11 @@ OWNERS: Final = """
 """
 
 _VISIBLE: Final = "kind = 'tool' AND active IS NOT NULL AND (owner IS NULL OR owner = :owner)"
-ACTIVE_NAMES: Final = f"SELECT name, active FROM catalog_names WHERE {_VISIBLE} AND name = ANY(:names)"
+# Name by name: among a thousand tools the planner would rather read them all. LIMIT keeps it from joining otherwise.
+ACTIVE_NAMES: Final = f"""
+    SELECT n.name, n.active FROM unnest(:names::text[]) AS asked (name)
+    CROSS JOIN LATERAL (SELECT name, active FROM catalog_names WHERE {_VISIBLE} AND name = asked.name LIMIT 1) n
+"""
 # A prefix as a range that the primary key's index serves ("C" collation).
 ACTIVE_RANGE: Final = f"""
     SELECT name, active FROM catalog_names WHERE {_VISIBLE} AND name >= :prefix AND name < :prefix || U&'\\FFFF'

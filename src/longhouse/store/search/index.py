@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
@@ -35,6 +35,16 @@ SET_ASIDE: Final = """
 MODEL: Final = """
     INSERT INTO search_models (name, dimensions) VALUES (:name, :dimensions)
     ON CONFLICT (name) DO UPDATE SET name = EXCLUDED.name RETURNING id
+"""
+# All that a search finds follows from these: a document is never changed, but removed and added; what is active now,
+# and each overlay, move the generation.
+NOW: Final = """
+    SELECT g.generation, s.generation, s.model, r.generation, h.shards, h.last, h.slots, h.gone
+    FROM catalog_generation g
+    LEFT JOIN search_state s ON s.kind = g.kind LEFT JOIN search_state r ON r.kind = 'recipe'
+    CROSS JOIN (SELECT count(*) AS shards, max(id) AS last, sum(slots) AS slots, sum(gone) AS gone
+                FROM search_shards WHERE kind = :kind) h
+    WHERE g.kind = :kind
 """
 LEADING: Final = "SELECT model FROM search_state WHERE kind = 'tool'"
 KNOWN_MODEL: Final = "SELECT id, dimensions FROM search_models WHERE name = :name"
@@ -192,6 +202,11 @@ async def leading_model(db: Database) -> int | None:
 async def behind(db: Database, model: int | None) -> Mapping[str, int]:
     """Kind -> the catalog's generation, for kinds whose index is behind it; without a model, vectors are ignored."""
     return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model=model)}
+
+
+async def now(db: Database, kind: Kind) -> tuple[Any, ...]:
+    """The same as before: a search finds the same as before."""
+    return tuple(await db.row(NOW, kind=kind) or ())
 
 
 async def recipe(db: Database) -> int | None:

@@ -1,0 +1,159 @@
+"""Keeps what requests are made of: a request begins with the messages of the one before it, which are neither composed
+nor encoded again.
+
+A transcript only grows at its end. It is taken in pieces: runs of `RUN` entries from its beginning, then one by one. A
+piece is known by its entries, which are frozen, and lives only as long as each of them.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final
+from weakref import ref
+
+import msgspec
+
+from longhouse.agents import tokens
+from longhouse.agents.template import PromptPack
+from longhouse.journal.messages import Message, files_in
+from longhouse.journal.transcript import Entry, Step, Summary
+
+RUN: Final = 32
+"""Entries of a whole piece: fewer make many pieces of a long transcript, more are composed anew when one changes."""
+MOST_BEGINNINGS: Final = 64
+"""Beginnings of requests whose hash is kept, up to `LONGEST_BEGINNING` bytes each."""
+LONGEST_BEGINNING: Final = 2**16
+
+
+class Part:
+    """Messages of a request that stand together, made once."""
+
+    def __init__(self, messages: list[Message], prompts: PromptPack | None, names: tuple[str | None, ...]) -> None:
+        self.messages = messages
+        self.prompts, self.names = prompts, names
+        self.tokens = tokens.total(messages)
+        self.files = frozenset(files_in(messages))
+        self.hashed: tuple[_Hash, _Hash] | None = None
+        """The hash of all before it, and with it."""
+
+    @cached_property
+    def json(self) -> bytes:
+        """As it stands in a list, a comma before each message."""
+        return b"," + msgspec.json.encode(self.messages)[1:-1] if self.messages else b""
+
+
+class Piece:
+    """Some entries of a transcript that follow each other."""
+
+    def __init__(self, entries: Sequence[Entry], forget: Callable[[object], object]) -> None:
+        self.refs = [ref(entry, forget) for entry in entries]
+        uses = (use.tool for entry in entries if isinstance(entry, Step) for use in entry.uses)
+        self.tools = tuple(dict.fromkeys(uses))
+        self.upto = max((entry.seq for entry in entries if isinstance(entry, Summary)), default=0)
+        self.part: Part | None = None
+
+
+_pieces: Final[dict[tuple[int, ...], Piece]] = {}
+"""By the ids of its entries; the end of any of them removes it, so no id is another's."""
+
+
+def of(transcript: Sequence[Entry]) -> Iterator[tuple[Sequence[Entry], Piece]]:
+    """A transcript in pieces."""
+    whole = len(transcript) // RUN * RUN
+    for start in range(0, whole, RUN):
+        yield _piece(transcript[start : start + RUN])
+    for entry in transcript[whole:]:
+        yield _piece((entry,))
+
+
+def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
+    key = tuple(map(id, entries))
+    piece = _pieces.get(key)
+    if piece is None:
+        piece = _pieces[key] = Piece(entries, lambda _: _pieces.pop(key, None))
+    return entries, piece
+
+
+def tools_used(transcript: Sequence[Entry]) -> set[str]:
+    return {tool for _, piece in of(transcript) for tool in piece.tools}
+
+
+def composed(
+    entries: Sequence[Entry],
+    piece: Piece,
+    prompts: PromptPack,
+    names: dict[str, str],
+    messages: Callable[[Entry], Iterable[Message]],
+) -> Part:
+    """The messages of a piece under these prompts and names of tools."""
+    used, known = tuple([names.get(tool) for tool in piece.tools]), piece.part
+    if known is None or known.prompts is not prompts or known.names != used:
+        known = piece.part = Part([message for entry in entries for message in messages(entry)], prompts, used)
+    return known
+
+
+class Window(list[Message]):
+    """The messages of a request, and the parts that they come from."""
+
+    def __init__(self, first: Message, parts: Sequence[Part]) -> None:
+        super().__init__([first])
+        for part in parts:
+            self += part.messages
+        self._parts = parts
+        self._made_of = list(self)
+        self._first = first
+
+    @property
+    def parts(self) -> Sequence[Part] | None:
+        """None where a strategy has changed the list since."""
+        return self._parts if self == self._made_of else None
+
+    @property
+    def first(self) -> bytes:
+        return msgspec.json.encode(self._first)
+
+
+class _Hash:
+    """A hash that is gone on from by copies of it."""
+
+    def __init__(self, sha: Any) -> None:
+        self._sha = sha
+
+    def and_then(self, data: bytes) -> "_Hash":
+        return _Hash(self._after(data))
+
+    def hex(self, end: bytes) -> str:
+        return str(self._after(end).hexdigest())
+
+    def _after(self, data: bytes) -> Any:
+        sha = self._sha.copy()
+        sha.update(data)
+        return sha
+
+
+_NOTHING: Final = _Hash(hashlib.sha256())
+_beginnings: Final[OrderedDict[bytes, _Hash]] = OrderedDict()
+
+
+def digest(beginning: bytes, parts: Iterable[Part], end: bytes) -> str:
+    """The SHA-256 of all of these; of what a request before this one began with, it goes on."""
+    found = _begun(beginning)
+    for part in parts:
+        if part.hashed is None or part.hashed[0] is not found:
+            part.hashed = (found, found.and_then(part.json))
+        found = part.hashed[1]
+    return found.hex(end)
+
+
+def _begun(beginning: bytes) -> _Hash:
+    found = _beginnings.get(beginning)
+    if found is None:
+        found = _NOTHING.and_then(beginning)
+        if len(beginning) <= LONGEST_BEGINNING:
+            _beginnings[beginning] = found
+    else:
+        _beginnings.move_to_end(beginning)
+    if len(_beginnings) > MOST_BEGINNINGS:
+        _beginnings.popitem(last=False)
+    return found
