@@ -51,7 +51,7 @@ async def test_another_connection_is_opened_only_if_none_comes_back_soon(
     pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What begins together shares what is there: to open one takes longer than to wait."""
-    monkeypatch.setattr(connections, "PATIENCE", 30.0)
+    monkeypatch.setattr(connections, "PATIENCE", 2.0)
     pids = await asyncio.gather(*(pool.run("fetchval", PID) for _ in range(20)))
     assert (len(set(pids)), pool.size) == (1, 1)
     monkeypatch.setattr(connections, "PATIENCE", 0.01)
