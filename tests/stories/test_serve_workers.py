@@ -118,7 +118,7 @@ async def is_refused(url: str) -> bool:
 
 async def gone(pids: list[int]) -> None:
     """They have ended; if not, they are ended, for nobody else would."""
-    give_up_at = time.monotonic() + 20
+    give_up_at = time.monotonic() + 40
     while left := [pid for pid in pids if psutil.pid_exists(pid)]:
         if time.monotonic() > give_up_at:
             for pid in left:
