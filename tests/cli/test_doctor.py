@@ -96,8 +96,8 @@ async def test_what_is_reached_answers(dsn: str, server: RedisServer) -> None:
         collector.answers = [401]
         code, told = await launched_words("doctor", "--no-model", database_url=dsn, otlp_endpoint=collector.url)
         assert (code, "answered 401" in about(told, "collector")) == (1, True)
-        asked, many = len(model.requests), {"serve_workers": "64"}
-        code, told = await launched_words("doctor", "--no-model", database_url=dsn, llm_base_url=model.url, **many)
+        asked, places = len(model.requests), {"llm_base_url": model.url, "serve_workers": "64"}
+        code, told = await launched_words("doctor", "--no-model", within=60.0, database_url=dsn, **places)
         assert (code, len(model.requests)) == (0, asked)
         assert "`longhouse serve` starts 64" in about(told, "processes")
         assert "64 more processes need up to 1408" in about(told, "connections")
