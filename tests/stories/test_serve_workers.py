@@ -68,6 +68,7 @@ class Clients:
         http = aiohttp.ClientSession(self._url, connector=connector, headers=ADMIN)
         await self._stack.enter_async_context(http)
         async with http.get("/health") as response:
+            await response.read()  # else the connection would not be used again
             assert response.status == 200
         return next(pid for pid in pids if address in clients_of(pid)), http
 
@@ -117,7 +118,7 @@ async def is_refused(url: str) -> bool:
 
 async def gone(pids: list[int]) -> None:
     """They have ended; if not, they are ended, for nobody else would."""
-    give_up_at = time.monotonic() + 20
+    give_up_at = time.monotonic() + 40
     while left := [pid for pid in pids if psutil.pid_exists(pid)]:
         if time.monotonic() > give_up_at:
             for pid in left:
@@ -214,6 +215,7 @@ async def _told_of_both(first: aiohttp.ClientSession, second: aiohttp.ClientSess
     assert (await ask(first, "GET", "/metrics", authorization="Bearer nonsense"))[0] == 401
 
     async with first.post("/mcp", json=INITIALIZE, headers=ACCEPT) as response:
+        await response.read()
         assert response.status == 200
         session_id = response.headers["mcp-session-id"]
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
@@ -224,6 +226,7 @@ async def _told_of_both(first: aiohttp.ClientSession, second: aiohttp.ClientSess
     for wrong in (f"9{session_id}", "2-" + "0" * 32, "1-", "７-x"):
         headers = {**ACCEPT, "mcp-session-id": wrong}
         async with second.post("/mcp", json=listing, headers=headers) as response:
+            await response.read()
             assert response.status in (400, 404), wrong
     headers = {**ACCEPT, "mcp-session-id": session_id, "authorization": "Bearer nonsense"}
     async with second.post("/mcp", json=listing, headers=headers) as response:

@@ -14,8 +14,9 @@ import msgspec
 
 HELP_EVERY: Final = 0.25
 """Seconds between two looks at the connections that other processes have not accepted."""
-END_WITHIN: Final = 30.0
-"""Seconds to leave once the supervisor is gone: more than a process needs whose event loop runs."""
+END_WITHIN: Final = 15.0
+"""Seconds to leave once the supervisor is gone: a process needs 13 at most, unless its event loop stands still, or it
+waits for the Postgres that went with the supervisor."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

@@ -190,6 +190,7 @@ class _Server(uvicorn.Server):
         protocol: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         of_this = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
         await asyncio.get_running_loop().connect_accepted_socket(partial(protocol, **of_this), connection)
+        connection.detach()  # from now on the transport closes it, and nobody else
 
 
 def _on_end(leave: Callable[[], None]) -> None:
