@@ -12,7 +12,7 @@ import asyncpg
 
 IDLE_FOR: Final = 60.0
 """Seconds after which a connection that nobody needs is closed."""
-PATIENCE: Final = 0.02
+PATIENCE: Final = 0.01
 """Seconds, for each connection that is open, that one on loan is waited for before another one is opened. Statements
 take less, to open takes more; and each more makes the others slower, since Postgres works on all of them at once: with
 few, the same sessions cost it a quarter less, and the first words of an answer come in half the time."""
