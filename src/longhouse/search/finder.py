@@ -41,7 +41,7 @@ NARROW: Final = 1000
 """Up to this many permitted documents, all are candidates."""
 
 MOST_KEPT: Final = 256
-"""Searches whose hits a process keeps: a few megabytes at most. Of a query, which people have said, it keeps a digest."""
+"""Searches whose hits a process keeps: a few megabytes at most. Of a query, which people said, it keeps a digest."""
 
 
 @dataclass(frozen=True, slots=True)
