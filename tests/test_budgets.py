@@ -14,7 +14,7 @@ BUDGETS = {
     "catalog": 870,  # tools of files
     "cli": 6_610,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`
     "config": 1_450,  # mistakes in files; tools, packages and classes in files; files of SGR-Agent Core
-    "integrations": 2_300,  # webhooks: what is told, and how it is sent; turns that no collector got; traces
+    "integrations": 2_310,  # webhooks: what is told, and how it is sent; turns that no collector got; traces
     "journal": 3_360,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_040,  # bounded counts; SOCKS proxies

@@ -163,7 +163,16 @@ def test_nothing_is_kept_of_a_session_that_is_gone() -> None:
         session = stepped(session, number)
         check(session)
     assert len(pieces._pieces) > before
+    assert len(pieces._pieces) - before < 2 * pieces.RUN, "what is in a whole piece is not kept one by one as well"
     session = fold((), blank("s"))
     gc.collect()
     assert len(pieces._pieces) <= before
     assert len(pieces._beginnings) <= pieces.MOST_BEGINNINGS
+    assert b"You help" not in b"".join(pieces._beginnings), "digests, not what was said"
+
+
+def test_an_entry_whose_end_was_missed_is_not_taken_for_the_one_in_its_place() -> None:
+    theirs, ours = (asked(folded(opened()), text) for text in ("Our secret", "Hello"))
+    body_of(theirs)
+    pieces._pieces[(id(ours.transcript[0]),)] = pieces._pieces[(id(theirs.transcript[0]),)]
+    assert b"secret" not in protocol.encoded(check(ours))

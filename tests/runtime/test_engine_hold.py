@@ -243,7 +243,9 @@ async def test_what_only_reads_needs_no_heartbeat(db: Database) -> None:
     assert (await room.run()).state is State.COMPLETED
 
 
-async def test_a_worker_that_is_stopping_lets_go_between_two_steps(db: Database) -> None:
+async def test_a_worker_that_is_stopping_lets_go_between_two_steps(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Working(Gate):
         """The step that is finished."""
 
@@ -261,6 +263,17 @@ async def test_a_worker_that_is_stopping_lets_go_between_two_steps(db: Database)
     assert session.state is State.COMPLETED
     assert await room.found(session_id, events.Resumed) == [], "nothing was interrupted"
     assert len(Working.times) == 1
+
+    # It is told so while a session waits for its turn: that begins no step either.
+    leaving, asked, waits = room.another("w3"), len(room.model.bodies), await room.prompt()
+
+    async def passed_late() -> None:
+        leaving.stopping = True
+
+    monkeypatch.setattr(leaving._turnstile, "passed", passed_late)
+    assert (await room.advance(waits, leaving)).state is State.RESEARCHING
+    assert len(room.model.bodies) == asked
+    assert (await room.row(waits))["holder"] is None
 
 
 async def test_a_deposed_worker_does_not_go_on_asking_a_model_in_trouble(db: Database) -> None:

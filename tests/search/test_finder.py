@@ -217,6 +217,8 @@ async def test_what_was_found_before_is_found_again_until_something_changes(
     assert await found(finder, asked, top_k=0) == []
     (await finder.tools(asked, SearchFilters(), 10)).clear()
     assert "sendLetter" in await seen(), "what a caller does with its hits is its own"
+    assert asked not in str(finder._found), "what people have said is not kept"
+    assert finder._found
 
     await publish(db, tool("post.parcel", "Send a letter or a parcel by post"))
     assert "post.parcel" not in await seen()

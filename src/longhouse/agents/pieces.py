@@ -9,6 +9,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from operator import call, is_
 from typing import Any, Final
 from weakref import ref
 
@@ -22,8 +23,7 @@ from longhouse.journal.transcript import Entry, Step, Summary
 RUN: Final = 32
 """Entries of a whole piece: fewer make many pieces of a long transcript, more are composed anew when one changes."""
 MOST_BEGINNINGS: Final = 64
-"""Beginnings of requests whose hash is kept, up to `LONGEST_BEGINNING` bytes each."""
-LONGEST_BEGINNING: Final = 2**16
+"""Beginnings of requests whose hash is kept; not the texts themselves, in which is what people have said."""
 
 
 class Part:
@@ -53,6 +53,10 @@ class Piece:
         self.upto = max((entry.seq for entry in entries if isinstance(entry, Summary)), default=0)
         self.part: Part | None = None
 
+    def is_of(self, entries: Sequence[Entry]) -> bool:
+        """Looked at each time: were the end of an entry ever missed, its id would lead to what others have said."""
+        return all(map(is_, map(call, self.refs), entries))
+
 
 _pieces: Final[dict[tuple[int, ...], Piece]] = {}
 """By the ids of its entries; the end of any of them removes it, so no id is another's."""
@@ -70,8 +74,11 @@ def of(transcript: Sequence[Entry]) -> Iterator[tuple[Sequence[Entry], Piece]]:
 def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
     key = tuple(map(id, entries))
     piece = _pieces.get(key)
-    if piece is None:
+    if piece is None or not piece.is_of(entries):
         piece = _pieces[key] = Piece(entries, lambda _: _pieces.pop(key, None))
+        if len(key) > 1:
+            for one in key:  # what was kept of its entries one by one is in it
+                _pieces.pop((one,), None)
     return entries, piece
 
 
@@ -132,8 +139,8 @@ class _Hash:
         return sha
 
 
-_NOTHING: Final = _Hash(hashlib.sha256())
 _beginnings: Final[OrderedDict[bytes, _Hash]] = OrderedDict()
+"""By its digest."""
 
 
 def digest(beginning: bytes, parts: Iterable[Part], end: bytes) -> str:
@@ -147,13 +154,10 @@ def digest(beginning: bytes, parts: Iterable[Part], end: bytes) -> str:
 
 
 def _begun(beginning: bytes) -> _Hash:
-    found = _beginnings.get(beginning)
-    if found is None:
-        found = _NOTHING.and_then(beginning)
-        if len(beginning) <= LONGEST_BEGINNING:
-            _beginnings[beginning] = found
-    else:
-        _beginnings.move_to_end(beginning)
+    sha = hashlib.sha256(beginning)
+    key = sha.digest()
+    found = _beginnings.setdefault(key, _Hash(sha))
+    _beginnings.move_to_end(key)
     if len(_beginnings) > MOST_BEGINNINGS:
         _beginnings.popitem(last=False)
     return found

@@ -56,7 +56,7 @@ class Projector(ABC):
         self._epoch = ""
         self._erased_up_to: int | None = None
         self._after = ""
-        self._sweep_at = 0.0
+        self._look_at = self._sweep_at = 0.0
         self._swept_for = 0.0
         self._unreadable: dict[str, int] = {}
         self.behind = 0
@@ -84,6 +84,7 @@ class Projector(ABC):
         """Adds a hint that this session may have new events."""
         if len(self._hints) >= MOST_HINTS:
             self._hints.clear()
+            self._sweep_at = 0.0
         self._hints[session_id] = None
         self._hinted.set()
 
@@ -108,9 +109,9 @@ class Projector(ABC):
             return None
 
     async def _run(self) -> None:
-        """Waits for a hint or for the time to sweep, and does what is there to do."""
+        """Waits for a hint or for the time to look, and does what is there to do."""
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._sweep_at):
+            async with asyncio.timeout_at(min(self._look_at, self._sweep_at)):
                 await self._hinted.wait()
                 await asyncio.sleep(self.linger)
         try:
@@ -125,7 +126,14 @@ class Projector(ABC):
         if self._hints:
             await self._project(await projections.rows(self._db, self._next_hints(), sides=self.sides))
             self.is_troubled = False
-        if asyncio.get_running_loop().time() >= self._sweep_at:
+        clock = asyncio.get_running_loop().time
+        if self._look_at <= clock() < self._sweep_at:
+            # However seldom it sweeps: a target that has lost its data is filled again at once.
+            self._look_at = clock() + self._sweep_every
+            if self._epoch != await self.epoch():
+                self._sweep_at = 0.0
+            self.is_troubled = False
+        if clock() >= self._sweep_at:
             await self._sweep()
             self.is_troubled = False
 
@@ -173,4 +181,5 @@ class Projector(ABC):
             await self._project(page[start : start + BATCH])
         self._after = page[-1].id if len(page) == PAGE else ""
         if not self._after:
-            self._sweep_at = clock() + max(self._sweep_every, min(SHARE * self._swept_for, LONGEST_PAUSE))
+            self._look_at = clock() + self._sweep_every
+            self._sweep_at = max(self._look_at, clock() + min(SHARE * self._swept_for, LONGEST_PAUSE))

@@ -202,7 +202,8 @@ class Engine:
                 await self.recorder.record(run, [spent])
             while (turn := run.session.running_turn) and run.session.can_step and not run.rested and not self.stopping:
                 await self._turnstile.passed()
-                await self._step(run, turn, instance)
+                if not self.stopping:  # others may have gone first for a while
+                    await self._step(run, turn, instance)
 
     async def _leave_to_person(self, run: Run) -> None:
         """Asks a person whether the step is tried again; if that was denied, or nobody is asked, ends the turn."""

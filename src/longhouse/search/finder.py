@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -40,9 +41,7 @@ NARROW: Final = 1000
 """Up to this many permitted documents, all are candidates."""
 
 MOST_KEPT: Final = 256
-"""Searches whose hits a process keeps: a few megabytes at most."""
-LONGEST_KEPT: Final = 4_000
-"""Characters of a query whose hits are kept."""
+"""Searches whose hits a process keeps: a few megabytes at most. Of a query, which people said, it keeps a digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Finder:
         self._ready = ready
         self._vectors = VectorCache(db)
         self._queries = QueryEmbedder(db, embedder)
-        self._found: OrderedDict[tuple[str, SearchFilters, int], tuple[tuple[Any, ...], list[SearchHit]]] = (
+        self._found: OrderedDict[tuple[bytes, SearchFilters, int], tuple[tuple[Any, ...], list[SearchHit]]] = (
             OrderedDict()
         )
         """What was asked -> the state of the index then, and what it had."""
@@ -80,14 +79,15 @@ class Finder:
         if not isinstance(asked, str):
             return await self._find("tool", asked, filters, top_k)
         # Read before the search: what changes meanwhile makes the next one search again.
-        key, now = (asked, filters, top_k), await index.now(self.db, "tool")
+        digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).digest()
+        key, now = (digest, filters, top_k), await index.now(self.db, "tool")
         known = self._found.get(key)
         if known and known[0] == now:
             self._found.move_to_end(key)
             return list(known[1])
         query = await self.query(asked)
         found = await self._find("tool", query, filters, top_k)
-        if self._queries.is_complete(query) and len(asked) <= LONGEST_KEPT:
+        if self._queries.is_complete(query):
             self._found[key] = (now, found)
             self._found.move_to_end(key)
             if len(self._found) > MOST_KEPT:
