@@ -114,6 +114,8 @@ class Supervisor:
         self._is_ready = asyncio.Event()
         """All processes were ready once."""
         self._leaving = asyncio.Event()
+        self._told_by = signal.SIGTERM
+        """The signal that came first."""
 
     async def run(self, postgres_ended: asyncio.Event) -> None:
         """Until a signal comes, a process cannot be started, or Postgres has ended; then ends all processes."""
@@ -134,7 +136,9 @@ class Supervisor:
         if failed and isinstance(failed[0], Failed):
             raise SetupError(failed[0].sentence)
         if code := max(codes) or min(codes):
-            raise typer.Exit(code if code > 0 else 128 - code)
+            # One that was still starting has ended by the signal that it was sent; it stands for the one that came.
+            ended_by = self._told_by if code == -signal.SIGTERM else -code
+            raise typer.Exit(code if code > 0 else 128 + ended_by)
 
     def leave(self) -> None:
         """Lets all processes leave; if called again, they end at once, also those that stand still."""
@@ -156,16 +160,17 @@ class Supervisor:
         """The first signal lets all leave, the second ends them at once, the third ends this process too."""
         loop, came = asyncio.get_running_loop(), 0
 
-        def on_signal() -> None:
+        def on_signal(one: signal.Signals) -> None:
             nonlocal came
             came += 1
+            self._told_by = one if came == 1 else self._told_by
             self.leave()
             if came > 1:
                 for name in SIGNALS:
                     loop.remove_signal_handler(name)
 
         for name in SIGNALS:
-            loop.add_signal_handler(name, on_signal)
+            loop.add_signal_handler(name, on_signal, name)
 
     async def _keep(self, place: Place) -> int:
         """Keeps a process there until all leave; ends with its exit code, also if it cannot be started."""
