@@ -86,3 +86,11 @@ async def test_what_is_repeated_begins_at_the_same_moments_and_never_later_than_
         assert all(min(abs(one - ticks[0]), 1 - abs(one - ticks[0])) < 0.05 for one in ticks), "one phase for all"
     assert background.until_tick(0.05) <= 0.05, "what is repeated more often has moments of its own"
     assert background.until_tick(-1.0) <= 0, "what is late begins at once"
+
+
+def test_a_timer_that_rings_a_little_early_counts_as_its_moment() -> None:
+    """Else the step would begin twice, and what is to come once a second would come after three quarters of one."""
+    moment = 40_000 * background.TICK + background.OWN
+    for seconds in (background.TICK, 0.5, 1.0):
+        for now in (moment - 0.0004, moment, moment + 0.0004):
+            assert abs(background._until_tick(now, seconds) - seconds) < 0.001

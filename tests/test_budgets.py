@@ -7,12 +7,12 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_650,  # cron and its moments; what agents do, counted; trace contexts; prices of models
+    ".": 1_660,  # cron and its moments; what agents do, counted; trace contexts; prices of models
     "agents": 3_520,  # tools of clients; answers in a format; classes by import string
-    "api": 18_200,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
+    "api": 18_240,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 900,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
-    "cli": 6_610,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`
+    "cli": 6_680,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`
     "config": 1_450,  # mistakes in files; tools, packages and classes in files; files of SGR-Agent Core
     "integrations": 2_310,  # webhooks: what is told, and how it is sent; turns that no collector got; traces
     "journal": 3_360,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory

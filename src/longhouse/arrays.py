@@ -17,6 +17,10 @@ def __getattr__(name: str) -> Any:
 
 
 async def loaded() -> None:
-    """Loads numpy in a thread, where that has not happened: in the event loop all others would wait for it."""
-    if "numpy" not in sys.modules:
+    """Loads numpy in a thread, where that has not happened: in the event loop all others would wait for it.
+
+    Also while another thread loads it: it is listed from the first moment on, and whoever used it would wait.
+    """
+    module = sys.modules.get("numpy")
+    if module is None or getattr(module.__spec__, "_initializing", False):
         await asyncio.to_thread(importlib.import_module, "numpy")

@@ -19,6 +19,11 @@ LONGEST_PAUSE: Final = 2.0
 TICK: Final = 0.25
 """Seconds. What is repeated begins with others at the same moments: a process that has nothing to do wakes up once for
 all of them."""
+OWN: Final = int.from_bytes(os.urandom(4)) / 2**32 * TICK
+"""Processes of one machine have the same clock: each has moments of its own, or Postgres would hear all at once. In
+containers, all may have the same number."""
+EARLY: Final = 0.002
+"""Seconds by which a timer may end before its moment: event loops count in milliseconds, and round."""
 DEFECT: Final = "background_task_failed"
 TROUBLES: Final = ("database_unreachable", "database_trouble")
 
@@ -66,11 +71,13 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, after: float = 0.
 
 def until_tick(seconds: float) -> float:
     """Seconds until the last moment within so many seconds at which others begin too; never longer than asked."""
-    now = asyncio.get_running_loop().time()
-    # Processes of one machine have the same clock: each has moments of its own, or Postgres would hear all at once.
-    own = os.getpid() * 0.618 % 1 * TICK
-    at = (now + seconds - own) // TICK * TICK + own
-    return at - now if at > now else seconds
+    return _until_tick(asyncio.get_running_loop().time(), seconds)
+
+
+def _until_tick(now: float, seconds: float) -> float:
+    # A moment that has just come early counts as this one: it would come again at once, and all others too soon.
+    at = (now + seconds + EARLY - OWN) // TICK * TICK + OWN
+    return min(at - now, seconds) if at - now > EARLY else seconds
 
 
 async def guarded(name: str, work: Awaitable[object]) -> None:

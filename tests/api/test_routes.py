@@ -1,13 +1,17 @@
 """Every route and who may call it: a route that is not in this table, or has no guard, fails the build."""
 
+import asyncio
+import threading
 from typing import Any
 
 from attack_helpers import ask
+from fastapi import Depends
 from fastapi.dependencies.models import Dependant
 from key_helpers import Client, admin_of, client_of, keyed, methods_of, routes_of
 
-from longhouse.api import auth
+from longhouse.api import auth, wire
 from longhouse.api.console.pages import PAGES
+from longhouse.api.json_route import StrictRoute
 from server_helpers import House, Serving
 
 CONSOLE = {*PAGES, "/console/{path:path}", "/console/session"}
@@ -120,3 +124,29 @@ async def test_the_document_page_works_without_a_network(serving: Serving) -> No
                 assert (response.status, kind in response.headers["content-type"]) == (200, True)
         for name in ("nothing.js", "..%2fconsts.py", "%2e%2e", "%00", "."):
             assert await Client(house).status("GET", f"/docs/static/{name}") == 404
+
+
+async def test_a_request_waits_for_a_route_that_the_openapi_document_makes_in_a_thread() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Slow(wire.StrictModel):
+        name: str
+
+        @classmethod
+        def model_rebuild(cls, **options: Any) -> bool | None:
+            begun.set()
+            assert may_end.wait(20)
+            return super().model_rebuild(**options)
+
+    async def endpoint(body: Slow) -> None: ...
+
+    endpoint.__annotations__ = {"body": Slow}
+    route = StrictRoute("/slow", endpoint, methods=["POST"], dependencies=[Depends(auth.admin)])
+    describing = asyncio.create_task(asyncio.to_thread(getattr, route, "body_field"))
+    assert await asyncio.to_thread(begun.wait, 20)
+    asking = asyncio.create_task(asyncio.to_thread(getattr, route, "app"))
+    done, _ = await asyncio.wait((asking,), timeout=0.2)
+    may_end.set()
+    assert not done
+    assert callable(await asking)
+    assert await describing is not None

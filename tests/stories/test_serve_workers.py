@@ -1,6 +1,8 @@
 """`longhouse serve --workers 2`: two processes behind one port, and one command that starts, watches and ends them."""
 
 import asyncio
+import json
+import os
 import re
 import signal
 import time
@@ -12,7 +14,13 @@ from typing import Any
 
 import aiohttp
 import psutil
+import pytest
 
+from longhouse.api.rate_limits import GUESSES
+from longhouse.api.siblings import merged
+from longhouse.cli.listening import listening, url_of
+from longhouse.cli.supervisor import SIGNALS, Supervisor
+from longhouse.errors import SetupError
 from longhouse.store.catalog.overlays import FRESH_FOR
 from longhouse.store.database import open_database
 from longhouse.store.postgres import open_postgres
@@ -22,6 +30,7 @@ from server_helpers import (
     Process,
     data_folder,
     dictated,
+    launched,
     launched_words,
     process,
     sse,
@@ -139,7 +148,7 @@ async def test_two_processes_are_one_house_and_one_of_them_may_die() -> None:
                 first, second = await known.at(pids[0], pids), await known.at(pids[1], pids)
                 await _known_to_both(first, second, model)
                 await _answered_elsewhere(first, second, model)
-                await _told_of_both(first, second)
+                await _told_of_both(first, second, known, pids)
                 port = house.url.rpartition(":")[2]
                 refused = await launched_words("serve", "--port", port, "--workers", "2", database_url="postgres:///x")
                 assert refused[0] == 1
@@ -202,7 +211,9 @@ async def _answered_elsewhere(first: aiohttp.ClientSession, second: aiohttp.Clie
     assert "Decided" in kinds
 
 
-async def _told_of_both(first: aiohttp.ClientSession, second: aiohttp.ClientSession) -> None:
+async def _told_of_both(
+    first: aiohttp.ClientSession, second: aiohttp.ClientSession, known: Clients, pids: list[int]
+) -> None:
     """What a process knows alone is told by each: its metrics, and its sessions of MCP."""
     for http in (first, second):
         async with http.get("/metrics") as response:
@@ -228,9 +239,17 @@ async def _told_of_both(first: aiohttp.ClientSession, second: aiohttp.ClientSess
         async with second.post("/mcp", json=listing, headers=headers) as response:
             await response.read()
             assert response.status in (400, 404), wrong
-    headers = {**ACCEPT, "mcp-session-id": session_id, "authorization": "Bearer nonsense"}
-    async with second.post("/mcp", json=listing, headers=headers) as response:
-        assert response.status == 401
+    # Whoever guesses keys is counted by the address from which he asks, not by that of the process which hands it on.
+    of_first = {**ACCEPT, "mcp-session-id": session_id}
+    statuses = []
+    for nth in range(2 * GUESSES):
+        headers = {**of_first, "authorization": f"Bearer nonsense-{nth}", "longhouse-client": f"10.0.0.{nth}"}
+        async with second.post("/mcp", json=listing, headers=headers) as response:
+            statuses.append(response.status)
+    assert (set(statuses[:GUESSES]), statuses[-1]) == ({401}, 429)
+    http = await known.at(pids[1], pids)
+    async with http.post("/mcp", json=listing, headers=of_first) as response:
+        assert response.status == 200
 
 
 async def _killed(house: Process, known: Clients, folder: Path, model: Dictated) -> list[int]:
@@ -294,15 +313,58 @@ async def _left_in_peace(house: Process, known: Clients, model: Dictated) -> Non
 
 
 async def test_without_the_supervisor_nobody_stays(dsn: str) -> None:
-    """With a Postgres of others, too, which does not end with it."""
+    """With a Postgres of others, too, which does not end with it; nor do its sockets."""
     async with process(*SERVE, database_url=dsn) as house:
         pids = await children_of(house)
+        folder = json.loads(psutil.Process(pids[0]).cmdline()[-1])["folder"]
+        assert os.stat(folder).st_mode & 0o077 == 0
+        assert sorted(os.listdir(folder)) == ["1", "2"]
         house.kill()
         await house.ended()
         await gone(pids)
+        assert os.path.basename(folder) not in os.listdir(os.path.dirname(folder))
 
 
-async def test_what_cannot_be_served_is_said_once(tmp_path: Path, dsn: str) -> None:
+async def test_a_second_signal_ends_a_process_that_stands_still(dsn: str, tmp_path: Path) -> None:
+    # It may be called in a folder of anybody: nothing that lies there is run.
+    for name in ("typer", "structlog", "longhouse", "tempfile"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('hijacked')\n", "utf-8")
+    async with launched("longhouse", *SERVE, folder=tmp_path, database_url=dsn) as house:
+        assert house.url, house.said
+        pids = await children_of(house)
+        psutil.Process(pids[0]).suspend()
+        house.process.send_signal(signal.SIGTERM)
+        await gone(pids[1:])
+        assert psutil.pid_exists(pids[0])
+        house.process.send_signal(signal.SIGTERM)
+        await gone(pids)
+        assert await house.ended() == 128 + signal.SIGKILL
+
+
+async def test_a_process_that_the_system_does_not_start_is_told_in_one_sentence() -> None:
+    with pytest.raises(SetupError, match="cannot be started"):
+        await Supervisor([], 2, folder="x" * 200_000).run(asyncio.Event())  # more than a command line may hold
+    for name in SIGNALS:
+        asyncio.get_running_loop().remove_signal_handler(name)
+
+
+def test_metrics_are_merged_by_lines_whatever_the_values_hold() -> None:
+    page = '# HELP n N.\n# TYPE n counter\nn{agent="a\u2028b\x85 {c"} 1.0\n'
+    assert merged({"1": page, "2": page}) == (
+        "# HELP n N.\n# TYPE n counter\n"
+        'n{process="1",agent="a\u2028b\x85 {c"} 1.0\nn{process="2",agent="a\u2028b\x85 {c"} 1.0\n'
+    )
+
+
+def test_an_address_of_ipv6_is_told_as_a_url() -> None:
+    try:
+        with listening("::1", 0) as listener:
+            assert url_of(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+    except SetupError:
+        pytest.skip("this machine has no IPv6")
+
+
+async def test_what_cannot_be_served_is_said_once(tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "agents.yaml"
     broken.write_text("agents:\n  - nothing: here\n", "utf-8")
     code, said = await launched_words(*SERVE, database_url=dsn, agents_file=str(broken))
@@ -317,3 +379,10 @@ async def test_what_cannot_be_served_is_said_once(tmp_path: Path, dsn: str) -> N
     code, said = await launched_words("serve", "--workers", "0", database_url=dsn)
     assert code == 2
     assert ("--workers" in said, "equal to 1 " in said) == (True, True)
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("TMPDIR", str(deep))
+    code, said = await launched_words(*SERVE, database_url=dsn)
+    assert (code, said.count("\n")) == (1, 1), said
+    assert "TMPDIR" in said
+    assert not list(deep.iterdir())

@@ -3,8 +3,9 @@
 FastAPI by itself reads and decodes the body before it runs any dependency, whatever the caller and the size.
 """
 
+import threading
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -17,6 +18,10 @@ from longhouse.errors import CallerError
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Answers = dict[int | str, dict[str, Any]]
 """By status: what the OpenAPI document says of a response (`wire.answer`); empty: what it says of all such errors."""
+
+
+_MAKING: Final = threading.RLock()
+"""Held while a route is made: the OpenAPI document makes all of them, in a thread, while requests are served."""
 
 
 def refuses(*statuses: int) -> Answers:
@@ -67,7 +72,7 @@ class JsonRoute(APIRoute):
         assert isinstance(guard, auth.Guard), f"{path} has no guard as its first dependency"
         self.given: dict[str, Any] = {**rest, **ours}
         """What FastAPI makes it of."""
-        self._is_made = False
+        self._is_begun = self._is_made = False
         self.path, self.endpoint, self.name = path, endpoint, rest.get("name") or get_name(endpoint)
         self.methods = {method.upper() for method in rest.get("methods") or ("GET",)}
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
@@ -76,11 +81,22 @@ class JsonRoute(APIRoute):
         """Called for what is not set yet."""
         if self.__dict__.get("_is_made", True):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
-        self._is_made = True
-        for kind in get_type_hints(self.endpoint).values():
-            _complete(kind)
-        super().__init__(self.path, self.endpoint, **self.given)
+        with _MAKING:
+            if not self._is_begun:
+                self._make()
+            elif not self._is_made:  # asked for by FastAPI, while it makes it
+                raise AttributeError(f"{type(self).__name__} has no {name!r} yet")
         return getattr(self, name)
+
+    def _make(self) -> None:
+        self._is_begun = True
+        try:
+            for kind in get_type_hints(self.endpoint).values():
+                _complete(kind)
+            super().__init__(self.path, self.endpoint, **self.given)
+            self._is_made = True
+        finally:
+            self._is_begun = self._is_made  # what cannot be made says so each time
 
     def get_route_handler(self) -> Handler:
         answer = super().get_route_handler()

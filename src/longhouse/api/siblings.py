@@ -5,14 +5,12 @@ They reach each other by sockets in a folder of their own. Everything else is in
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 import aiohttp
-from starlette.datastructures import MutableHeaders
-from starlette.responses import Response
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from longhouse.api import wire
@@ -20,28 +18,29 @@ from longhouse.api import wire
 MCP_SESSION: Final = "mcp-session-id"
 WITHIN: Final = 5.0
 """Seconds for the metrics of a process: one that stands still is left out."""
+CLIENT: Final = "longhouse-client"
+"""The header by which a process tells another one who asks: it counts guessed keys of that address. Nobody else reaches
+the sockets at which it is believed; what clients send under this name is left out."""
 HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date", "expect"})
 
 
 class Siblings:
     """In front of the application of one of the processes."""
 
-    def __init__(self, app: ASGIApp, folder: str, number: int, of: int, root_path: str = "") -> None:
-        """`number`: which process this is, counted from 0, `of` how many."""
+    def __init__(self, app: ASGIApp, sockets: Sequence[str], number: int, root_path: str = "") -> None:
+        """`sockets`: where each process is reached by the others. `number`: which of them this is, counted from 0."""
         self._app = app
-        self._folder = Path(folder)
-        self._number, self._of = number, of
+        self._sockets, self._number = sockets, number
         self._root = root_path
-
-    def path_of(self, number: int) -> str:
-        """Where a process is reached by the others."""
-        return str(self._folder / str(number + 1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].removeprefix(self._root) if scope["type"] == "http" else ""
-        is_from_sibling = scope.get("client") is None
+        # By the socket at which it came: who asks may be unknown, or be what a proxy says.
+        is_from_sibling = (scope.get("server") or (None, 0))[1] is None
+        if is_from_sibling:
+            scope = {**scope, "client": (Headers(scope=scope).get(CLIENT, ""), 0)}
         if path == "/metrics" and not is_from_sibling:
-            await (await self._metrics(scope))(scope, receive, send)
+            await self._metrics(scope, receive, send)
         elif path == "/mcp":
             await self._mcp(scope, receive, send, may_forward=not is_from_sibling)
         else:
@@ -49,20 +48,33 @@ class Siblings:
 
     # Metrics
 
-    async def _metrics(self, scope: Scope) -> Response:
-        """The numbers of all processes, on one page; a refusal as this process gives it."""
-        pages = await asyncio.gather(*(self._fetched(number, scope) for number in range(self._of)))
-        own = pages[self._number] or Response(status_code=503)
-        if own.status_code != 200:
-            return own
-        texts = {str(number + 1): bytes(page.body).decode() for number, page in enumerate(pages) if page}
-        return Response(merged(texts), media_type=own.headers["content-type"])
+    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The numbers of all processes, on one page. What this process refuses, no other is asked for."""
+        answer: list[Message] = []
 
-    async def _fetched(self, number: int, scope: Scope) -> Response | None:
-        with suppress(aiohttp.ClientError, TimeoutError, OSError):
-            async with asyncio.timeout(WITHIN), self._asked(number, scope) as answer:
-                headers = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
-                return Response(await answer.read(), answer.status, headers)
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
+        await self._app(scope, receive, keep)
+        start, *rest = answer
+        if start["status"] != 200:
+            for message in answer:
+                await send(message)
+            return
+        pages = await asyncio.gather(*(self._fetched(number, scope) for number in range(len(self._sockets))))
+        pages[self._number] = b"".join(message.get("body", b"") for message in rest)
+        texts = {str(number + 1): page.decode() for number, page in enumerate(pages) if page is not None}
+        page = merged(texts).encode()
+        MutableHeaders(scope=start)["content-length"] = str(len(page))
+        await send(start)
+        await send({"type": "http.response.body", "body": page})
+
+    async def _fetched(self, number: int, scope: Scope) -> bytes | None:
+        """The page of another process."""
+        if number != self._number:
+            with suppress(aiohttp.ClientError, TimeoutError, OSError):
+                async with asyncio.timeout(WITHIN), self._asked(number, scope) as answer:
+                    return await answer.read() if answer.status == 200 else None
         return None
 
     # Sessions of MCP: their ids say which process has them
@@ -71,7 +83,7 @@ class Siblings:
         headers = MutableHeaders(scope=scope)
         named = re.fullmatch(r"(\d{1,3})-(.+)", headers.get(MCP_SESSION, ""))
         number = int(named[1]) - 1 if named else self._number
-        if number != self._number and 0 <= number < self._of and may_forward:
+        if number != self._number and 0 <= number < len(self._sockets) and may_forward:
             await self._forward(number, scope, receive, send)
             return
         if named and number == self._number:
@@ -89,8 +101,14 @@ class Siblings:
 
     async def _forward(self, number: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Hands a request on, piece by piece, and its answer back, until either side has enough."""
-        body = _Body(receive)
-        relaying = asyncio.create_task(self._relay(number, scope, body, send))
+        body, is_begun = _Body(receive), False
+
+        async def told(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        relaying = asyncio.create_task(self._relay(number, scope, body, told))
         leaving = asyncio.create_task(body.left())
         try:
             await asyncio.wait((relaying, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -99,8 +117,10 @@ class Siblings:
             for task in (relaying, leaving):
                 task.cancel()
             await asyncio.gather(relaying, leaving, return_exceptions=True)
-        if is_done and not relaying.cancelled() and isinstance(relaying.exception(), aiohttp.ClientConnectorError):
-            # It is being started again, and its sessions are gone: the client opens another.
+        if not is_done or is_begun or relaying.cancelled():
+            return
+        if isinstance(relaying.exception(), aiohttp.ClientConnectionError):
+            # It has died, or is being started again, and its sessions are gone: the client opens another.
             await wire.error_response(wire.not_found("This MCP session is gone."))(scope, receive, send)
 
     async def _relay(self, number: int, scope: Scope, body: "_Body", send: Send) -> None:
@@ -118,11 +138,15 @@ class Siblings:
         # The length of the body stays: it is judged where it is read.
         left_out = HOP_BY_HOP - {"content-length"}
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        headers = [one for one in headers if one[0] not in left_out]
+        headers = [one for one in headers if one[0] not in (CLIENT, *left_out)]
+        headers.append((CLIENT, scope["client"][0] if scope.get("client") else ""))
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=1.0)
         async with (
             aiohttp.ClientSession(
-                connector=aiohttp.UnixConnector(self.path_of(number)), timeout=timeout, auto_decompress=False
+                connector=aiohttp.UnixConnector(self._sockets[number]),
+                timeout=timeout,
+                auto_decompress=False,
+                skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
             ) as http,
             http.request(scope["method"], f"http://sibling{scope['path']}", headers=headers, data=body) as answer,
         ):
@@ -154,7 +178,7 @@ def merged(pages: Mapping[str, str]) -> str:
     families: dict[str, list[str]] = {}
     for process, page in pages.items():
         samples: list[str] = []
-        for line in page.splitlines():
+        for line in page.removesuffix("\n").split("\n"):  # other ends of lines may be in values
             if line.startswith("# HELP "):
                 samples = families.setdefault(line.split(" ", 3)[2], [])
             if not line.startswith("#"):

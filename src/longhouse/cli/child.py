@@ -17,6 +17,7 @@ HELP_EVERY: Final = 0.25
 END_WITHIN: Final = 15.0
 """Seconds to leave once the supervisor is gone: a process needs 13 at most, unless its event loop stands still, or it
 waits for the Postgres that went with the supervisor."""
+LONGEST_SENTENCE: Final = 10_000
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -26,6 +27,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
     sentence: str
+
+    @staticmethod
+    def of(error: Exception) -> "Failed":
+        """As much of it as is read as one line; names of files may hold what no text can."""
+        return Failed(str(error).encode("utf-8", "replace").decode()[:LONGEST_SENTENCE])
 
 
 Told = Ready | Failed
@@ -51,11 +57,28 @@ class Child(msgspec.Struct, frozen=True):
 
         In a thread: the event loop may stand still, in a tool of somebody.
         """
-        threading.Thread(target=_end_with, args=(self.channel,), daemon=True, name="supervisor").start()
+        threading.Thread(target=self._end_with_channel, daemon=True, name="supervisor").start()
+
+    def _end_with_channel(self) -> None:
+        """Nobody writes to the channel; it ends with the process at its other side."""
+        os.set_inheritable(self.channel, False)
+        while os.read(self.channel, 1):
+            pass
+        with suppress(OSError):  # another one of them was faster
+            for number in range(self.of):
+                Path(self.socket_of(number)).unlink(missing_ok=True)
+            Path(self.folder).rmdir()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(END_WITHIN)
+        os._exit(1)
 
     def tell(self, told: Told) -> None:
         with suppress(OSError):  # the supervisor is gone, and this process is about to be
             os.write(self.channel, msgspec.json.encode(told) + b"\n")
+
+    def socket_of(self, number: int) -> str:
+        """Where a process is reached by the others."""
+        return f"{self.folder}/{number + 1}"
 
     @contextmanager
     def listening(self) -> Iterator[tuple[socket.socket, list[socket.socket]]]:
@@ -80,16 +103,6 @@ def reached_at(path: str) -> Iterator[socket.socket]:
         listener.bind(path)
         listener.setblocking(False)
         yield listener
-
-
-def _end_with(channel: int) -> None:
-    """Nobody writes to the channel; it ends with the process at its other side."""
-    os.set_inheritable(channel, False)
-    while os.read(channel, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(END_WITHIN)
-    os._exit(1)
 
 
 async def help_out(others: Iterable[socket.socket], take: Callable[[socket.socket], Awaitable[None]]) -> None:

@@ -30,12 +30,16 @@ async def check_start(settings: Settings) -> None:
 
 
 def greet(listener: socket.socket, *, is_open: bool, is_demo: bool) -> None:
-    address, port = listener.getsockname()[:2]
-    typer.echo(f"longhouse {longhouse.__version__} serves on http://{address}:{port}")
+    typer.echo(f"longhouse {longhouse.__version__} serves on {url_of(listener)}")
     if is_open:
         structlog.get_logger().warning("no_api_key_set", message=OPEN)
     if is_demo:
         typer.echo(DEMO)
+
+
+def url_of(listener: socket.socket) -> str:
+    address, port = listener.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 def refuse_easy_key(host: str, key: str) -> None:

@@ -76,5 +76,5 @@ def _serve_as(child: Child, options: dict[str, object], *, works: bool) -> None:
     try:
         run(Settings(**options), importlib.import_module("longhouse.cli.serving").serving(works=works, child=child))
     except LonghouseError as error:
-        child.tell(Failed(str(error)))
+        child.tell(Failed.of(error))
         raise typer.Exit(1) from None

@@ -29,7 +29,7 @@ from longhouse.app import App, open_app
 from longhouse.cli import environment
 from longhouse.cli.child import HELP_EVERY, Child, Ready, help_out, reached_at
 from longhouse.cli.house import POSTGRES_ENDED
-from longhouse.cli.listening import check_start, greet, is_local, listening, missing_key, refuse_missing_key
+from longhouse.cli.listening import check_start, greet, is_local, listening, missing_key, refuse_missing_key, url_of
 from longhouse.cli.running import Host, Main, add_commands, given
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -63,7 +63,8 @@ async def serve_house(settings: Settings, *, open_house: Opening) -> None:
 
 async def _serve_child(open_house: Opening, child: Child, settings: Settings) -> None:
     def among(app: App) -> Siblings:
-        return Siblings(app.asgi, child.folder, child.number, child.of, settings.root_path)
+        sockets = [child.socket_of(number) for number in range(child.of)]
+        return Siblings(app.asgi, sockets, child.number, settings.root_path)
 
     with child.listening() as (listener, others):
         async with (
@@ -72,7 +73,7 @@ async def _serve_child(open_house: Opening, child: Child, settings: Settings) ->
                 "others_connections", partial(help_out, others, served.take), every=HELP_EVERY, after=HELP_EVERY
             ),
         ):
-            with reached_at(among(app).path_of(child.number)) as private:
+            with reached_at(child.socket_of(child.number)) as private:
                 child.tell(Ready(is_open=is_open, is_demo=app.is_demo))
                 await _until_end(app, served.serve(sockets=[listener, private]))
 
@@ -111,8 +112,7 @@ async def work(settings: Settings, host: Host = None, port: WatchPort = None) ->
             freeze_objects()
             typer.echo(f"longhouse {longhouse.__version__}, worker ready: {app.worker.id}")
             if listener is not None:
-                address, chosen = listener.getsockname()[:2]
-                typer.echo(f"its state is served on http://{address}:{chosen}")
+                typer.echo(f"its state is served on {url_of(listener)}")
                 asgi = monitoring.only_monitoring(app.asgi, ended.is_set)
                 await watching.enter_async_context(_watched(asgi, listener))
             await _until_end(app, ended.wait())

@@ -29,10 +29,14 @@ log = structlog.get_logger()
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 AGAIN_AFTER: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds before a process is started again that has died; longer each time."""
+LEAVE_WITHIN: Final = 30.0
+"""Seconds to leave after the first signal: more than a process needs whose event loop runs."""
 STEADY: Final = 60.0
 """Seconds after which a process that dies counts as the first that does."""
 MOST_FAILED: Final = 5
 """Starts in a row that may fail of a process that others serve in place of."""
+LONGEST_FOLDER: Final = 103 - len("/64")
+"""Bytes: paths of sockets are bounded, on macOS by the fewest."""
 
 
 async def supervise(settings: Settings) -> None:
@@ -42,11 +46,11 @@ async def supervise(settings: Settings) -> None:
     with (
         listening(settings.host, settings.port) as first,
         sharing(first, number) as listeners,
-        tempfile.TemporaryDirectory(prefix="longhouse-") as folder,
     ):
         async with open_ready(settings, create=True) as (_, postgres):
-            supervisor = Supervisor(listeners, number, folder)
-            await supervisor.run(postgres.gone if postgres else asyncio.Event())
+            with private_folder() as folder:
+                supervisor = Supervisor(listeners, number, folder)
+                await supervisor.run(postgres.gone if postgres else asyncio.Event())
 
 
 @contextmanager
@@ -70,6 +74,22 @@ def sharing(first: socket.socket, number: int) -> Iterator[list[socket.socket]]:
         yield sockets
 
 
+@contextmanager
+def private_folder() -> Iterator[str]:
+    """A folder that no other account may enter, for the sockets at which the processes reach each other."""
+    try:
+        made = tempfile.TemporaryDirectory(prefix="longhouse-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise SetupError(
+            f"several processes need a folder for temporary files, and there is none ({error.strerror}): "
+            "set TMPDIR to one that can be written."
+        ) from error
+    with made as folder:
+        if len(os.fsencode(folder)) > LONGEST_FOLDER:
+            raise SetupError(f"the path of {folder} is too long for sockets: set TMPDIR to a shorter one.")
+        yield folder
+
+
 @dataclass(slots=True)
 class Place:
     """One of the processes, as long as the supervisor lives: another one takes its place when it dies."""
@@ -78,6 +98,14 @@ class Place:
     process: asyncio.subprocess.Process | None = None
     told: Told | None = None
     """By the process that is there now."""
+
+    def send(self, number: signal.Signals) -> bool:
+        """Sends a signal to the process; False if there is none."""
+        if self.process is None or self.process.returncode is not None:
+            return False
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        return True
 
 
 class Supervisor:
@@ -88,6 +116,8 @@ class Supervisor:
         self._is_ready = asyncio.Event()
         """All processes were ready once."""
         self._leaving = asyncio.Event()
+        self._told_by = signal.SIGTERM
+        """The signal that came first."""
 
     async def run(self, postgres_ended: asyncio.Event) -> None:
         """Until a signal comes, a process cannot be started, or Postgres has ended; then ends all processes."""
@@ -100,38 +130,49 @@ class Supervisor:
             one.cancel()
         if not self._leaving.is_set():
             self.leave()
+        await asyncio.wait(kept, timeout=LEAVE_WITHIN)
+        self._kill_late()
         codes = await asyncio.gather(*kept)
         if postgres_ended.is_set():
             raise SetupError(POSTGRES_ENDED)
         if failed and isinstance(failed[0], Failed):
             raise SetupError(failed[0].sentence)
         if code := max(codes) or min(codes):
-            raise typer.Exit(code if code > 0 else 128 - code)
+            # One that was still starting has ended by the signal that it was sent; it stands for the one that came.
+            ended_by = self._told_by if code == -signal.SIGTERM else -code
+            raise typer.Exit(code if code > 0 else 128 + ended_by)
 
     def leave(self) -> None:
-        """Lets all processes leave; if called again, they end at once."""
+        """Lets all processes leave; if called again, they end at once, also those that stand still."""
+        how = signal.SIGKILL if self._leaving.is_set() else signal.SIGTERM
         self._leaving.set()
         for one in self._listeners:
             one.close()
         for place in self._places:
-            if place.process and place.process.returncode is None:
-                with suppress(ProcessLookupError):
-                    place.process.terminate()
+            place.send(how)
+
+    def _kill_late(self) -> None:
+        """Ends those that did not leave: one whose event loop stands still would keep all others waiting."""
+        for place in self._places:
+            if place.send(signal.SIGKILL):
+                reason = f"it did not leave within {LEAVE_WITHIN:.0f} seconds"
+                log.error("serving_process_ended", process=place.number + 1, reason=reason, again_in=None)
 
     def _on_signals(self) -> None:
         """The first signal lets all leave, the second ends them at once, the third ends this process too."""
         loop, came = asyncio.get_running_loop(), 0
 
-        def on_signal() -> None:
+        def on_signal(one: signal.Signals) -> None:
             nonlocal came
             came += 1
+            self._told_by = one if came == 1 else self._told_by
             self.leave()
             if came > 1:
                 for name in SIGNALS:
                     loop.remove_signal_handler(name)
 
         for name in SIGNALS:
-            loop.add_signal_handler(name, on_signal)
+            loop.add_signal_handler(name, on_signal, name)
 
     async def _keep(self, place: Place) -> int:
         """Keeps a process there until all leave; ends with its exit code, also if it cannot be started."""
@@ -158,8 +199,27 @@ class Supervisor:
 
     async def _one(self, place: Place) -> int:
         """Starts a process, and waits until it has ended."""
+        place.told = None
+        try:
+            process, channel = await self._start(place)
+        except OSError as error:  # there is no memory left for it, or there are no files
+            place.told = Failed(f"a process of `longhouse serve` cannot be started ({error.strerror}).")
+            return 1
+        if self._leaving.is_set():  # while it was started
+            place.send(signal.SIGTERM)
+        reader, writer = await asyncio.open_connection(sock=channel)
+        if line := await reader.readline():
+            place.told = msgspec.json.decode(line, type=Told)
+            self._hear(place, place.told)
+        code = await process.wait()
+        writer.close()
+        return code
+
+    async def _start(self, place: Place) -> tuple[asyncio.subprocess.Process, socket.socket]:
+        """A process, and the channel by which it tells what became of its start."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as unless_started, theirs:
+            unless_started.enter_context(ours)
             child = Child(
                 channel=theirs.fileno(),
                 listeners=[one.fileno() for one in self._listeners],
@@ -167,20 +227,12 @@ class Supervisor:
                 of=len(self._places),
                 folder=self._folder,
             )
-            place.told = None
             # A new process session: Ctrl-C reaches only this process, which then lets the others leave.
-            place.process = await asyncio.create_subprocess_exec(
+            place.process = process = await asyncio.create_subprocess_exec(
                 *_command(child), pass_fds=[child.channel, *child.listeners], start_new_session=True
             )
-        if self._leaving.is_set():  # while it was started
-            place.process.terminate()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        if line := await reader.readline():
-            place.told = msgspec.json.decode(line, type=Told)
-            self._hear(place, place.told)
-        code = await place.process.wait()
-        writer.close()
-        return code
+            unless_started.pop_all()
+        return process, ours
 
     def _hear(self, place: Place, told: Told) -> None:
         if self._is_ready.is_set() and isinstance(told, Ready):
@@ -196,7 +248,9 @@ class Supervisor:
 def _command(child: Child) -> list[str]:
     """This command again, for one process; what it is told last counts."""
     told = msgspec.json.encode(child).decode()
-    return [sys.executable, "-m", "longhouse", *sys.argv[1:], "--workers", "1", "--child", told]
+    # Python would look for modules in this folder, whosever it is, before all others; unless this process does so too.
+    safe_path = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
+    return [sys.executable, *safe_path, "-m", "longhouse", *sys.argv[1:], "--workers", "1", "--child", told]
 
 
 def _reason(place: Place, code: int) -> str:
