@@ -83,6 +83,8 @@ def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
 
 
 def tools_used(transcript: Sequence[Entry]) -> set[str]:
+    if len(transcript) < RUN:
+        return {use.tool for entry in transcript if isinstance(entry, Step) for use in entry.uses}
     return {tool for _, piece in of(transcript) for tool in piece.tools}
 
 

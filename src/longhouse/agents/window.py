@@ -106,6 +106,8 @@ def _split(session: Session, template: Template, names: dict[str, str]) -> tuple
 
 def _shown(session: Session) -> Sequence[Entry]:
     """As `conversation.shown`, which looks at each entry."""
+    if len(session.transcript) < pieces.RUN:
+        return conversation.shown(session)
     has_summary = any(piece.upto for _, piece in pieces.of(session.transcript))
     return conversation.shown(session) if has_summary else session.transcript
 

@@ -18,11 +18,12 @@ class Turnstile:
 
     async def passed(self) -> None:
         loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        self._waiting.append(waiter)
-        if not self._is_turning:
+        if not self._is_turning:  # the first one of this turn
             self._is_turning = True
             loop.call_soon(self._turn)
+            return
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
         await waiter
 
     def _turn(self) -> None:
@@ -30,7 +31,6 @@ class Turnstile:
             waiter = self._waiting.popleft()
             if not waiter.done():  # cancelled ones are
                 waiter.set_result(None)
-                break
-        self._is_turning = bool(self._waiting)
-        if self._is_turning:
-            asyncio.get_running_loop().call_soon(self._turn)
+                asyncio.get_running_loop().call_soon(self._turn)
+                return
+        self._is_turning = False

@@ -66,6 +66,10 @@ MOST_KEPT: Final = 2**20
 """Bytes: a longer body, with images, is encoded again rather than kept while its reply streams."""
 _ENCODED: Final[dict[int, tuple[ref[Body], bytes]]] = {}
 """Id of a body -> its JSON, for as long as there is the body: it is encoded once, to be sent and hashed."""
+Cut = tuple[bytes, Sequence[Part], bytes]
+"""The JSON of a body in three: up to its first message, the others, and what follows."""
+_CUT: Final[dict[int, tuple[ref[Body], Cut]]] = {}
+"""Id of a body -> its parts, for as long as there is the body: tools and settings are encoded once, too."""
 _STREAMED: Final = b',"stream":true,"stream_options":%b}' % msgspec.json.encode(StreamOptions())
 
 
@@ -92,15 +96,20 @@ def digest(body: Body) -> str:
     return hashlib.sha256(_encoded_whole(body)).hexdigest()
 
 
-def _cut(body: Body) -> tuple[bytes, Sequence[Part], bytes] | None:
-    """The JSON of a body in three: up to its first message, the others, and what follows; None if it is not known in
-    parts."""
+def _cut(body: Body) -> Cut | None:
+    """The JSON of a body in parts; None if it is not known in parts."""
     window = body.messages
     if not isinstance(window, Window) or (parts := window.parts) is None:
         return None
+    number = id(body)
+    known = _CUT.get(number)
+    if known and known[0]() is body:
+        return known[1]
     bare = msgspec.json.encode(msgspec.structs.replace(body, messages=()))
     place = len(b'{"model":,"messages":[') + len(msgspec.json.encode(body.model))
-    return bare[:place] + window.first, parts, bare[place:]
+    cut = bare[:place] + window.first, parts, bare[place:]
+    _CUT[number] = ref(body, lambda _: _CUT.pop(number, None)), cut
+    return cut
 
 
 def _encoded_whole(body: Body) -> bytes:
