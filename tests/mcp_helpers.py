@@ -15,6 +15,14 @@ from mcp.client.streamable_http import streamable_http_client
 LEGACY, MODERN = "legacy", "2026-07-28"
 MODES = (LEGACY, MODERN)
 """With sessions and questions that the server sends; without them, every request on its own."""
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+"""The first request of a session, where the official client is not the subject."""
+ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
 def negotiated(mode: str) -> str:

@@ -20,18 +20,11 @@ from longhouse.journal import events
 from longhouse.journal.events import Effect
 from longhouse.models.scripted import Hang, Say, call, say
 from longhouse.tools import BaseTool, ToolContext
-from mcp_helpers import LEGACY, MODERN, MODES, Person, names_of, over_http, text_of
+from mcp_helpers import ACCEPT, INITIALIZE, LEGACY, MODERN, MODES, Person, names_of, over_http, text_of
 from server_helpers import AGENT, House, Serving
 
 CITY = call("clarificationtool", questions=["Which city?"])
 RAIN = call("finalanswertool", answer="Rain in Oslo.")
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
-}
-ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
 def told(result: types.CallToolResult) -> dict[str, Any]:

@@ -18,12 +18,14 @@ import pytest
 
 from longhouse.api.rate_limits import GUESSES
 from longhouse.api.siblings import merged
+from longhouse.cli.child import Ready
 from longhouse.cli.listening import listening, url_of
 from longhouse.cli.supervisor import SIGNALS, Supervisor
 from longhouse.errors import SetupError
 from longhouse.store.catalog.overlays import FRESH_FOR
 from longhouse.store.database import open_database
 from longhouse.store.postgres import open_postgres
+from mcp_helpers import ACCEPT, INITIALIZE
 from server_helpers import (
     AGENT,
     Dictated,
@@ -39,13 +41,6 @@ from server_helpers import (
 
 ADMIN = {"authorization": "Bearer an-admin-key-0123456789"}
 SERVE = ("serve", "--port", "0", "--workers", "2")
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
-}
-ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
 async def children_of(house: Process) -> list[int]:
@@ -386,3 +381,14 @@ async def test_what_cannot_be_served_is_said_once(tmp_path: Path, dsn: str, monk
     assert (code, said.count("\n")) == (1, 1), said
     assert "TMPDIR" in said
     assert not list(deep.iterdir())
+
+
+async def test_who_is_ready_when_all_leave_is_not_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    """A signal may come while the last one of them starts: then the port is closed."""
+    with listening("127.0.0.1", 0) as listener:
+        supervisor = Supervisor([listener], 1, "")
+        supervisor.leave()
+        [place] = supervisor._places
+        place.told = Ready(is_open=False, is_demo=False)
+        supervisor._hear(place, place.told)
+    assert "serves on" not in capsys.readouterr().out

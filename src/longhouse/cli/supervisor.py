@@ -240,6 +240,8 @@ class Supervisor:
             log.info("serving_process_started", process=place.number + 1, pid=place.process.pid)
         elif all(isinstance(one.told, Ready) for one in self._places):
             self._is_ready.set()
+            if self._leaving.is_set():  # the port is closed already
+                return
             assert isinstance(told, Ready)
             greet(self._listeners[0], is_open=told.is_open, is_demo=told.is_demo)
             typer.echo(processes_line([place.process.pid for place in self._places if place.process]))
