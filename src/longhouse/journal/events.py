@@ -514,18 +514,19 @@ def encode(event: Event) -> str:
 
 
 def _version_of(event: Event) -> int:
-    match event:
-        case Opened(origins=origins) if origins:
-            return MEANS_MORE  # an older process would take the calls of its origin for calls of its own
-        case Prompted(client_tools=tools) if tools is not None:
+    # Types are compared, not matched: to say that a struct is not of a type takes long, and every event passes here.
+    means_more = False
+    if type(event) is Called:
+        means_more = event.call_kind == "client"  # an older process would run it, or wait for a person
+    elif type(event) is Prompted:
+        if event.client_tools is not None:
             return OFFERS_TOOLS
-        case Called(call_kind="client"):
-            return MEANS_MORE  # an older process would run it, or wait for a person
-        case Prompted(aside=True):
-            return MEANS_MORE  # an older process would start a turn with it
-        case Resumed(unbegun=unbegun) if unbegun:
-            return MEANS_MORE  # an older process would ask a person about calls that never started
-    return VERSIONS[kind_of(event)]
+        means_more = event.aside  # an older process would start a turn with it
+    elif type(event) is Opened:
+        means_more = bool(event.origins)  # an older process would take the calls of its origin for calls of its own
+    elif type(event) is Resumed:
+        means_more = bool(event.unbegun)  # an older process would ask a person about calls that never started
+    return MEANS_MORE if means_more else VERSIONS[kind_of(event)]
 
 
 def decode(body: str | bytes) -> Event:
