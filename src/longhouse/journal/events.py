@@ -508,13 +508,16 @@ _known: Final = (
 _current: Final = {f'{{"v":{version},"kind":"{kind}"'.encode() for kind, version in _known}
 
 
+# Every event that is written passes through these. They compare types: `isinstance` takes six times as long to say that
+# a struct is of another type.
+
+
 def encode(event: Event) -> str:
     """The body of a journal row, its schema version first."""
     return f'{{"v":{_version_of(event)},{msgspec.json.encode(event)[1:].decode()}'
 
 
 def _version_of(event: Event) -> int:
-    # Types are compared, not matched: to say that a struct is not of a type takes long, and every event passes here.
     means_more = False
     if type(event) is Called:
         means_more = event.call_kind == "client"  # an older process would run it, or wait for a person
@@ -555,10 +558,12 @@ def kind_of(event: Event) -> str:
 
 
 def call_of(event: Event) -> str | None:
-    return event.call if isinstance(event, Called | Returned | Decided) else None
+    if type(event) is Called or type(event) is Returned or type(event) is Decided:
+        return event.call
+    return None
 
 
 def reply_to_of(event: Event) -> str | None:
-    if isinstance(event, Prompted) and event.reply_to:
+    if type(event) is Prompted and event.reply_to:
         return f"{event.reply_to.session}:{event.reply_to.call}"
     return None
