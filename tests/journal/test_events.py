@@ -116,6 +116,10 @@ EXAMPLES: list[Event] = [
             parallel=False,
         ),
     ),
+    events.Prompted(trace="t3", content=("Не сегодня",), aside=True),
+    events.Opened(
+        agent="a", version=1, owner="acme", conversation="c-2", origins=(events.Origin(session="a_1", after=4),)
+    ),
     events.Called(call="1-action-3", tool="get_weather", version=0, arguments="{}", call_kind="client", role="client"),
     events.Returned(
         call="1-action-3", outcome=events.Output(content="12°"), by="user", client_tools=events.ClientTools()
@@ -140,7 +144,7 @@ def test_an_event_comes_back_as_it_was_written(event: Event) -> None:
 def means_more(event: Event) -> bool:
     """Would a release that does not know its newest field do the wrong thing?"""
     is_client = isinstance(event, events.Called) and event.call_kind == "client"
-    return bool(getattr(event, "aside", False) or getattr(event, "unbegun", ()) or is_client)
+    return is_client or any(getattr(event, field, False) for field in ("aside", "unbegun", "origins"))
 
 
 @given(st.text(), st.text(), st.recursive(st.none() | st.booleans() | st.text(), st.lists, max_leaves=5))

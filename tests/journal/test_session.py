@@ -426,8 +426,10 @@ def test_an_answer_of_the_user_begins_a_new_response() -> None:
     session = folded(*RUNNING, events.Replied(text="Hm. ", streamed_chars=4), asked())
     assert session.client_text == "Hm. \n\nWhich city?"
     session = folded(returned("1-action-0", "Oslo", by="user", chain="c2"), session=session)
-    assert turn_of(session).reply_texts == ()
+    assert (turn_of(session).reply_texts, turn_of(session).user) == ((), None)
     assert folded(events.Replied(), events.Finished(answer="Rain."), session=session).client_text == "Rain."
+    of_another = folded(*RUNNING, events.Replied(), asked(), returned("1-action-0", "Oslo", by="user", user="bob"))
+    assert turn_of(of_another).user == "bob"
 
 
 WAITING = (*RUNNING, events.Replied(text="Hm.", streamed_chars=3), used("1-action-0", tool="pay", approve_by=BEGAN))

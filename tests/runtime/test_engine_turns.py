@@ -182,6 +182,8 @@ async def test_a_model_in_trouble_is_waited_out(db: Database) -> None:
     assert (session.state, session.client_text) == (State.COMPLETED, "Done.")
     row = await room.row(session_id)
     assert (row["attempts"], row["troubled_at"], row["wake_at"]) == (0, None, None)
+    [reply] = [one.event for one in await journals.read(db, session_id) if isinstance(one.event, events.Replied)]
+    assert (reply.attempts, reply.troubled_at is None) == (len(troubles), False)
 
 
 async def test_past_all_patience_the_turn_ends_with_the_reason(db: Database) -> None:

@@ -32,8 +32,8 @@ def dialogue_of(session: Session) -> list[dict[str, Any]]:
 
 def shown(session: Session) -> list[Entry]:
     """The transcript without the steps that a summary replaces: those are kept only for the rules of their turn."""
-    upto = max((entry.seq for entry in session.transcript if isinstance(entry, Summary)), default=0)
-    return [entry for entry in session.transcript if entry.seq > upto or not isinstance(entry, Step)]
+    upto = max([entry.seq for entry in session.transcript if type(entry) is Summary], default=0)
+    return [entry for entry in session.transcript if entry.seq > upto or type(entry) is not Step]
 
 
 def messages_with_calls(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:

@@ -11,7 +11,7 @@ from longhouse.journal import events, open_calls, titles
 from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.messages import text_of
 from longhouse.journal.refusals import ENDED, REFUSED
-from longhouse.journal.session import Open
+from longhouse.journal.session import Open, are_waiting
 
 COUNTERS_VERSION: Final = 1
 """Stored with all counters; raise it when something else is counted, and sessions are counted anew."""
@@ -55,10 +55,10 @@ class Counters(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def add(self, record: Recorded) -> None:
         """Counts one event; those of one session are counted in their order."""
-        was_waiting, was_running = open_calls.are_waiting(self.open), self.since is not None
+        was_waiting, was_running = are_waiting(self.open), self.since is not None
         is_running = self._count(record.event, record.seq, was_running)
         self._apply(record)
-        if was_running and (not is_running or open_calls.are_waiting(self.open) != was_waiting):
+        if was_running and (not is_running or are_waiting(self.open) != was_waiting):
             self._settle(record.at, was_waiting)
         if not is_running:
             self.since = None
@@ -85,7 +85,7 @@ class Counters(msgspec.Struct, kw_only=True, omit_defaults=True):
         work, waiting = self.work_seconds, self.waiting_seconds
         if self.since:
             present = max(0.0, (now - self.since).total_seconds())
-            is_waiting = asks_person and open_calls.are_waiting(self.open)
+            is_waiting = asks_person and are_waiting(self.open)
             work, waiting = (work, waiting + present) if is_waiting else (work + present, waiting)
         return round(work, 3), round(waiting, 3)
 

@@ -14,9 +14,11 @@ from longhouse.journal.session import (
     AGENT_FAILED,
     Artifact,
     Ended,
+    Open,
     Session,
     Turn,
     Waiting,
+    are_waiting,
     is_thought,
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
@@ -29,13 +31,16 @@ def fold(recorded: Iterable[Recorded], session: Session) -> Session:
     """`session` with these events applied. Start from `blank(id)` or from a snapshot."""
     builder = _Builder(session)
     for record in recorded:
-        builder.add(record)
+        builder.add(record.event, record.seq, record.at)
     return builder.freeze()
 
 
 def extended(session: Session, new: Iterable[Event], at: datetime) -> Session:
     """The session with events applied that were just appended to its journal, or are about to be."""
-    return fold((Recorded(seq=session.head + 1 + nth, at=at, event=event) for nth, event in enumerate(new)), session)
+    builder = _Builder(session)
+    for seq, event in enumerate(new, session.head + 1):
+        builder.add(event, seq, at)
+    return builder.freeze()
 
 
 def blank(session_id: str) -> Session:
@@ -48,10 +53,10 @@ class _Builder:
     def __init__(self, session: Session) -> None:
         self.base = session
         self.turn = session.turn
-        self.queue = list(session.queue)
+        self.queue = session.queue
         self.open = dict(session.open)
         self.transcript = list(session.transcript)
-        self.offered = list(session.offered)
+        self.offered = session.offered
         self.context = session.context
         self.memory = session.memory
         self.iteration = session.iteration
@@ -64,10 +69,10 @@ class _Builder:
         return replace(
             self.base,
             turn=self.turn,
-            queue=tuple(self.queue),
+            queue=self.queue,
             open=self.open,
             transcript=tuple(self.transcript),
-            offered=tuple(self.offered),
+            offered=self.offered,
             context=self.context,
             memory=self.memory,
             iteration=self.iteration,
@@ -77,39 +82,27 @@ class _Builder:
             updated_at=self.updated_at,
         )
 
-    def add(self, record: Recorded) -> None:
-        was_waiting = self._is_waiting
-        self._apply(record.event, record.seq, record.at)
-        self.head = record.seq
-        self.updated_at = record.at
-        if self.turn and self._is_waiting != was_waiting:
-            rested = replace(self.turn, resting_since=record.at, delegated_seconds=0.0)
-            self.turn = rested if self._is_waiting else _woken(self.turn, record.at)
-
-    @property
-    def _is_waiting(self) -> bool:
-        return self.turn is not None and not self.turn.ended and open_calls.are_waiting(self.open)
-
-    def _apply(self, event: Event, seq: int, at: datetime) -> None:  # noqa: PLR0912 - one case for each kind of event
-        match event:
-            case events.Opened():
-                self.base = replace(self.base, **asdict(event), created_at=at)
-            case events.Prompted():
-                self._prompt(event, seq, at)
-            case events.Started():
-                self._start(event, seq, at)
+    def add(self, event: Event, seq: int, at: datetime) -> None:  # noqa: PLR0912 - one case for each kind of event
+        was_waiting = self._is_waiting() if self.open else False
+        match event:  # the kinds that every step has come first
             case events.Replied():
                 self._reply(event, seq, self._turn_at(seq))
             case events.Called():
                 self._call(event, seq, at)
             case events.Returned():
                 self._return(event, at)
+            case events.Opened():
+                self.base = replace(self.base, **asdict(event), created_at=at)
+            case events.Prompted():
+                self._prompt(event, seq, at)
+            case events.Started():
+                self._start(event, seq, at)
             case events.Decided():
                 self._decide(event, seq, at)
             case events.Condensed():
                 self._condense(event)
             case events.Spent():
-                self.turn = self.turn and _charged(self.turn, event.usage)
+                self.turn = self.turn and replace(self.turn, usage=_total(self.turn.usage, event.usage))
                 if self.turn and event.waited:
                     self.turn = replace(self.turn, waited=self.turn.waited + event.waited)
                 if event.title is not None:
@@ -128,11 +121,19 @@ class _Builder:
                 answer = event.reason if event.code == AGENT_FAILED else None
                 self._end(self._turn_at(seq), "FAILED", answer=answer, error=event.reason, code=event.code)
             case events.Cancelled():
-                self.queue = [waiting for waiting in self.queue if waiting.prompt.trace != event.trace]
+                self.queue = tuple(waiting for waiting in self.queue if waiting.prompt.trace != event.trace)
                 if self.turn and self.turn.trace == event.trace and not self.turn.ended:
                     self._end(self.turn, "CANCELLED")
             case _:
                 assert_never(event)
+        self.head, self.updated_at = seq, at
+        is_waiting = self._is_waiting() if self.open else False
+        if self.turn and is_waiting != was_waiting:
+            rested = replace(self.turn, resting_since=at, delegated_seconds=0.0)
+            self.turn = rested if is_waiting else _woken(self.turn, at)
+
+    def _is_waiting(self) -> bool:
+        return self.turn is not None and not self.turn.ended and are_waiting(self.open)
 
     def _advanced(self) -> None:
         """There is progress: what took workers down before is not what runs next."""
@@ -150,7 +151,7 @@ class _Builder:
             self.turn = replace(self.turn, last_chat_message_at=at, resumed_outside_chat_at=None)
         last = self.transcript[-1] if self.transcript else None
         if not event.aside or not self.open or not self.turn or not isinstance(last, Step | PromptEntry):
-            self.queue.append(Waiting(seq=seq, prompt=event))
+            self.queue += (Waiting(seq=seq, prompt=event),)
             return
         if isinstance(last, Step):
             self.transcript[-1] = replace(last, asides=(*last.asides, *event.content))
@@ -174,7 +175,7 @@ class _Builder:
             raise UnknownShape(
                 f"the journal of {self.base.id} starts at {seq} with a prompt, {event.prompt}, that does not wait in it"
             )
-        self.queue.remove(waiting)
+        self.queue = tuple(other for other in self.queue if other is not waiting)
         self._advanced()
         prompt = waiting.prompt
         self._clean(event.cleaned)
@@ -204,15 +205,18 @@ class _Builder:
         step = 0 if event.phase == "action" and is_thought(self.transcript) else 1
         self._advanced()
         self.iteration += step
-        gone = set(event.withdrawn)
-        self.offered = [ref for ref in self.offered if ref not in gone] + list(event.offered)
+        if event.withdrawn:
+            self.offered = tuple(ref for ref in self.offered if ref not in event.withdrawn)
+        self.offered += event.offered
+        offered = event.offered if turn.pins else self.offered
         self.turn = replace(
-            _charged(turn, event.usage),
+            turn,
+            usage=_total(turn.usage, event.usage),
             iteration=turn.iteration + step,
             is_thinking=event.phase == "reasoning",
             unreadable=turn.unreadable + 1 if event.problem else 0,
             reply_texts=(*turn.reply_texts, event.text[: event.streamed_chars]),
-            pins=_pinned(turn.pins, event.offered if turn.pins else self.offered),
+            pins=_pinned(turn.pins, offered) if offered else turn.pins,
             recalled=turn.recalled or event.recalled,
         )
         if event.thought:
@@ -243,35 +247,32 @@ class _Builder:
         call = self.open.pop(event.call)
         self._advanced()
         date = at.date().isoformat() if call.call_kind == "ask" and self.turn and self.turn.form else ""
-        index = self._step_of(event.call)
-        if index is not None and isinstance(entry := self.transcript[index], Step):
-            uses = tuple(
-                replace(use, outcome=event.outcome, date=date) if use.call == event.call else use for use in entry.uses
-            )
-            self.transcript[index] = replace(entry, uses=uses)
+        if found := self._step_of(event.call):
+            index, step = found
+            uses = [
+                replace(use, outcome=event.outcome, date=date) if use.call == event.call else use for use in step.uses
+            ]
+            self.transcript[index] = replace(step, uses=tuple(uses))
         turn = self.turn
         if turn is None:
             return
-        turn = self._joined(turn, event.user)
-        if call.call_kind == "ask" and isinstance(event.outcome, Output):
-            turn = replace(turn, clarifications_used=turn.clarifications_used + 1, chain=event.chain, reply_texts=())
-        if call.is_client and event.by:
-            turn = replace(turn, chain=event.chain, reply_texts=())
-        if call.awaits_decision and not event.by:
-            turn = replace(turn, chain="")  # no client gets this: the old fingerprint stays valid
-        if call.approve_by and not event.by and turn.resting_since:
-            turn = replace(turn, resumed_outside_chat_at=at)
+        if event.user is not None:
+            turn = self._joined(turn, event.user)
+        if not call.is_due:  # no tool has given the outcome
+            turn = _answered(turn, call, event, at)
         if event.spent:
             turn = _charged_for_subagent(turn, event, event.spent)
         self.turn = self._write(turn, event.writes, event.adds) if event.writes or event.adds else turn
         self._offer(event.client_tools)
 
-    def _step_of(self, call: str) -> int | None:
-        """The index of the step that made a call: the last one, or close to it, so the search begins at the end."""
+    def _step_of(self, call: str) -> tuple[int, Step] | None:
+        """The step that made a call, and its index: the last one, or close to it, so the search begins at the end."""
         for index in range(len(self.transcript) - 1, -1, -1):
-            entry = self.transcript[index]
-            if isinstance(entry, Step) and any(use.call == call for use in entry.uses):
-                return index
+            step = self.transcript[index]
+            if isinstance(step, Step):
+                for use in step.uses:
+                    if use.call == call:
+                        return index, step
         return None
 
     def _write(self, turn: Turn, writes: dict[str, Any], adds: dict[str, Any]) -> Turn:
@@ -297,13 +298,12 @@ class _Builder:
 
     def _use(self, call: str) -> Use | None:
         """A call of the transcript."""
-        index = self._step_of(call)
-        step = self.transcript[index] if index is not None else None
-        return next((use for use in step.uses if use.call == call), None) if isinstance(step, Step) else None
+        found = self._step_of(call)
+        return next(use for use in found[1].uses if use.call == call) if found else None
 
     def _condense(self, event: events.Condensed) -> None:
         self._advanced()
-        self.turn = self.turn and _charged(self.turn, event.usage)
+        self.turn = self.turn and replace(self.turn, usage=_total(self.turn.usage, event.usage))
         kept = [entry for entry in self.transcript if entry.seq > event.upto]
         if self.turn and not self.turn.ended:
             # The task of a running turn stays; its steps still count for the rules, but are not sent to the model.
@@ -347,7 +347,7 @@ class _Builder:
 def _pinned(pins: dict[str, int], refs: Iterable[str]) -> dict[str, int]:
     """The version that a turn has of each tool: the first one it was offered."""
     new = {name: int(version) for name, _, version in (ref.rpartition("@") for ref in refs)}
-    return {**new, **pins} if new else pins
+    return {**new, **pins}
 
 
 def _thought(text: str) -> Any:
@@ -374,17 +374,28 @@ def _woken(turn: Turn, at: datetime) -> Turn:
     return replace(turn, waited=turn.waited + rested - delegated_seconds, resting_since=None, subagents=subagents)
 
 
-def _charged(turn: Turn, usage: events.Usage | None) -> Turn:
+def _answered(turn: Turn, call: Open, event: events.Returned, at: datetime) -> Turn:
+    """The turn after the outcome of a call that waited for a person, the client or an agent."""
+    if call.call_kind == "ask" and isinstance(event.outcome, Output):
+        turn = replace(turn, clarifications_used=turn.clarifications_used + 1, chain=event.chain, reply_texts=())
+    if call.is_client and event.by:
+        turn = replace(turn, chain=event.chain, reply_texts=())
+    if call.awaits_decision and not event.by:
+        turn = replace(turn, chain="")  # no client gets this: the old fingerprint stays valid
+    if call.approve_by and not event.by and turn.resting_since:
+        turn = replace(turn, resumed_outside_chat_at=at)
+    return turn
+
+
+def _total(before: events.Usage, usage: events.Usage | None) -> events.Usage:
     if usage is None:
-        return turn
-    before = turn.usage
-    total = events.Usage(
+        return before
+    return events.Usage(
         prompt_tokens=before.prompt_tokens + usage.prompt_tokens,
         completion_tokens=before.completion_tokens + usage.completion_tokens,
         total_tokens=before.total_tokens + usage.total_tokens,
         cached_tokens=before.cached_tokens + usage.cached_tokens,
     )
-    return replace(turn, usage=total)
 
 
 def _charged_for_subagent(turn: Turn, event: events.Returned, spent: events.Usage) -> Turn:
@@ -393,7 +404,8 @@ def _charged_for_subagent(turn: Turn, event: events.Returned, spent: events.Usag
         turn.subagents, tokens=turn.subagents.tokens + spent.total_tokens, calls=turn.subagents.calls + event.calls
     )
     return replace(
-        _charged(turn, spent),
+        turn,
+        usage=_total(turn.usage, spent),
         calls=turn.calls + event.calls,
         delegated_seconds=turn.delegated_seconds + event.seconds,
         subagents=subagents,

@@ -1,6 +1,5 @@
 """The calls of a session that have not returned yet, as its events change them."""
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec.structs import asdict, replace
@@ -24,11 +23,6 @@ def apply(calls: dict[str, Open], event: Event, seq: int, at: datetime) -> None:
             drop_step(calls)
         case Resumed():
             _resume(calls, event)
-
-
-def are_waiting(calls: Mapping[str, Open]) -> bool:
-    """Whether there are open calls, and none of them can run without a person or an agent."""
-    return bool(calls) and not any(call.is_work_left for call in calls.values())
 
 
 def drop_step(calls: dict[str, Open]) -> None:

@@ -1,7 +1,7 @@
 """The state of a session and its running turn, computed from the journal by `fold`; nothing else changes it."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -46,7 +46,7 @@ def joined_text(replies: Sequence[str], words: str = "") -> str:
     """
     if replies and words.strip() == replies[-1].strip():
         words = ""
-    return BLANK_LINE.join(part for part in (*replies, words) if part.strip())
+    return BLANK_LINE.join([part for part in (*replies, words) if part.strip()])
 
 
 def own_label(label: str) -> str:
@@ -129,11 +129,6 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
     @property
     def is_due(self) -> bool:
         return self.call_kind == "tool" and not self.uncertain and self.approve_by is None
-
-    @property
-    def is_work_left(self) -> bool:
-        """Whether a worker has something to do about it: run it, or ask its probe."""
-        return self.is_due or self.probed
 
 
 class Artifact(_SessionValue, frozen=True, kw_only=True):
@@ -251,7 +246,7 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
 
     @property
     def task(self) -> str:
-        return "\n\n".join(text_of(content) for content in self.prompted.content)
+        return "\n\n".join(map(text_of, self.prompted.content))
 
 
 class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
@@ -315,7 +310,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
 
     @property
     def is_running(self) -> bool:
-        return self.running_turn is not None
+        return self.turn is not None and not self.turn.ended
 
     @property
     def due_calls(self) -> list[Open]:
@@ -377,19 +372,17 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     @property
     def can_move(self) -> bool:
         """Whether a worker can advance the session now, without waiting for a person or a sub-agent."""
-        if self.is_running:
-            return not self.open or any(call.is_work_left for call in self.open.values())
-        return bool(self.queue)
-
-    @property
-    def is_probing(self) -> bool:
-        """Whether nothing is left to do but to ask the probes of calls in doubt."""
-        return self.is_running and not self.due_calls and any(call.probed for call in self.open.values())
+        return not are_waiting(self.open) if self.is_running else bool(self.queue)
 
     @property
     def can_step(self) -> bool:
         """Whether its agent can be advanced now: probes are asked without it."""
-        return self.can_move and not self.is_probing
+        if not self.is_running:
+            return bool(self.queue)
+        for call in self.open.values():
+            if call.is_due:
+                return True
+        return not self.open
 
     @property
     def lacks_title(self) -> bool:
@@ -423,10 +416,10 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
         """The steps of the current turn, the newest first."""
         found = []
         for entry in reversed(self.transcript):
-            if isinstance(entry, PromptEntry):
-                break
             if isinstance(entry, Step):
                 found.append(entry)
+            elif isinstance(entry, PromptEntry):
+                break
         return found
 
     @property
@@ -481,7 +474,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
             return State.INITED
         if self.turn.ended:
             return State(self.turn.ended)
-        if self.can_move:
+        if not are_waiting(self.open):
             return State.RESEARCHING
         if self.questions or self.client_calls:
             return State.WAITING_FOR_CLARIFICATION
@@ -504,11 +497,21 @@ def is_same_user(owner: str, known: str | None, user: str | None) -> bool:
     return user is None or (user.strip() or owner) == ((known or "").strip() or owner)
 
 
+def are_waiting(calls: Mapping[str, Open]) -> bool:
+    """Whether there are open calls, and a worker can neither run one of them nor ask its probe."""
+    for call in calls.values():
+        if call.is_due or call.probed:
+            return False
+    return bool(calls)
+
+
 def calls_to_run(calls: Iterable[Open]) -> list[Open]:
     """The open calls to run now: all that are due; on the last retry one by one, to find which one crashes workers."""
     due = [call for call in calls if call.is_due]
-    suspects = (call for call in due if call.lost >= MOST_LOST - 1)
-    return next(([call] for call in suspects), due)
+    for call in due:
+        if call.lost >= MOST_LOST - 1:
+            return [call]
+    return due
 
 
 def is_thought(transcript: Sequence[Entry]) -> bool:

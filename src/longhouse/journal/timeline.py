@@ -8,7 +8,7 @@ from typing import Final, Literal
 from longhouse.journal import events, open_calls
 from longhouse.journal.events import INTERRUPTED, Outcome, Recorded
 from longhouse.journal.messages import text_of
-from longhouse.journal.session import Open, QuestionKind
+from longhouse.journal.session import Open, QuestionKind, are_waiting
 
 WaitsFor = Literal["clarification", "approval", "unknown_outcome", "worker_lost", "client", "agent", "retry"]
 
@@ -123,7 +123,7 @@ class Timeline:
         if turn := self.running or turn:
             self._note_wait(turn, record.at)
         # Whoever goes on after a wait has taken nothing over.
-        self._worker = "" if open_calls.are_waiting(self.open) else record.worker or self._worker
+        self._worker = "" if are_waiting(self.open) else record.worker or self._worker
         self._before = record.at
 
     def _apply(self, record: Recorded) -> None:
@@ -211,7 +211,7 @@ def timeline_of(records: Iterable[Recorded], *, turns_before: int = 0, steps_bef
 
 def waits_for(calls: Mapping[str, Open]) -> WaitsFor | None:
     """What a turn with these open calls waits for; None if it can move."""
-    if not open_calls.are_waiting(calls):
+    if not are_waiting(calls):
         return None
     kinds = {call.question_kind for call in calls.values()}
     return next((kind for kind in IN_ORDER if kind in kinds), "agent")

@@ -296,9 +296,10 @@ class Engine:
 
     async def _step(self, run: Run, turn: Turn, instance: Instance) -> None:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
-        if fatal := [call for call in run.session.next_calls if call.lost >= MOST_LOST]:
+        due = run.session.next_calls
+        if fatal := [call for call in due if call.lost >= MOST_LOST]:
             await self.tool_runner.ask_about(run, fatal, TAKES_WORKERS)
-        elif due := run.session.next_calls:
+        elif due:
             await self.tool_runner.perform(run, turn, due, instance.template)
         elif turn.verdict:
             # The last call besides the finishing one was returned from outside: only the end is left to record.
@@ -316,7 +317,8 @@ class Engine:
         text, recalled = await self.memory.text_for(session, turn, template)
         shown = replace(session, recall=text) if text else session
         request = instance.strategy.propose(shown, template, offered)
-        span, began = tracing.chat_span(session.id, turn.prompt, len(session.steps)), time.monotonic()
+        span = tracing.chat_span(session.id, turn.prompt, len(session.steps)) if self.tracing else ""
+        began = time.monotonic()
         try:
             with self._sending(turn, span):
                 summary = await condensed(session, template, instance.model, request.body)
@@ -353,7 +355,7 @@ class Engine:
             await self._retry_later(run, turn, error)
             return
         self._count(session, took, reply.usage)
-        await self.recorder.record(run, [_after_retries(run, event) for event in new])
+        await self.recorder.record(run, [_after_retries(run, event) for event in new] if run.attempts else new)
         _log_left_out(session, offered, chosen.selection)
 
     def _sending(self, turn: Turn, span: str) -> AbstractContextManager[None]:
@@ -498,7 +500,7 @@ def cleaned_parts(session: Session, template: Template) -> tuple[events.Cleanabl
 
 def _after_retries(run: Run, event: events.Event) -> events.Event:
     """The reply says which failed calls came before it: the session's row forgets them."""
-    if run.attempts and isinstance(event, events.Replied):
+    if isinstance(event, events.Replied):
         return replace(event, attempts=run.attempts, troubled_at=run.troubled_at)
     return event
 

@@ -85,7 +85,8 @@ class Recorder:
             run.session = after
         else:
             run.session = await journals.catch_up(self.db, before)
-        self.refused.update(rules.refusals(appended.recorded))
+        for code in rules.refusals(appended.recorded):
+            self.refused[code] += 1
         has_ended = ended_turn(before, after)
         more_follow = after.can_move and not has_ended
         self.bus.publish(run.session.id, Facts(appended.recorded, more_follow))
@@ -99,12 +100,14 @@ class Recorder:
     ) -> tuple[Session, journals.Appended, list[tuple[str, int]]]:
         """The session after the append, what was appended, and other sessions that were appended to, with heads."""
         after, settled = settled_with(before, new, at)
-        asked = await self.able(after, run.probed) if after.uncertain else ()
-        if asked:
-            new = [_probed(one, before, asked) for one in new]
-            after, settled = settled_with(before, new, at)
-        elif after.uncertain and run.template and run.template.execution_policy.unknown == "tell":
-            after, settled = settled_with(before, new, at, reported_by=self.worker)
+        asked: Sequence[str] = ()
+        if after.uncertain:
+            asked = await self.able(after, run.probed)
+            if asked:
+                new = [_probed(one, before, asked) for one in new]
+                after, settled = settled_with(before, new, at)
+            elif run.template and run.template.execution_policy.unknown == "tell":
+                after, settled = settled_with(before, new, at, reported_by=self.worker)
         recording = Recording(run.lease.fence, self.worker, at, keeps=bool(asked))
         plan = await self.delegates.plan(after, run.template, settled) if run.template else None
         run.is_recording = True
