@@ -386,9 +386,10 @@ class TurnStream:
 
     def _new_reply(self, event: events.Replied) -> list[Piece]:
         """The text of a reply that was not streamed, or not to its end."""
-        self._replies.append(event.text[: event.streamed_chars])
+        text = event.text[: event.streamed_chars]
+        self._replies.append(text)
         self._draft, self.last_finish = "", event.finish
-        return self._send(joined_text(self._replies), is_whole=False)
+        return self._send(joined_text(self._replies), is_whole=False) if text else []
 
     def _new_reasoning(self, thought: str) -> list[Piece]:
         """The reasoning of a reply, unless the same text was already streamed."""
