@@ -133,15 +133,16 @@ def _direct(route: Dependant) -> Handler | None:
     """Calls the endpoint of a route that takes the request, its body, its caller and parts of the application. None: it
     takes something else too. FastAPI would find out anew at each request what a route takes."""
     endpoint, body, request_name = route.call, route.body_params, route.request_param_name
-    needed = [one.call for one in route.dependencies]
+    needed = list(dict.fromkeys(one.call for one in route.dependencies if one.call))
     is_ours = all(isinstance(call, auth.Guard | AppPart) for call in needed) and inspect.iscoroutinefunction(endpoint)
     rest = replace(route, call=None, path=None, scope=None, request_param_name=None, dependencies=[], body_params=[])
     if endpoint is None or not is_ours or len(body) > 1 or rest != Dependant():
         return None
-    named = {one.name: one.call for one in route.dependencies if one.name and one.call}
+    names = [(one.name, one.call) for one in route.dependencies if one.name and one.call]
 
     async def answer(request: Request) -> Response:
-        values = {name: await call(request) for name, call in named.items()}
+        solved = {call: await call(request) for call in needed}
+        values = {name: solved[call] for name, call in names}
         if request_name:
             values[request_name] = request
         if body:
