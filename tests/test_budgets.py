@@ -7,9 +7,9 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_660,  # cron and its moments; what agents do, counted; trace contexts; prices of models
+    ".": 1_670,  # cron and its moments; what agents do, counted; trace contexts; prices of models
     "agents": 3_530,  # tools of clients; answers in a format; classes by import string
-    "api": 18_240,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
+    "api": 18_340,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 900,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
     "cli": 6_680,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`

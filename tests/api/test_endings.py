@@ -168,6 +168,10 @@ async def _prompts(house: House, session_id: str, number: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def nowhere(message: Any) -> None:
+    """Takes what a response sends."""
+
+
 @asynccontextmanager
 async def sent(response: stream.EventStream[Any], session_id: str) -> AsyncIterator[asyncio.Queue[bytes | None]]:
     """What a response sends, as it sends it; None is its end."""
@@ -179,7 +183,7 @@ async def sent(response: stream.EventStream[Any], session_id: str) -> AsyncItera
         if message.get("more_body") is False:
             messages.put_nowait(None)
 
-    visit = InflightRequest(asyncio.current_task(), session=session_id)
+    visit = InflightRequest(asyncio.current_task(), send, session=session_id)
     serving = asyncio.create_task(response({"type": "http", INFLIGHT: visit}, asyncio.Event().wait, send))  # type: ignore[arg-type]
     try:
         yield messages
@@ -197,7 +201,7 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
             auth.LOCAL, request, b"Hello", {}
         )
         session_id = where.session.id
-        visit = InflightRequest(asyncio.current_task())
+        visit = InflightRequest(asyncio.current_task(), nowhere)
         telling = follow_turn({INFLIGHT: visit, "headers": []}, db, house.app.bus, where)
         response: stream.EventStream[Any] = (
             stream.ChatStream(Completion(telling).chunks())

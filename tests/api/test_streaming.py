@@ -4,29 +4,51 @@ from collections.abc import AsyncGenerator
 
 from starlette.types import Message
 
-from longhouse.api.streaming import EventStream, Last
+from longhouse.api.inflight import InflightRequest
+from longhouse.api.streaming import ChatStream, EventStream, Last
+
+START = ("http.response.start", None, None)
 
 
-async def written(*pieces: bytes) -> list[tuple[bytes, bool]]:
-    got: list[tuple[bytes, bool]] = []
+async def written(*pieces: bytes | Exception) -> list[tuple[str, bytes | None, bool | None]]:
+    """What is sent; what the layers around a route do not see has a star."""
+    got: list[tuple[str, bytes | None, bool | None]] = []
 
     async def source() -> AsyncGenerator[bytes, None]:
         for piece in pieces:
+            if isinstance(piece, Exception):
+                raise piece
             yield piece
 
-    async def send(message: Message) -> None:
-        got.append((message["body"], message["more_body"]))
+    def note(message: Message, mark: str = "") -> None:
+        got.append((message["type"] + mark, message.get("body"), message.get("more_body")))
 
-    stream: EventStream[bytes] = EventStream(source())
-    await stream._write(send, "")
+    async def send(message: Message) -> None:
+        note(message)
+
+    async def send_around(message: Message) -> None:
+        note(message, "*")
+
+    stream: EventStream[bytes] = ChatStream(source())
+    await stream._write(send, InflightRequest(None, send_around))
     return got
 
 
 async def test_the_end_goes_with_the_last_piece_or_by_itself() -> None:
+    """The layers around a route see the first and the last message: they tell by them where the response is."""
+    body, around = "http.response.body", "http.response.body*"
+    first = (around, b"accepted", True)
     assert await written(b"accepted", b"text", Last(b"done")) == [
-        (b"accepted", True),
-        (b"text", True),
-        (b"done", False),
-    ]
-    assert await written(b"accepted", b"broken off") == [(b"accepted", True), (b"broken off", True), (b"", False)]
-    assert await written() == [(b"", False)]
+        START, first, (around, b"text", True), (body, b"done", False)
+    ]  # fmt: skip
+    assert await written(b"accepted", b"broken off") == [
+        START, first, (around, b"broken off", True), (body, b"", False)
+    ]  # fmt: skip
+    assert await written() == [START, (body, b"", False)]
+    told = await written(b"accepted", ValueError("a defect"))
+    assert told[:2] == [START, first]
+    [(kind, error, goes_on)] = told[2:]
+    assert (kind, goes_on) == (body, False)
+    assert error is not None
+    assert error.startswith(b'data: {"error":')
+    assert b"a defect" not in error

@@ -4,10 +4,15 @@ import asyncio
 from typing import Any
 
 import uvloop
+from msgspec.structs import replace
 
 from longhouse.api.sessions.tail import follow
-from longhouse.runtime.bus.items import SubagentsChanged
+from longhouse.journal import events
+from longhouse.journal.events import Recorded
+from longhouse.journal.fold import blank
+from longhouse.runtime.bus.items import Facts, JournalGrew, SubagentsChanged
 from longhouse.runtime.bus.local import Subscription
+from server_helpers import BEGAN
 
 
 def test_a_silent_follower_beats_again_and_again_whatever_the_clock_rounds() -> None:
@@ -26,3 +31,24 @@ def test_a_silent_follower_beats_again_and_again_whatever_the_clock_rounds() -> 
         await asyncio.gather(*(beats(seconds) for seconds in (0.05, 0.0123, 0.03, 0.0071)))
 
     uvloop.run(all_of_them())
+
+
+async def test_what_is_told_twice_or_in_part_is_given_once_and_with_the_sessions_that_are_known() -> None:
+    facts = [Recorded(seq=seq, at=BEGAN, event=events.Finished(answer=f"слово {seq}")) for seq in range(1, 6)]
+    after_three = replace(blank("s"), head=3)
+    nothing_is_read: Any = None
+    subscription = Subscription()
+    followed = follow(nothing_is_read, "s", subscription, after=1, beat=30.0)
+    for item in (
+        Facts(tuple(facts[:2])),  # the first is known
+        Facts(tuple(facts[:2])),
+        Facts(tuple(facts[1:3]), session=after_three),
+        JournalGrew(3),
+        Facts(tuple(facts[3:])),
+    ):
+        subscription.put(item)
+    async with asyncio.timeout(10):
+        batch = await anext(followed)
+    assert batch == facts[1:]
+    assert batch.sessions == {3: after_three}
+    await followed.aclose()

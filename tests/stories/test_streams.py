@@ -1,17 +1,26 @@
 """Streams: what is being written is read along, what happened is read once and in order, whoever comes and goes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import groupby
 from typing import Any
+
+from msgspec.structs import replace
 
 from longhouse.api import auth, streaming, wire
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import TurnStream
+from longhouse.api.openai.turn_stream import Piece, TurnStream
+from longhouse.journal.events import Replied, Started
+from longhouse.journal.fold import blank, fold
+from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, call, calls, say
+from longhouse.runtime.bus.items import Draft, Facts, Written
+from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.inbox import Inbox
+from longhouse.store import journals
 from longhouse.store.catalog.catalog import Catalog
 from server_helpers import AGENT, House, Pen, Serving, Sse, chat, dictated, sse, user
 
@@ -133,6 +142,51 @@ async def test_what_is_thought_on_the_way_is_never_content_and_what_is_said_alwa
         whole = await chat(house, [user("Again")])
         assert whole["choices"][0]["message"]["content"] == "".join(deltas(read, "content"))
         assert whole["choices"][0]["message"]["reasoning_content"] == "Hm. "
+
+
+async def test_a_session_that_the_recorder_has_added_up_is_shown_as_if_the_stream_had(serving: Serving) -> None:
+    looked = calls(say("Я смотрю на часы."), call("clocktool"), call("clocktool"), call("nosuchtool"))
+    script = [looked, calls(call("clocktool")), call("finalanswertool", answer="很晚了。")]
+    async with serving(script) as house:
+        session_id = (await chat(house, [user("What time is it?")]))["model"]
+        records = await journals.read(house.db, session_id)
+        start = next(nth for nth, one in enumerate(records) if isinstance(one.event, Started))
+        begun = fold(records[:start], blank(session_id))
+        appends = [tuple(append) for _, append in groupby(records[start:], lambda one: one.at)]
+        assert max(map(len, appends)) > 3
+
+        def stream_of(bus: Bus) -> TurnStream:
+            return TurnStream(house.db, bus, TurnHandle(begun, records[start].trace), Subscription())
+
+        async def shown(told: Callable[[Session], Session | None]) -> tuple[list[Piece], Session]:
+            """All at once, each append with the session after it."""
+            stream, session = stream_of(Bus()), begun
+            for append in appends:
+                session = fold(append, session)
+                stream.subscription.put(Facts(append, session=told(session)))
+            return [piece async for batch in stream.pieces() for piece in batch], stream.session
+
+        added_up = await shown(lambda session: None)
+        assert await shown(lambda session: session) == added_up
+        assert await shown(lambda session: session if session.head % 2 else None) == added_up
+        _, session = await shown(lambda session: replace(session, title="told"))
+        assert session.title == "told"  # it was not added up again
+
+        # Event by event, as a page of the journal may end anywhere: a reply is part of the session at once.
+        bus, session, pieces = Bus(), begun, list[Piece]()
+        stream, last = stream_of(bus), [one for one in records if isinstance(one.event, Replied)][-1]
+        batches = stream.pieces()
+        for record in records[start:]:
+            session = fold([record], session)
+            stream.subscription.put(Facts((record,)))
+            if record is last:
+                bus._drafts[session_id] = Draft(record.seq, 1, "Ещё раз.")
+                stream.subscription.put(Written(record.seq, 1, "Ещё раз.", ""))
+            pieces += await anext(batches)
+            assert stream.session == session
+            if record is last:
+                break
+        assert "".join(piece.content for piece in pieces) == "Я смотрю на часы.\n\nЕщё раз."
 
 
 # Clients that leave, and come back

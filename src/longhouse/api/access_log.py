@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Final
 
@@ -39,7 +40,7 @@ class AccessLogMiddleware:
         error = await origins.origin_error(scope, self._authenticator.is_open)
         app = wire.error_response(error) if error else self.app
 
-        async def send_with_headers(message: Message) -> None:
+        def send_with_headers(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status, took = message["status"], time.perf_counter() - began
@@ -52,7 +53,7 @@ class AccessLogMiddleware:
                 # The route pattern, never the path: paths hold ids, and would make an unbounded number of metrics.
                 route = getattr(scope.get("route"), "path", "unknown")
                 self._metrics.answered(method, route, status, took)
-            await send(message)
+            return send(message)
 
         try:
             await app(scope, receive, send_with_headers)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,6 +27,9 @@ class InflightRequest:
     """One request, from its arrival to the last byte of its response."""
 
     task: asyncio.Task[object] | None
+    send: Send
+    """Sends a message around the layers between here and the route: they have nothing to do with what comes between
+    the first and the last message of a response."""
     key: str = ""
     """The API key under which the request is counted; empty if it is not."""
     meter: Meter | None = None
@@ -141,17 +144,17 @@ class DrainMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        inflight = scope[INFLIGHT] = InflightRequest(asyncio.current_task())
+        inflight = scope[INFLIGHT] = InflightRequest(asyncio.current_task(), send)
         is_begun = is_complete = False
 
-        async def tracked(message: Message) -> None:
+        def tracked(message: Message) -> Awaitable[None]:
             nonlocal is_begun, is_complete
             if message["type"] == "http.response.start":
                 is_begun = True
                 message["headers"] = [*message["headers"], *_own_headers(inflight, message["headers"])]
             elif not message.get("more_body", False):
                 is_complete = True
-            await send(message)
+            return send(message)
 
         try:
             await self.app(scope, receive, tracked)

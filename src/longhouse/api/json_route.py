@@ -3,11 +3,16 @@
 FastAPI by itself reads and decodes the body before it runs any dependency, whatever the caller and the size.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final, get_args, get_type_hints
 
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.dependencies.utils import request_body_to_args
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.routing import compile_path, get_name
@@ -29,13 +34,18 @@ def refuses(*statuses: int) -> Answers:
     return {status: {} for status in statuses}
 
 
-def of_app(name: str) -> Any:
+class AppPart:
     """A dependency: the part of the application that `server.build` stored in `app.state` under this name."""
 
-    async def part(request: Request) -> Any:
-        return getattr(request.app.state, name)
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    return Depends(part)
+    async def __call__(self, request: Request) -> Any:
+        return getattr(request.app.state, self.name)
+
+
+def of_app(name: str) -> Any:
+    return Depends(AppPart(name))
 
 
 class DecodedRequest(Request):
@@ -99,7 +109,7 @@ class JsonRoute(APIRoute):
             self._is_begun = self._is_made  # what cannot be made says so each time
 
     def get_route_handler(self) -> Handler:
-        answer = super().get_route_handler()
+        answer = _direct(self.dependant) or super().get_route_handler()
         guard = self.dependencies[0].dependency
         assert isinstance(guard, auth.Guard)
         fields = self.dependant.query_params
@@ -117,6 +127,33 @@ class JsonRoute(APIRoute):
             return await answer(request)
 
         return handle
+
+
+def _direct(route: Dependant) -> Handler | None:
+    """Calls the endpoint of a route that takes the request, its body, its caller and parts of the application. None: it
+    takes something else too. FastAPI would find out anew at each request what a route takes."""
+    endpoint, body, request_name = route.call, route.body_params, route.request_param_name
+    needed = list(dict.fromkeys(one.call for one in route.dependencies if one.call))
+    is_ours = all(isinstance(call, auth.Guard | AppPart) for call in needed) and inspect.iscoroutinefunction(endpoint)
+    rest = replace(route, call=None, path=None, scope=None, request_param_name=None, dependencies=[], body_params=[])
+    if endpoint is None or not is_ours or len(body) > 1 or rest != Dependant():
+        return None
+    names = [(one.name, one.call) for one in route.dependencies if one.name and one.call]
+
+    async def answer(request: Request) -> Response:
+        solved = {call: await call(request) for call in needed}
+        values = {name: solved[call] for name, call in names}
+        if request_name:
+            values[request_name] = request
+        if body:
+            given, problems = await request_body_to_args(body, await request.json(), embed_body_fields=False)
+            if problems:
+                raise RequestValidationError(problems)
+            values |= given
+        response: Response = await endpoint(**values)
+        return response
+
+    return answer
 
 
 def _complete(kind: Any) -> None:

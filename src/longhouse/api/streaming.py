@@ -60,8 +60,7 @@ class EventStream(Response, Generic[Sent]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         inflight: InflightRequest = scope[INFLIGHT]
         inflight.in_stream = self.error
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        writing = asyncio.create_task(self._write(send, inflight.session))
+        writing = asyncio.create_task(self._write(send, inflight))
         leaving = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -76,28 +75,30 @@ class EventStream(Response, Generic[Sent]):
         """An error, encoded for this stream."""
         return named("error", wire.envelope_of(error))
 
-    async def _write(self, send: Send, session: str) -> None:
+    async def _write(self, send: Send, inflight: InflightRequest) -> None:
+        # The head goes out with the first piece, in one write: that is there at once.
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         is_last = False
-        async with aclosing(self._pieces_or_error(session)) as pieces:
-            async for piece in pieces:
+        async with aclosing(self._pieces) as pieces:
+            while not is_last:
+                try:
+                    piece = await anext(pieces)
+                except StopAsyncIteration:
+                    piece = Last()
+                except Exception as error:  # noqa: BLE001 - logged, and told: many clients take a silent end for success
+                    piece = Last(self._failed(error, inflight.session))
                 is_last = isinstance(piece, Last)
-                await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
-        if not is_last:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+                message = {"type": "http.response.body", "body": piece, "more_body": not is_last}
+                await (send(message) if is_last else inflight.send(message))
 
-    async def _pieces_or_error(self, session: str) -> AsyncGenerator[bytes, None]:
-        """The pieces, then an error event if their source fails: many clients take a silent end for success."""
-        try:
-            async with aclosing(self._pieces) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except Exception as error:  # the client waits for more, so it gets an error event
-            if isinstance(error, PASSING):
-                key = errors.log_key(error)
-                log.warning(key, message="A stream was ended.", session=session or None, error=repr(error))
-            else:
-                log.exception("stream_failed", session=session or None)
-            yield self.error(errors.error_for(error, session))
+    def _failed(self, error: Exception, session: str) -> bytes:
+        """Logs why the source of the pieces has failed; returns the error event for the client."""
+        if isinstance(error, PASSING):
+            key = errors.log_key(error)
+            log.warning(key, message="A stream was ended.", session=session or None, error=repr(error))
+        else:
+            log.exception("stream_failed", session=session or None)
+        return self.error(errors.error_for(error, session))
 
 
 class ChatStream(EventStream[Sent]):

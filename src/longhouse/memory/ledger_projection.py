@@ -223,7 +223,7 @@ class LedgerProjector(Projector):
         """
         rows = [row for one in batch.moved for row in batch.rows.get(one, ())]
         kept = {one for one in batch.moved if not batch.known[one].is_ephemeral}
-        found_by = [passage_of(row) for row in rows if is_found(row) and not is_late(row) and row.session_id in kept]
+        found_by = [passage_of(row) for row in rows if not is_late(row) and is_found(row) and row.session_id in kept]
         found_by += [passage_of_note(batch.known[one], *note) for one in kept for note in batch.notes.get(one, ())]
         ready = await self.index.prepare(found_by, within=within) if found_by else None
 

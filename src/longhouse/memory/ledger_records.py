@@ -24,6 +24,8 @@ LONGEST_NEWS: Final = 2_000
 """Characters of one message in the input of a model call; the whole message is a record of its own."""
 KNOWLEDGE: Final = "knowledge"
 """The role of tools that read documents."""
+ZERO: Final = "\0"
+"""The character that Postgres refuses."""
 MODEL: Final = "llm"
 """The name of a model where the journal has none."""
 
@@ -60,9 +62,6 @@ class _Turn:
     user: str | None
     """The session's user; None in a turn of somebody else, who wrote in the same conversation."""
 
-    def collects(self, party: Party) -> bool:
-        return self.collect is None or party[1] in self.collect
-
 
 @dataclass
 class SessionProjection:
@@ -88,6 +87,9 @@ class SessionProjection:
     """The interactions of the events that were projected last."""
     noted: list[tuple[Recorded, str | None]] = field(default_factory=list)
     """Notes of the agent's own, of the same events, with the user whose turn it was."""
+
+    def __post_init__(self) -> None:
+        self.agent: Party = (self.row.agent, "agent")
 
     def project(self, records: Sequence[Recorded]) -> list[LedgerRow]:
         """The interactions of these events, which follow those that were projected."""
@@ -134,9 +136,7 @@ class SessionProjection:
         self._join(event.user)
         text = _text(event.content)
         self.news.append(text)
-        self._add(
-            record, _party(event.sender), self._agent, text, "input", detail={"aside": self.step or self.turn.seq}
-        )
+        self._add(record, _party(event.sender), self.agent, text, "input", detail={"aside": self.step or self.turn.seq})
 
     def _join(self, user: str | None) -> None:
         """A message of another user than the session's makes the rest of the turn nobody's to recall elsewhere."""
@@ -161,7 +161,7 @@ class SessionProjection:
         if prompt.prior:
             detail["prior"] = _without_zeros(msgspec.to_builtins(prompt.prior))
         text = _text(prompt.content)
-        self._add(prompted, sender, self._agent, text, "input", at=prompted.at, detail=detail, since=record.seq)
+        self._add(prompted, sender, self.agent, text, "input", at=prompted.at, detail=detail, since=record.seq)
 
     def _reply(self, record: Recorded, event: events.Replied) -> None:
         form = "thought" if event.thought else "text" if event.text else "calls"
@@ -180,9 +180,10 @@ class SessionProjection:
     def _model_call(self, record: Recorded, model: str, asked: str, said: str, detail: dict[str, Any] | None) -> None:
         party: Party = (model, "llm")
         # The journal has no moment of a request: it followed the event before the reply.
-        pair, out = f"{self._id(record.seq)}:in", f"{self._id(record.seq)}:out"
-        self._add(record, self._agent, party, asked, "input", name=pair, at=self.latest)
-        self._add(record, party, self._agent, said, "output", name=out, pair=pair, detail=detail)
+        own = self._id(record.seq)
+        pair, out = f"{own}:in", f"{own}:out"
+        self._add(record, self.agent, party, asked, "input", name=pair, at=self.latest)
+        self._add(record, party, self.agent, said, "output", name=out, pair=pair, detail=detail)
 
     def _call(self, record: Recorded, event: events.Called, *, is_refused: bool) -> None:
         detail = {"call": event.call, "tool": event.tool, "step": self.step, "role": event.role}
@@ -199,7 +200,7 @@ class SessionProjection:
         shown = is_refused or not is_delegated
         call = _Call(self._id(record.seq), record.seq, party, shown, event.role, is_question)
         self.calls[event.call] = call
-        self._add(record, self._agent, party, said, "input", shown=shown, detail=detail, is_found=call.is_found)
+        self._add(record, self.agent, party, said, "input", shown=shown, detail=detail, is_found=call.is_found)
 
     def _return(self, record: Recorded, event: events.Returned) -> None:
         self._join(event.user)
@@ -219,7 +220,7 @@ class SessionProjection:
         self._add(
             record,
             source,
-            self._agent,
+            self.agent,
             text,
             "output",
             pair=call.id,
@@ -245,7 +246,7 @@ class SessionProjection:
         detail, turn = {"form": form, "step": self.step}, self.turn
         self._add(
             record,
-            self._agent,
+            self.agent,
             turn.sender,
             said,
             "output",
@@ -299,8 +300,8 @@ class SessionProjection:
         since: int = 0,
     ) -> None:
         """Adds a record, if the turn collects what the agent talks with; `of`: that, if it is not source or target."""
-        turn, other = self.turn, of or (source if target == self._agent else target)
-        if turn is not None and not turn.collects(other):
+        turn, other = self.turn, of or (source if target == self.agent else target)
+        if turn is not None and turn.collect is not None and other[1] not in turn.collect:
             return
         own = name or self._id(record.seq)
         self.rows.append(
@@ -309,11 +310,11 @@ class SessionProjection:
                     id=own,
                     conversation_id=self.row.conversation_id,
                     trace_id=turn.trace if turn else record.trace,
-                    source=_clean(source[0])[:LONGEST_NAME],
+                    source=source[0].replace(ZERO, "")[:LONGEST_NAME],
                     source_type=source[1],
-                    target=_clean(target[0])[:LONGEST_NAME],
+                    target=target[0].replace(ZERO, "")[:LONGEST_NAME],
                     target_type=target[1],
-                    content=_clean(content),
+                    content=content.replace(ZERO, ""),
                     type=type,
                     timestamp=at or self._moment(record),
                     pair_id=pair or own,
@@ -337,10 +338,6 @@ class SessionProjection:
     def _id(self, seq: int) -> str:
         return f"{self.row.id}:{seq:010}"
 
-    @property
-    def _agent(self) -> Party:
-        return self.row.agent, "agent"
-
 
 def _refused(records: Sequence[Recorded]) -> set[str]:
     """Calls that failed in the append that made them: nobody was called."""
@@ -362,15 +359,10 @@ def _text(content: Sequence[Content]) -> str:
     return "\n\n".join(text_of(one) or (ONLY_IMAGES if one else "") for one in content)
 
 
-def _clean(text: str) -> str:
-    """The text without the character zero, which Postgres refuses."""
-    return text.replace("\0", "")
-
-
 def _without_zeros(value: Any) -> Any:
     match value:
         case str():
-            return _clean(value)
+            return value.replace(ZERO, "")
         case dict():
             return {name: _without_zeros(one) for name, one in value.items()}
         case list() | tuple():

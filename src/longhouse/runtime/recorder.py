@@ -89,7 +89,7 @@ class Recorder:
             self.refused[code] += 1
         has_ended = ended_turn(before, after)
         more_follow = after.can_move and not has_ended
-        self.bus.publish(run.session.id, Facts(appended.recorded, more_follow))
+        self.bus.publish(run.session.id, Facts(appended.recorded, more_follow, run.session))
         if has_ended:
             self.bus.turn_ended(after)
         if run.session.turn and (root := run.session.turn.prompted.root):

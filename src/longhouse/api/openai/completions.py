@@ -153,7 +153,7 @@ class Completion:
         accepted = about(handle.session, handle.trace, "accepted", **self._extra)
         yield self._chunk({"role": "assistant", "content": ""}, activity=accepted)
         async for pieces in turn.pieces():
-            yield b"".join(self._encoded(piece) for piece in pieces) if pieces else stream.HEARTBEAT
+            yield b"".join([self._encoded(piece) for piece in pieces]) if pieces else stream.HEARTBEAT
         if turn.error:
             yield stream.data(wire.envelope_of(turn.error))
             return

@@ -16,7 +16,7 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.waiting_words import Asked
-from longhouse.api.sessions.tail import Seen, follow
+from longhouse.api.sessions.tail import Batch, Seen, follow
 from longhouse.api.sessions.tree_reader import Activity, SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import (
     Question,
@@ -30,7 +30,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE, Session, Turn, joined_text
-from longhouse.journal.transcript import Step, Use
+from longhouse.journal.transcript import PromptEntry, Step, Use
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.store import budgets
@@ -104,6 +104,8 @@ class TurnStream:
     """Why the model stopped writing its last reply."""
     session: Session = field(init=False)
     """The session after the last event that was converted."""
+    _unfolded: list[Recorded] = field(default_factory=list)
+    """Replies that were just converted, and that `session` lacks for the moment."""
     _sent: str = ""
     """Content that was already sent: it cannot be changed."""
     _replies: list[str] = field(default_factory=list)
@@ -145,7 +147,7 @@ class TurnStream:
             return
         async for batch in follow(self.db, session.id, self.subscription, after=session.head, beat=self.beat):
             pieces = await self._convert(batch) if batch else []
-            if not self.is_over and batch:
+            if batch and not self.is_over and not self.session.can_move:
                 pieces += await self._check_rest()
             if not self.is_over:
                 self._may_be_paused |= not batch and not self._draft  # a hint may have been lost
@@ -168,16 +170,26 @@ class TurnStream:
     def _is_held(self) -> bool:
         return self._tree is not None and bool(self._tree.held)
 
-    async def _convert(self, batch: Sequence[Seen]) -> list[Piece]:
+    async def _convert(self, batch: Batch) -> list[Piece]:
         pieces: list[Piece] = []
         for item in await self._in_order(batch):
             if self.is_over:
                 break
+            if isinstance(item, Recorded):
+                pieces += self._convert_record(item, batch.sessions.get(item.seq))
+                continue
+            self._fold_replies()
             if not isinstance(item, SubagentEvent):
-                pieces += self._convert_own(item)
+                pieces += self._convert_hint(item)
             elif item.shown and not self._waits_for_people:
                 pieces.append(Piece(activity=item.shown))
+        self._fold_replies()
         return pieces
+
+    def _fold_replies(self) -> None:
+        if self._unfolded:
+            self.session = fold(self._unfolded, self.session)
+            self._unfolded.clear()
 
     @property
     def _waits_for_people(self) -> bool:
@@ -208,23 +220,30 @@ class TurnStream:
         if called.role == "collects":
             self._handles += handles_in(called.arguments)
 
-    def _convert_own(self, item: Seen) -> list[Piece]:
-        """Converts an event, or a fragment, of the top session."""
+    def _convert_hint(self, item: Fragment | SubagentsChanged | Written) -> list[Piece]:
+        """Converts what the journal of the top session does not hold."""
         if isinstance(item, SubagentsChanged):
             return []
         if isinstance(item, Written):
             return self._join_draft()
-        if isinstance(item, Fragment) and item.until:
+        if item.until:
             self._may_be_paused = True  # before the turn has begun, too
             return []
-        if isinstance(item, Fragment):
-            return self._convert_fragment(item) if self._is_ours else []
-        self.session = fold([item], self.session)
-        if isinstance(item.event, events.Replied):
-            self._last_reply = item.seq
-        if self._is_ours:
-            turn = self.session.turn
-            return self._end(turn) if turn and turn.ended else self._convert_event(item.event)
+        return self._convert_fragment(item) if self._is_ours else []
+
+    def _convert_record(self, record: Recorded, after: Session | None) -> list[Piece]:
+        """Converts an event of the top session; `after`: the session after it, if it is known."""
+        if isinstance(record.event, events.Replied):
+            self._last_reply = record.seq
+            if after is None and self._is_ours:
+                # Nothing of the session is shown with it, and mostly the one after the next event is known.
+                self._unfolded.append(record)
+                return self._convert_event(record.event)
+        self.session = after or fold([*self._unfolded, record], self.session)
+        self._unfolded.clear()
+        turn = self.session.turn
+        if turn and turn.trace == self.handle.trace:
+            return self._end(turn) if turn.ended else self._convert_event(record.event)
         if not any(waiting.prompt.trace == self.handle.trace for waiting in self.session.queue):
             self._fail("the turn was cancelled", "cancelled")  # while it was still queued
         return []
@@ -288,7 +307,7 @@ class TurnStream:
             return []
         if not self._is_ours:
             return await self._list_waiting()
-        late = await self._convert([SubagentsChanged()])
+        late = await self._convert(Batch([SubagentsChanged()]))
         return late if self._is_held else [*late, *self._ask(status)]
 
     def _ask(self, status: WaitingStatus) -> list[Piece]:
@@ -367,9 +386,10 @@ class TurnStream:
 
     def _new_reply(self, event: events.Replied) -> list[Piece]:
         """The text of a reply that was not streamed, or not to its end."""
-        self._replies.append(event.text[: event.streamed_chars])
+        text = event.text[: event.streamed_chars]
+        self._replies.append(text)
         self._draft, self.last_finish = "", event.finish
-        return self._send(joined_text(self._replies), is_whole=False)
+        return self._send(joined_text(self._replies), is_whole=False) if text else []
 
     def _new_reasoning(self, thought: str) -> list[Piece]:
         """The reasoning of a reply, unless the same text was already streamed."""
@@ -378,14 +398,24 @@ class TurnStream:
         return [] if thought.strip() in streamed else [Piece(reasoning=thought)]
 
     def _result(self, event: events.Returned) -> Piece:
-        uses = (use for step in self.session.steps for use in step.uses)
-        tool, role = next(((use.tool, use.role) for use in uses if use.call == event.call), ("", ""))
-        outcome = event.outcome
+        use, outcome = self._use(event.call), event.outcome
+        tool, role = (use.tool, use.role) if use else ("", "")
         status, content = ("error", outcome.message) if isinstance(outcome, Fault) else ("ok", outcome.content)
         detail = {"call_id": event.call, "tool": tool, "status": status, "content": content[:SHOWN]}
         if event.by == events.BY_MEMORY:
             detail["by"] = event.by
         return self._activity("tool_result", role, **detail)
+
+    def _use(self, call: str) -> Use | None:
+        """A call of the current turn; mostly it was made in the last step."""
+        for entry in reversed(self.session.transcript):
+            if isinstance(entry, PromptEntry):
+                break
+            if isinstance(entry, Step):
+                for use in entry.uses:
+                    if use.call == call:
+                        return use
+        return None
 
     def _activity(self, event: str, role: str = "", **detail: Any) -> Piece:
         return Piece(activity=about(self.session, self.handle.trace, event, **detail), role=role)

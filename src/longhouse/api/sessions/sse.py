@@ -151,7 +151,7 @@ async def events_of(
         if is_over:
             subscription.put(SubagentsChanged())
         async for hints in follow(db, top, subscription, after=cursor.seq, beat=beat):
-            batch = hints if deltas else [item for item in hints if not isinstance(item, Fragment | Written)]
+            batch: list[Seen] = hints if deltas else [one for one in hints if not isinstance(one, Fragment | Written)]
             if hints and not batch:
                 continue
             watch.add(batch)

@@ -1,20 +1,32 @@
 """The live tail of a session: every journal event once and in order, with fragments between, even if hints are lost."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Final
 
 from longhouse.journal.events import Recorded
+from longhouse.journal.session import Session
 from longhouse.runtime.bus.items import Facts, Fragment, Gone, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Subscription
 from longhouse.store import journals
 from longhouse.store.database import Database
 
 Seen = Recorded | Fragment | SubagentsChanged | Written
+_PASSED_ON: Final = (Fragment, SubagentsChanged, Written)
+
+
+class Batch(list[Seen]):
+    """What has happened since the last batch, in its order."""
+
+    def __init__(self, items: Iterable[Seen] = ()) -> None:
+        super().__init__(items)
+        self.sessions: dict[int, Session] = {}
+        """The session after some of the events, by their seq: those of which the recorder has told it."""
 
 
 async def follow(
     db: Database, session_id: str, subscription: Subscription, *, after: int, beat: float
-) -> AsyncGenerator[list[Seen], None]:
+) -> AsyncGenerator[Batch, None]:
     """Batches of events after `after`; an empty batch every `beat` seconds as a heartbeat.
 
     It ends if the session is deleted.
@@ -27,18 +39,22 @@ async def follow(
             items = await subscription.take()
             if heartbeat.is_due:
                 heartbeat.begin()
-                yield []
-            batch: list[Seen] = []
+                yield Batch()
+            batch = Batch()
             for item in items:
-                if isinstance(item, Fragment | SubagentsChanged | Written):
+                if isinstance(item, _PASSED_ON):
                     batch.append(item)
                     continue
                 if isinstance(item, Gone):
                     yield batch
                     return
-                facts = await _facts(db, session_id, item, after)
+                facts = _told(item, after)
+                if facts is None:
+                    facts = await journals.read(db, session_id, after)
                 batch += facts
                 after = facts[-1].seq if facts else after
+                if isinstance(item, Facts) and item.session:
+                    batch.sessions[item.session.head] = item.session
             if batch:
                 yield batch
     finally:
@@ -65,10 +81,11 @@ class _Heartbeat:
         self._subscription.wake()
 
 
-async def _facts(db: Database, session_id: str, item: Facts | JournalGrew, after: int) -> list[Recorded]:
-    """The new events of a hint: taken from the hint if they follow directly, else read from the journal."""
-    if isinstance(item, Facts) and item.recorded[0].seq <= after + 1:
-        return [record for record in item.recorded if record.seq > after]
-    if isinstance(item, JournalGrew) and item.head is not None and item.head <= after:
-        return []
-    return await journals.read(db, session_id, after)
+def _told(item: Facts | JournalGrew, after: int) -> Sequence[Recorded] | None:
+    """The new events of a hint, if they follow directly; None: they are to be read from the journal."""
+    if isinstance(item, JournalGrew):
+        return () if item.head is not None and item.head <= after else None
+    first = item.recorded[0].seq
+    if first > after + 1:
+        return None
+    return item.recorded[after + 1 - first :]

@@ -67,7 +67,7 @@ class Doorbell:
         self._peers = {peer: heard for peer, heard in self._peers.items() if now - heard <= AWAY_AFTER}
 
     def send(self, hint: Hint) -> None:
-        if self._connection is not None and not self.is_alone:
+        if self._peers and self._connection is not None and not self.is_alone:
             self._outbox.put(hint)
 
     def follow(self, session_id: str) -> None:

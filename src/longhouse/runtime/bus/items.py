@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from longhouse.journal.events import Recorded
+from longhouse.journal.session import Session
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -15,6 +16,8 @@ class Facts(msgspec.Struct, frozen=True):
     recorded: tuple[Recorded, ...]
     more_follow: bool = False
     """The turn goes on: whoever follows it may wait a moment for what comes next."""
+    session: Session | None = None
+    """The session after them: whoever follows it in the same process does not add it up a second time."""
 
 
 class Fragment(msgspec.Struct, frozen=True, tag=True):

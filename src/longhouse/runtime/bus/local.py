@@ -19,8 +19,13 @@ NEVER: Final = 2**63 - 1
 ATTENDED_FOR: Final = 60.0
 """Seconds after which somebody in another process who followed a session, and did not say so again, has left."""
 MOST_ATTENDED: Final = 10_000
-LINGER: Final = 0.02
-"""Seconds that events in the middle of a turn wait for others: to tell each by itself costs as much as to record it."""
+LINGER: Final = 0.1
+"""Seconds that events in the middle of a turn wait for others: to tell each by itself costs as much as to record it,
+and nobody sees a tenth of a second. Text, questions and the end of the turn wait for nothing."""
+
+
+_MIDDLE: Final = (Facts, SubagentsChanged)
+"""What may come in the middle of a turn."""
 
 
 class Relay(Protocol):
@@ -57,7 +62,7 @@ class Subscription:
         if isinstance(item, JournalGrew) and item.head is not None and item.head <= self.seen:
             return
         self._items.append(item)
-        if not isinstance(item, Facts | SubagentsChanged) or not item.more_follow:
+        if not isinstance(item, _MIDDLE) or not item.more_follow:
             self._ready.set()
         elif self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(LINGER, self._ready.set)
@@ -132,10 +137,11 @@ class Bus:
         """Tells the followers of a session, here and in other processes."""
         if isinstance(item, Facts):
             self._notify_append(session_id)
-            self._send(News(session_id, JournalGrew(item.recorded[-1].seq)))
-        else:
-            self._send(News(session_id, item))
-        self.deliver(session_id, item)
+        if self.relay:
+            told = JournalGrew(item.recorded[-1].seq) if isinstance(item, Facts) else item
+            self.relay.send(News(session_id, told))
+        for follower in self._followers.get(session_id, ()):
+            follower.put(item)
 
     def deliver(self, session_id: str, item: Item) -> None:
         """Tells the followers in this process alone."""
