@@ -287,7 +287,7 @@ def _appending(template: str, count: int, *, marks_rest: bool, counts: str) -> s
 
 @functools.cache
 def _gathered(count: int) -> str:
-    """The statement for appends of so many sessions."""
+    """The statement for appends of up to so many sessions."""
     events_ = {f"{name}_{nth}": type_ for nth in (1, 2) for name, type_ in _EVENT.items()}
     columns = {**_MOVED, **events_, **usage.COLUMNS}
     numbers = itertools.count(1)
@@ -301,7 +301,10 @@ def _gathered(count: int) -> str:
 
 
 def _together(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    return (_gathered(len(rows)), *itertools.chain.from_iterable(rows))
+    """The statement with its values. Its places are 2, 4 or 8, some of them empty: each connection has to plan it."""
+    places = 1 << (len(rows) - 1).bit_length()
+    values = list(itertools.chain.from_iterable(rows))
+    return (_gathered(places), *values, *[None] * (len(rows[0]) * (places - len(rows))))
 
 
 def _gathering(db: Database) -> Gathering:
