@@ -124,6 +124,9 @@ WITH locked AS MATERIALIZED (
     SELECT moved.session, moved.head - moved.count + new.nth, moved.conversation_id, moved.trace,
            new.kind, new.call_id, new.reply_to, new.body, moved.at, moved.append_id, new.nth, moved.worker, moved.fence
     FROM moved, LATERAL (VALUES {{events}}) AS new (kind, call_id, reply_to, body, nth) WHERE new.kind IS NOT NULL
+), rested AS (
+    INSERT INTO rests (fingerprint, session_id, seq)
+    SELECT fingerprint, session, head FROM moved WHERE fingerprint IS NOT NULL
 ), counted AS (
     {usage.WRITE_TOGETHER}
 )
@@ -144,6 +147,7 @@ _MOVED: Final = {
     "rests": "boolean",
     "folded": "bigint",
     "wake_at": "timestamptz",
+    "fingerprint": "text",
 }
 _EVENT: Final = {"kind": "text", "call_id": "text", "reply_to": "text", "body": "json"}
 _NO_EVENT: Final = (None,) * len(_EVENT)
@@ -300,6 +304,17 @@ def _gathered(count: int) -> str:
     )
 
 
+def _said(rows: Sequence[_Row], used: dict[str, usage.Used]) -> tuple[Any, ...] | None:
+    """Events and usage as a statement for several sessions takes them; None: they are too many, or stored apart."""
+    counted = usage.counted_together(used)
+    match rows:
+        case [(*first, None)] if counted:
+            return (*first, *_NO_EVENT, *counted)
+        case [(*first, None), (*second, None)] if counted:
+            return (*first, *second, *counted)
+    return None
+
+
 def _together(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     """The statement with its values. Its places are 2, 4 or 8, some of them empty: each connection has to plan it."""
     places = 1 << (len(rows) - 1).bit_length()
@@ -359,10 +374,8 @@ async def append(
         return await db.row(statement, **moved, **_NEW.values(rows), **more)
 
     try:
-        is_plain = fingerprint is None and 0 < len(rows) <= 2 and not any(row[-1] for row in rows)
-        if is_plain and isinstance(db, Database) and (counted := usage.counted_together(used)):
-            second = rows[1][:-1] if len(rows) == 2 else _NO_EVENT
-            row = await _gathering(db).write((*moved.values(), *rows[0][:-1], *second, *counted), alone)
+        if isinstance(db, Database) and (said := _said(rows, used)):
+            row = await _gathering(db).write((*moved.values(), fingerprint, *said), alone)
         else:
             row = await alone()
     except asyncpg.UniqueViolationError as error:
