@@ -20,7 +20,7 @@ BUDGETS = {
     "models": 2_040,  # bounded counts; SOCKS proxies
     "runtime": 5_070,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_130,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 14_410,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
+    "store": 14_640,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
     "tools": 6_390,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 

@@ -74,7 +74,7 @@ async def test_appends_are_not_planned_anew_each_time(db: Database) -> None:
     session, used = await journals.load(db, "s"), events.Usage(prompt_tokens=100, completion_tokens=5, total_tokens=105)
     plans = """
         SELECT generic_plans > custom_plans FROM pg_prepared_statements
-        WHERE statement LIKE '%UPDATE sessions SET%head = head +%fence = $%' AND generic_plans + custom_plans >= 20
+        WHERE statement LIKE '%UPDATE sessions s SET%head = s.head +%fence = $%' AND generic_plans + custom_plans >= 20
     """
 
     async def record(tx: Transaction) -> list[bool]:

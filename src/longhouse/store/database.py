@@ -12,7 +12,8 @@ import asyncpg
 
 from longhouse.errors import ReadOnlySession, SetupError
 from longhouse.store import connections
-from longhouse.store.connections import POOLED, SERVER_LINE, ConnectionPool, connect, open_pool, set_up
+from longhouse.store.connections import POOLED, SERVER_LINE, ConnectionPool, Loan, connect, open_pool, set_up
+from longhouse.store.gathering import Gathering
 
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
@@ -139,6 +140,8 @@ class Database(Executor):
         self.schema = schema
         self.retries = 0
         """How often a statement was tried again because Postgres could not be reached."""
+        self.appends: Gathering | None = None
+        """Those that wait to be written together."""
         self._pool_size = pool_size
         self._renewing = asyncio.Lock()
 
@@ -220,6 +223,10 @@ class Database(Executor):
             if self.pool is silent and not silent.is_closed:
                 self.pool = open_pool(self.dsn, self.schema, self._pool_size)
                 silent.terminate()
+
+    def acquire(self) -> Loan:
+        """A connection of the pool for the length of a block."""
+        return self.pool.acquire()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:

@@ -1,6 +1,7 @@
 """Appends events to session journals and reads them; one function is one statement."""
 
 import functools
+import itertools
 import os
 import uuid
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import LOCAL_OWNER, Session
 from longhouse.store import budgets, files, sessions, usage
 from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.gathering import Gathering
 from longhouse.store.requests import ACCEPT, UNDER_WAY, Accepted, Repeated, accept
 from longhouse.store.rows import Rows
 
@@ -85,22 +87,70 @@ MARK_REST: Final = """
 SPENT: Final = budgets.spent_of("moved.key_id")
 # What this statement itself writes is not visible to it.
 SPENT_WITH_THIS: Final = budgets.spent_of("moved.key_id", tokens=":new_tokens::bigint", turns=":new_turns::bigint")
+_MOVE: Final = """
+        head = s.head + {one}count, state = {one}state, trace_id = {one}trace, version = {one}version,
+        task = {one}task, updated_at = {one}at, due = NOT ({one}rests AND s.head = {one}folded),
+        holder = CASE WHEN {one}rests AND s.head = {one}folded THEN NULL ELSE s.holder END,
+        wake_at = CASE WHEN {one}rests AND s.head = {one}folded THEN {one}wake_at::timestamptz END,
+        attempts = 0, troubled_at = NULL, paused = NULL, paused_at = NULL
+"""
 # Written out by `_appending`: a statement carries only what its append needs, which halves its cost.
 APPEND: Final = f"""
 WITH moved AS (
-    UPDATE sessions SET
-        head = head + :count, state = :state, trace_id = :trace, version = :version, task = :task, updated_at = :at,
-        due = NOT (:rests AND head = :folded),
-        holder = CASE WHEN :rests AND head = :folded THEN NULL ELSE holder END,
-        wake_at = CASE WHEN :rests AND head = :folded THEN :wake_at::timestamptz END, attempts = 0, troubled_at = NULL,
-        paused = NULL, paused_at = NULL
-    WHERE id = :session AND fence = :fence
-    RETURNING id, head, due, fence, conversation_id, owner, key_id
+    UPDATE sessions s SET {_MOVE.format(one=":")}
+    WHERE s.id = :session AND s.fence = :fence
+    RETURNING s.id, s.head, s.due, s.fence, s.conversation_id, s.owner, s.key_id
 ), written AS (
     {_WRITE.format(nth="new.nth", author=":worker, moved.fence", new="{new}")}
 ){{more}}
 SELECT head, due, CASE WHEN due THEN {{spent}} END AS spent FROM moved
 """
+
+# The same for several sessions, each with an event or two and the usage of one model. A session that somebody else has
+# locked is left out: nobody waits for a lock while others wait for them. Its place on the disk, which cannot change
+# while it is locked, is found at once whatever Postgres knows of the table's size.
+_TOGETHER: Final = f"""
+WITH locked AS MATERIALIZED (
+    SELECT one.*, there.place FROM (VALUES {{rows}}) AS one ({{columns}}) CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM sessions WHERE id = one.session AND fence = one.fence
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) there
+), moved AS (
+    UPDATE sessions s SET {_MOVE.format(one="one.")} FROM locked one WHERE s.ctid = one.place
+    RETURNING s.head, s.due, s.conversation_id, s.owner, s.key_id, one.*
+), written AS (
+    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, at,
+                         append_id, nth, worker, fence)
+    SELECT moved.session, moved.head - moved.count + new.nth, moved.conversation_id, moved.trace,
+           new.kind, new.call_id, new.reply_to, new.body, moved.at, moved.append_id, new.nth, moved.worker, moved.fence
+    FROM moved, LATERAL (VALUES {{events}}) AS new (kind, call_id, reply_to, body, nth) WHERE new.kind IS NOT NULL
+), rested AS (
+    INSERT INTO rests (fingerprint, session_id, seq)
+    SELECT fingerprint, session, head FROM moved WHERE fingerprint IS NOT NULL
+), counted AS (
+    {usage.WRITE_TOGETHER}
+)
+SELECT session, head, due, CASE WHEN due THEN {budgets.spent_of("key_id", tokens="total", turns="turns")} END AS spent
+FROM moved
+"""
+_MOVED: Final = {
+    "session": "text",
+    "fence": "bigint",
+    "worker": "text",
+    "append_id": "uuid",
+    "count": "bigint",
+    "state": "text",
+    "trace": "text",
+    "version": "integer",
+    "task": "text",
+    "at": "timestamptz",
+    "rests": "boolean",
+    "folded": "bigint",
+    "wake_at": "timestamptz",
+    "fingerprint": "text",
+}
+_EVENT: Final = {"kind": "text", "call_id": "text", "reply_to": "text", "body": "json"}
+_NO_EVENT: Final = (None,) * len(_EVENT)
 
 ADD: Final = f"""
 WITH moved AS (
@@ -239,6 +289,45 @@ def _appending(template: str, count: int, *, marks_rest: bool, counts: str) -> s
     return template.format(new=_NEW.source(count), more=rested + counted, spent=SPENT_WITH_THIS if counts else SPENT)
 
 
+@functools.cache
+def _gathered(count: int) -> str:
+    """The statement for appends of up to so many sessions."""
+    events_ = {f"{name}_{nth}": type_ for nth in (1, 2) for name, type_ in _EVENT.items()}
+    columns = {**_MOVED, **events_, **usage.COLUMNS}
+    numbers = itertools.count(1)
+    rows = [", ".join(f"${next(numbers)}::{type_}" for type_ in columns.values()) for _ in range(count)]
+    new = [", ".join([*(f"moved.{name}_{nth}" for name in _EVENT), f"{nth}"]) for nth in (1, 2)]
+    return _TOGETHER.format(
+        rows=", ".join(f"({row})" for row in rows),
+        columns=", ".join(columns),
+        events=", ".join(f"({event})" for event in new),
+    )
+
+
+def _said(rows: Sequence[_Row], used: dict[str, usage.Used]) -> tuple[Any, ...] | None:
+    """Events and usage as a statement for several sessions takes them; None: they are too many, or stored apart."""
+    counted = usage.counted_together(used)
+    match rows:
+        case [(*first, None)] if counted:
+            return (*first, *_NO_EVENT, *counted)
+        case [(*first, None), (*second, None)] if counted:
+            return (*first, *second, *counted)
+    return None
+
+
+def _together(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The statement with its values. Its places are 2, 4 or 8, some of them empty: each connection has to plan it."""
+    places = 1 << (len(rows) - 1).bit_length()
+    values = list(itertools.chain.from_iterable(rows))
+    return (_gathered(places), *values, *[None] * (len(rows[0]) * (places - len(rows))))
+
+
+def _gathering(db: Database) -> Gathering:
+    if db.appends is None:
+        db.appends = Gathering(db.acquire, _together)
+    return db.appends
+
+
 async def append(
     db: Executor,
     session: Session,
@@ -259,30 +348,36 @@ async def append(
     append_id, turn = append_id or UUID(os.urandom(16)), session.turn
     rows = await _rows_of(db, new)
     used = usage.used_by(new, is_users=turn is not None and not turn.prompted.root)
-    more: dict[str, object] = {} if fingerprint is None else {"fingerprint": fingerprint}
-    if used:
-        more |= usage.values(used)
-        more["new_tokens"] = sum(one.total_tokens for one in used.values())
-        more["new_turns"] = sum(one.turns for one in used.values())
+    moved: dict[str, object] = {
+        "session": session.id,
+        "fence": fence,
+        "worker": worker,
+        "append_id": append_id,
+        "count": len(new),
+        "state": session.state,
+        "trace": turn.trace if turn else None,
+        "version": turn.version if turn else session.version,
+        "task": turn.task[:TASK_SHOWN] if turn else None,
+        "at": at,
+        "rests": rest is not None,
+        "folded": rest.head if rest else 0,
+        "wake_at": rest.wake_at if rest else None,
+    }
+
+    async def alone() -> asyncpg.Record | None:
+        more: dict[str, object] = {} if fingerprint is None else {"fingerprint": fingerprint}
+        if used:
+            more |= usage.values(used)
+            more["new_tokens"] = sum(one.total_tokens for one in used.values())
+            more["new_turns"] = sum(one.turns for one in used.values())
+        statement = _appending(APPEND, len(new), marks_rest=fingerprint is not None, counts=usage.write_of(used))
+        return await db.row(statement, **moved, **_NEW.values(rows), **more)
+
     try:
-        row = await db.row(
-            _appending(APPEND, len(new), marks_rest=fingerprint is not None, counts=usage.write_of(used)),
-            session=session.id,
-            fence=fence,
-            count=len(new),
-            state=session.state,
-            trace=turn.trace if turn else None,
-            version=turn.version if turn else session.version,
-            task=turn.task[:TASK_SHOWN] if turn else None,
-            at=at,
-            rests=rest is not None,
-            folded=rest.head if rest else 0,
-            wake_at=rest.wake_at if rest else None,
-            worker=worker,
-            append_id=append_id,
-            **_NEW.values(rows),
-            **more,
-        )
+        if isinstance(db, Database) and (said := _said(rows, used)):
+            row = await _gathering(db).write((*moved.values(), fingerprint, *said), alone)
+        else:
+            row = await alone()
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session.id, append_id, error)
     if row is None:

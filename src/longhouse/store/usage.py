@@ -17,16 +17,17 @@ AT_ONCE: Final = 20_000
 _COUNTS: Final = "turns, replies, prompt_tokens, cached_tokens, completion_tokens, total_tokens"
 _SUMS: Final = ", ".join(f"sum({name})::bigint AS {name}" for name in _COUNTS.split(", "))
 
-_USED: Final = Rows(
-    "used",
-    model="text",
-    turns="bigint",
-    replies="bigint",
-    prompt="bigint",
-    cached="bigint",
-    completion="bigint",
-    total="bigint",
-)
+COLUMNS: Final = {
+    "model": "text",
+    "turns": "bigint",
+    "replies": "bigint",
+    "prompt": "bigint",
+    "cached": "bigint",
+    "completion": "bigint",
+    "total": "bigint",
+}
+_USED: Final = Rows("used", **COLUMNS)
+_NOTHING: Final = (None, *(0 for _ in _COUNTS.split(", ")))
 # A part of the append's statement.
 _WRITE: Final = f"""
     INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
@@ -41,6 +42,11 @@ _MODEL: Final = """CASE WHEN used.model <> '' OR used.total = 0 THEN used.model 
                WHERE j.session_id = moved.id AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
            ), '') END"""
 WRITE: Final = _WRITE.format(model=_MODEL, used=_USED.in_arrays)
+# A part of the statement that appends to several sessions.
+WRITE_TOGETHER: Final = f"""
+    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
+    SELECT COALESCE(key_id, ''), owner, {", ".join(COLUMNS)} FROM moved WHERE model IS NOT NULL
+"""
 CHARGE: Final = f"""
     INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
     VALUES (:key, :owner, :model, 0, :replies, :prompt, :cached, :completion, :total)
@@ -123,7 +129,19 @@ def write_of(used: dict[str, Used]) -> str:
     """The part of the append's statement that counts this; empty: there is nothing to count."""
     if not used:
         return ""
-    return _write_of(len(used), is_named="" not in used or not used[""].total_tokens)
+    return _write_of(len(used), is_named=_is_named(used))
+
+
+def counted_together(used: dict[str, Used]) -> tuple[str | int | None, ...] | None:
+    """The values of `COLUMNS`; None: there is more to count than they can say."""
+    if not used:
+        return _NOTHING
+    return _rows(used)[0] if len(used) == 1 and _is_named(used) else None
+
+
+def _is_named(used: dict[str, Used]) -> bool:
+    """Whether all tokens are of models that are named."""
+    return "" not in used or not used[""].total_tokens
 
 
 @functools.cache
