@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, Final
+from functools import lru_cache, partial
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -23,12 +23,14 @@ from longhouse.journal.session import Open, ReadSource, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
-from longhouse.tools.config import ToolConfig, with_model
+from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 from longhouse.tools.execution import CallExecutor, Late
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 MAX_ARGUMENTS: Final = 1_000_000
 """Maximum characters of arguments; longer ones are not parsed."""
@@ -107,6 +109,8 @@ class Toolbox:
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
         self._here: dict[str, Binding] = {cls.tool_name: class_binding(cls) for cls in self._classes.values()}
         self._bound: dict[tuple[str, int], Binding] = {}
+        self._made_configs: dict[tuple[str, int, str], ToolConfig] = {}
+        """Template, its version and a tool -> what the tool is called with: neither changes while we run."""
         self._config = config or ToolConfig()
         self._configs = configs or {}
         """Configurations of agents that have their own."""
@@ -146,23 +150,29 @@ class Toolbox:
 
     async def resolve(self, name: str, version: int) -> Tool | None:
         """This version of a tool, ready to be called; None if it cannot be called here."""
-        binding = self._bound.get((name, version))
-        if binding is None:
-            descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
-            binding = await self._binding_of(descriptor) if descriptor else self._here.get(name)
-            if binding is None:
-                return None
-            if len(self._bound) >= MOST_BOUND:
-                del self._bound[next(iter(self._bound))]
-            self._bound[name, version] = binding
-            if binding.probe:
-                self._bound[binding.probe.tool.name, version] = binding.probe
+        found = await self.several([(name, version)])
+        return found[0] if found else None
+
+    async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
+        """These versions of tools, ready to be called, without those that cannot be called here."""
+        bindings = [self._bound.get(pair) or await self._load(*pair) for pair in versions]
         if self.catalog and self.catalog.overlays.is_due:
             await self.catalog.overlays.refresh()
-        if binding.is_refused:
-            return None
-        overlay = self._overlay(name)
-        return _overlaid(binding.tool, overlay) if overlay else binding.tool
+        tools = []
+        for binding, (name, _) in zip(bindings, versions, strict=True):
+            if binding and not binding.is_refused:
+                overlay = self._overlay(name)
+                tools.append(_overlaid(binding.tool, overlay) if overlay else binding.tool)
+        return tools
+
+    async def _load(self, name: str, version: int) -> Binding | None:
+        descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
+        binding = await self._binding_of(descriptor) if descriptor else self._here.get(name)
+        if binding:
+            _keep(self._bound, (name, version), binding)
+            if binding.probe:
+                self._bound[binding.probe.tool.name, version] = binding.probe
+        return binding
 
     async def active(self, name: str, owner: str) -> Tool | None:
         """The active version of a tool that this owner may see."""
@@ -234,8 +244,7 @@ class Toolbox:
         overlay = self._overlay(call.tool)
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
             return Result(Fault(code="switched_off", message=f"{call.tool} was switched off; nothing happened"))
-        config = self._configs.get(session.agent, self._config).for_tool(call.tool)
-        config = await with_model(config, session, self.catalog)
+        config = await self._config_of(call.tool, session)
         refused = await self.count_call(tool, session.owner)
         if not refused and "once" in (tool.effect, call.effect):
             refused = begin()
@@ -245,9 +254,9 @@ class Toolbox:
         try:
             context = context_of(call, session, turn, self._services_of(session), memory_scope)
             before = written(context)
-            output = await self._execution.run(
-                lambda: self._done(tool.name, work, context, config), tool.timeout, **about
-            )
+            if isinstance(work, Blocking):
+                work = partial(self._in_thread, tool.name, work)
+            output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
             if not isinstance(output, Performed):
                 text = bounded(clean(text_of(output)), tool.max_output)
                 output = Performed(text, *changes(before, written(context)), tuple(context.made))
@@ -260,6 +269,18 @@ class Toolbox:
                 return _late(tool, error)
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
             return _failed(tool, error)
+
+    async def _config_of(self, tool: str, session: Session) -> ToolConfig:
+        """What a tool of the session's agent is called with, in this turn."""
+        version = session.turn.version if session.turn else 0
+        known = self._made_configs.get((session.agent, version, tool))
+        if known:
+            return known
+        config = self._configs.get(session.agent, self._config).for_tool(tool)
+        template = await self.catalog.templates.find(session.agent, version) if self.catalog and version else None
+        if template is None:
+            return config
+        return _keep(self._made_configs, (session.agent, version, tool), config.with_model(template.llm_policy))
 
     async def _reading(self, call: Open, session: Session, turn: Turn, memory_scope: str) -> ReadingCall | None:
         """What a call is remembered by; None if it is to run like any other.
@@ -326,9 +347,7 @@ class Toolbox:
             log.info("tool_revision_unknown", message=message, tool=tool.name, error=repr(error))
             return None
 
-    async def _done(self, name: str, work: Work, context: ToolContext, config: ToolConfig) -> Any:
-        if not isinstance(work, Blocking):
-            return await work(context, config)
+    async def _in_thread(self, name: str, work: Blocking, context: ToolContext, config: ToolConfig) -> Any:
         output = await self._execution.run_in_thread(name, lambda: work.call(context, config))
         return await output if inspect.isawaitable(output) else output
 
@@ -361,6 +380,14 @@ def reading_key(tool: Tool, arguments: str, user: str | None = None) -> str:
     asked = {name: value for name, value in given.items() if value != defaults.get(name)}
     key = [tool.ref, asked] if user is None else [tool.ref, asked, user]
     return hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()[:32]
+
+
+def _keep(cache: dict[Any, T], key: Any, value: T) -> T:
+    """Caches a value, in place of the oldest one if there are too many."""
+    if len(cache) >= MOST_BOUND:
+        del cache[next(iter(cache))]
+    cache[key] = value
+    return value
 
 
 @lru_cache(maxsize=MOST_BOUND)
