@@ -156,14 +156,13 @@ class Toolbox:
     async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
         """These versions of tools, ready to be called, without those that cannot be called here."""
         bindings = [self._bound.get(pair) or await self._load(*pair) for pair in versions]
-        if self.catalog and self.catalog.overlays.is_due:
-            await self.catalog.overlays.refresh()
-        tools = []
-        for binding, (name, _) in zip(bindings, versions, strict=True):
-            if binding and not binding.is_refused:
-                overlay = self._overlay(name)
-                tools.append(_overlaid(binding.tool, overlay) if overlay else binding.tool)
-        return tools
+        found = [binding.tool for binding in bindings if binding and not binding.is_refused]
+        if self.catalog is None:
+            return found
+        overlays = self.catalog.overlays
+        if overlays.is_due:
+            await overlays.refresh()
+        return [_overlaid(tool, overlay) if (overlay := overlays.of(tool.name)) else tool for tool in found]
 
     async def _load(self, name: str, version: int) -> Binding | None:
         descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
@@ -206,10 +205,10 @@ class Toolbox:
 
     async def check(self, tool: Tool, arguments: str) -> Fault | None:
         """Why a call with these arguments cannot run."""
-        work = self._bind(tool.name, tool.version, arguments)
+        binding = self._binding(tool.name, tool.version)
+        work = _bound_to(binding, tool.name, arguments)
         if isinstance(work, Fault):
             return work
-        binding = self._binding(tool.name, tool.version)
         return await binding.check(arguments) if binding and binding.check else None
 
     async def perform(
@@ -226,6 +225,7 @@ class Toolbox:
 
         It always returns an outcome, at the latest after the tool's timeout.
         """
+        remember = remember and self._may_remember(call)
         reading = await self._reading(call, session, turn, memory_scope) if remember else None
         known = session.memory.reads.get(reading.key) if reading else None
         if reading and known and known.revision == reading.revision:
@@ -238,7 +238,7 @@ class Toolbox:
 
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)
-        work = self._bind(call.tool, call.version, call.arguments)
+        work = _bound_to(self._binding(call.tool, call.version), call.tool, call.arguments)
         if isinstance(work, Fault) or tool is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
         overlay = self._overlay(call.tool)
@@ -281,6 +281,11 @@ class Toolbox:
         if template is None:
             return config
         return _keep(self._made_configs, (session.agent, version, tool), config.with_model(template.llm_policy))
+
+    def _may_remember(self, call: Open) -> bool:
+        """False if results of the call's tool are not remembered; a tool that is not bound yet may be one whose are."""
+        binding = self._bound.get((call.tool, call.version))
+        return binding is None or bool(binding.tool.remembers)
 
     async def _reading(self, call: Open, session: Session, turn: Turn, memory_scope: str) -> ReadingCall | None:
         """What a call is remembered by; None if it is to run like any other.
@@ -362,13 +367,13 @@ class Toolbox:
     def _binding(self, name: str, version: int) -> Binding | None:
         return self._bound.get((name, version)) or self._here.get(name)
 
-    def _bind(self, name: str, version: int, arguments: str) -> Work | Fault:
-        binding = self._binding(name, version)
-        if binding is None:
-            return _unknown(name)
-        if len(arguments) > MAX_ARGUMENTS:
-            return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
-        return binding.bind(arguments)
+
+def _bound_to(binding: Binding | None, name: str, arguments: str) -> Work | Fault:
+    if binding is None:
+        return _unknown(name)
+    if len(arguments) > MAX_ARGUMENTS:
+        return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
+    return binding.bind(arguments)
 
 
 def reading_key(tool: Tool, arguments: str, user: str | None = None) -> str:
