@@ -80,15 +80,11 @@ class ToolRunner:
 
     async def _perform_alone(self, run: Run, turn: Turn, call: Open, template: Template) -> None:
         """Runs a call that may be cancelled together with the run: it needs no task of its own."""
-        try:
-            result = await self._perform_one(run, turn, call, template)
-            if result is None:
-                await self._withdraw(run)
-                return
-            await self.record_outcomes(run, await self._events_of(call, result, template))
-        except BaseException:
-            run.is_lost = True
-            raise
+        result = await self._perform_one(run, turn, call, template)
+        if result is None:
+            await self._withdraw(run)
+            return
+        await self.record_outcomes(run, await self._events_of(call, result, template))
         if result.by_memory:
             self._count(run.session, [call])
         self._forget(run.session, [call])
