@@ -67,7 +67,7 @@ async def test_an_agent_that_will_not_finish_is_ended_in_words(db: Database) -> 
 
 async def test_what_changes_in_mid_turn_is_in_the_next_request_of_the_same_run(db: Database) -> None:
     """All changes of one turn, in one process, within the time for which its tools are remembered."""
-    acts = ("watch", "switch off", "switch on", "publish", "forbid", "retire", "watch")
+    acts = ("watch", "switch off", "swap", "publish", "allow", "retire", "watch")
     room = Room(db, [*(call("lever", act=act) for act in acts), FINISH, call("echo"), FINISH], [Lever])
     late = Availability(when="iteration >= 5", exclude=("clarificationtool",))
     room.template = replace(room.template, rules=Rules(availability=(late,)))
@@ -84,28 +84,29 @@ async def test_what_changes_in_mid_turn_is_in_the_next_request_of_the_same_run(d
                 await lay("echo", watched)
             case "switch off":
                 await lay("echo", replace(watched, enabled=False))
-            case "switch on":
+            case "swap":
                 await lay("echo", SecurityOverlay())
+                await lay("broken", SecurityOverlay(allow=Allow(templates=("another",))))
             case "publish":
                 await tools.publish([replace(Echo.descriptor(), description_short="Говорит это же.")], by="ops")
-            case "forbid":
-                await lay("broken", SecurityOverlay(allow=Allow(templates=("another",))))
+            case "allow":
+                await lay("broken", SecurityOverlay())
             case "retire":
                 await tools.deactivate("echo", retire=True)
 
     Lever.pull = act
     session = await room.run()
     assert session.state is State.COMPLETED, session.turn
-    every = ["finalanswertool", "clarificationtool", "echo", "broken", "lever"]
-    assert [sorted(set(every).difference(room.offered(nth))) for nth in range(8)] == [
-        [], [], ["echo"], [], [], ["broken", "clarificationtool"], ["broken", "clarificationtool", "echo"],
-        ["broken", "clarificationtool", "echo"],
+    every = {"finalanswertool", "clarificationtool", "echo", "broken", "lever"}
+    assert [sorted(every.difference(room.offered(nth))) for nth in range(8)] == [
+        [], [], ["echo"], ["broken"], ["broken"], ["clarificationtool"], ["clarificationtool", "echo"],
+        ["clarificationtool", "echo"],
     ]  # fmt: skip
+    assert (room.offered(3)[-1], room.offered(5)[-1]) == ("echo", "broken"), "what is new comes last"
     assert "Say it back." in told(room, 4), "a turn keeps the version that it was offered first"
     replies = [one for one in await room.found(session.id, events.Replied) if one.offered or one.withdrawn]
-    changed = [(sorted(one.offered), sorted(one.withdrawn)) for one in replies[1:]]
-    assert changed == [
-        ([], ["echo@1"]), (["echo@1"], []), ([], ["broken@1", "clarificationtool@1"]), ([], ["echo@1"])
+    assert [(*one.offered, "-", *one.withdrawn) for one in replies[1:]] == [
+        ("-", "echo@1"), ("echo@1", "-", "broken@1"), ("broken@1", "-", "clarificationtool@1"), ("-", "echo@1")
     ]  # fmt: skip
 
     session_id = await room.prompt("Ещё раз", session.id)
@@ -113,8 +114,7 @@ async def test_what_changes_in_mid_turn_is_in_the_next_request_of_the_same_run(d
     session = await room.advance(session_id)
     assert session.state is State.COMPLETED, session.turn
     assert "Говорит это же." in told(room, 8), "the next turn has the version that is active now"
-    assert "clarificationtool" in room.offered(8), "rules of a turn that has just begun"
-    assert "broken" not in room.offered(8)
+    assert every.issubset(room.offered(8)), "rules of a turn that has just begun"
 
 
 async def begun_before(room: Room, seconds: float) -> str:
