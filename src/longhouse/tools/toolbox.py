@@ -155,7 +155,9 @@ class Toolbox:
 
     async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
         """These versions of tools, ready to be called, without those that cannot be called here."""
-        bindings = [self._bound.get(pair) or await self._load(*pair) for pair in versions]
+        bindings = [self._bound.get(pair) for pair in versions]
+        if not all(bindings):
+            bindings = [self._bound.get(pair) or await self._load(*pair) for pair in versions]
         found = [binding.tool for binding in bindings if binding and not binding.is_refused]
         if self.catalog is None:
             return found
@@ -257,10 +259,11 @@ class Toolbox:
             if isinstance(work, Blocking):
                 work = partial(self._in_thread, tool.name, work)
             output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
-            if not isinstance(output, Performed):
-                text = bounded(clean(text_of(output)), tool.max_output)
-                output = Performed(text, *changes(before, written(context)), tuple(context.made))
-            return Result(Output(content=output.text), output.writes, output.adds, output.made)
+            if isinstance(output, Performed):
+                return Result(Output(content=output.text), output.writes, output.adds, output.made)
+            text = bounded(clean(text_of(output)), tool.max_output)
+            writes, adds = changes(before, written(context))
+            return Result(Output(content=text), writes, adds, tuple(context.made))
         except BaseException as error:
             # Any exception of a tool becomes an outcome for the agent; it never ends the run.
             if _is_ours(error):
