@@ -259,11 +259,10 @@ class Toolbox:
             if isinstance(work, Blocking):
                 work = partial(self._in_thread, tool.name, work)
             output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
-            if isinstance(output, Performed):
-                return Result(Output(content=output.text), output.writes, output.adds, output.made)
-            text = bounded(clean(text_of(output)), tool.max_output)
-            writes, adds = changes(before, written(context))
-            return Result(Output(content=text), writes, adds, tuple(context.made))
+            if not isinstance(output, Performed):
+                text = bounded(clean(text_of(output)), tool.max_output)
+                output = Performed(text, *changes(before, written(context)), tuple(context.made))
+            return Result(Output(content=output.text), output.writes, output.adds, output.made)
         except BaseException as error:
             # Any exception of a tool becomes an outcome for the agent; it never ends the run.
             if _is_ours(error):
