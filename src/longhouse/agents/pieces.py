@@ -69,8 +69,12 @@ _pieces: Final[dict[tuple[int, ...], Piece]] = {}
 """By the ids of its entries; the end of any of them removes it, so no id is another's."""
 
 
-def of(transcript: Sequence[Entry]) -> list[tuple[Sequence[Entry], Piece]]:
-    """A transcript in pieces."""
+Found = Sequence[tuple[Sequence[Entry], Piece]]
+"""A transcript in pieces."""
+
+
+def of(transcript: Sequence[Entry]) -> Found:
+    """A transcript in pieces: found once for a request, since each of its entries is looked at."""
     whole = len(transcript) // RUN * RUN
     found = [_piece(transcript[start : start + RUN]) for start in range(0, whole, RUN)]
     for entry in transcript[whole:]:
@@ -91,21 +95,23 @@ def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
     return entries, piece
 
 
-def tools_used(transcript: Sequence[Entry]) -> set[str]:
-    if len(transcript) < RUN:
-        return {use.tool for entry in transcript if isinstance(entry, Step) for use in entry.uses}
-    return {tool for _, piece in of(transcript) for tool in piece.tools}
+def tools_used(found: Found) -> frozenset[str]:
+    return frozenset([tool for _, piece in found for tool in piece.tools])
+
+
+def has_summary(found: Found) -> bool:
+    return any(piece.upto for _, piece in found)
 
 
 def composed(
-    transcript: Sequence[Entry],
+    found: Found,
     prompts: PromptPack,
     names: Mapping[str, str],
     messages: Callable[[Entry], Iterable[Message]],
 ) -> list[Part]:
     """The messages of a transcript under these prompts and names of tools."""
     parts = []
-    for entries, piece in of(transcript):
+    for entries, piece in found:
         part = piece.part
         if part is None or piece.prompts is not prompts or not (piece.names is names or piece.is_named(names)):
             part = piece.part = Part([message for entry in entries for message in messages(entry)])

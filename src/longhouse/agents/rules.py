@@ -74,16 +74,19 @@ class OpenTools:
 
 
 ALL_OPEN: Final = OpenTools()
+ENDING: Final = OpenTools(is_ending=True)
 
 
 def open_tools(
     session: Session, turn: Turn, template: Template, now: datetime, *, stage: str | None = None
 ) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
+    if spent(turn, now):
+        return ENDING
     facts = TurnFacts(session, turn, template, now)
     stops = template.execution_policy.stop_conditions
-    if spent(turn, now) or any(conditions.holds(stop, facts) for stop in stops):
-        return OpenTools(is_ending=True)
+    if stops and any(conditions.holds(stop, facts) for stop in stops):
+        return ENDING
     if stage is not None:
         facts[conditions.STAGE] = stage
     rules = [rule for rule in template.rules.effective if conditions.holds(rule.when, facts)]

@@ -72,12 +72,21 @@ def compose(
     wire_names: Mapping[str, str],
     *,
     extra_system: str = "",
+    found: pieces.Found | None = None,
 ) -> list[Message]:
-    """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out."""
+    """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out.
+
+    `found`: the session's transcript in pieces, where the caller has them already.
+    """
+    found = pieces.of(session.transcript) if found is None else found
     system = _system(turn, template, _listed(template, offered, wire_names), extra_system, session.recall)
-    earlier, present = _split(session, template, wire_names)
+    transcript = conversation.shown(session) if pieces.has_summary(found) else session.transcript
+    earlier, present = _split(session, transcript, template, wire_names)
     now = pieces.composed(
-        present, template.prompt_pack, wire_names, lambda entry: _messages(entry, template, wire_names)
+        found if present is session.transcript else pieces.of(present),
+        template.prompt_pack,
+        wire_names,
+        lambda entry: _messages(entry, template, wire_names),
     )
     budget = template.llm_policy.context_tokens
     window = Window(system, [Part(earlier), *now] if earlier else now)
@@ -95,10 +104,11 @@ def _listed(template: Template, offered: Sequence[Tool], names: Mapping[str, str
     return "\n".join(f"{n}. {names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
 
 
-def _split(session: Session, template: Template, names: Mapping[str, str]) -> tuple[list[Message], Sequence[Entry]]:
+def _split(
+    session: Session, transcript: Sequence[Entry], template: Template, names: Mapping[str, str]
+) -> tuple[list[Message], Sequence[Entry]]:
     """Earlier turns as plain messages, if their number is limited, and the entries that are shown in full."""
     most = template.memory_policy.context_window
-    transcript = _shown(session)
     if most is None and session.side == "root":
         return [], transcript
     began = max((entry.seq for entry in transcript if isinstance(entry, PromptEntry)), default=0)
@@ -111,15 +121,6 @@ def _split(session: Session, template: Template, names: Mapping[str, str]) -> tu
     shown = dropwhile(lambda message: isinstance(message, ToolResult), newest)  # without the results of calls left out
     present = [entry for entry in transcript if entry.seq >= began and not isinstance(entry, ImportedMessages)]
     return [*summed, *shown], present
-
-
-def _shown(session: Session) -> Sequence[Entry]:
-    """As `conversation.shown`, which looks at each entry."""
-    if len(session.transcript) < pieces.RUN:
-        has_summary = Summary in map(type, session.transcript)
-    else:
-        has_summary = any(piece.upto for _, piece in pieces.of(session.transcript))
-    return conversation.shown(session) if has_summary else session.transcript
 
 
 def history(session: Session, template: Template) -> Iterator[Message]:

@@ -98,7 +98,8 @@ class BaseAgent:
         if turn is None:
             raise ValueError("a request is composed for a turn: this session has not started one")
         offered = tuple(offered)
-        wire = _wire(offered, tuple(tools), frozenset(pieces.tools_used(session.transcript)))
+        found = pieces.of(session.transcript)
+        wire = _wire(offered, tuple(tools), pieces.tools_used(found))
         policy, asked = template.llm_policy, turn.prompted.sampling or NO_SAMPLING
         # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
@@ -109,7 +110,9 @@ class BaseAgent:
         client = turn.client_tools
         body = Body(
             model=policy.model or "",
-            messages=window.compose(session, turn, template, offered, wire.names, extra_system=extra_system),
+            messages=window.compose(
+                session, turn, template, offered, wire.names, extra_system=extra_system, found=found
+            ),
             tools=wire.specs,
             tool_choice=_tool_choice(template, turn, tools, wire.names.get(force or "")),
             parallel_tool_calls=bool(tools)
