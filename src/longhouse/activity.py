@@ -19,20 +19,18 @@ BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 12
 """Upper bounds of the buckets of durations, in seconds."""
 
 
-class Names:
-    """The first names that were counted, up to a number of them."""
+class Names(dict[str, str]):
+    """A name -> as it is shown: the first names that were counted, up to a number of them, and another for the rest."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most = most
-        self._known: dict[str, str] = {}
 
-    def of(self, name: str) -> str:
-        known = self._known.get(name)
-        if known is None:
-            if len(self._known) >= self._most:
-                return OTHER
-            known = self._known[name] = name[:LONGEST_NAME]
-        return known
+    def __missing__(self, name: str) -> str:
+        if len(self) >= self._most:
+            return OTHER
+        shown = self[name] = name[:LONGEST_NAME]
+        return shown
 
 
 @dataclass(slots=True)
@@ -85,7 +83,7 @@ class Activity:
         return self.models[self._who(template, owner)]
 
     def tool_called(self, template: str, owner: str, tool: str, seconds: float, *, failed: bool) -> None:
-        for calls in (self.tool_calls[self._who(template, owner)], self.tools[self._tools.of(tool)]):
+        for calls in (self.tool_calls[self._who(template, owner)], self.tools[self._tools[tool]]):
             calls.add(seconds)
             calls.errors += failed
 
@@ -95,4 +93,4 @@ class Activity:
         turns.states[state] += 1
 
     def _who(self, template: str, owner: str) -> Who:
-        return self._templates.of(template), self._owners.of(owner)
+        return self._templates[template], self._owners[owner]

@@ -165,6 +165,8 @@ def test_the_same_failing_call_closes_its_tool_at_the_third_time_and_the_agent_i
     patient = {"max_iterations": 10}
     assert open_tools(session_of(*failing(2), **patient), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     assert open_tools(session_of(*failing(3), **patient), TEMPLATE, TOOLS, STARTED_AT) == [ASK, FINISH]
+    lost = failing(1, code=rules.WORKER_LOST)
+    assert open_tools(session_of(*lost, **patient), TEMPLATE, TOOLS, STARTED_AT) == [ASK, FINISH], "at the first time"
     fault = events.Fault(code="tool_failed", message="no")
     assert rules.explained(session_of(*failing(1), **patient), "work", "{}", fault) == fault
     told_so = rules.explained(session_of(*failing(2), **patient), "work", "{}", fault)

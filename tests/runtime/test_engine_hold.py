@@ -202,11 +202,12 @@ def reports_of(room: Room) -> list[asyncio.Task[None]]:
     return reports
 
 
-async def test_what_only_reads_is_stopped_with_its_run(db: Database) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+async def test_what_only_reads_is_stopped_with_its_run(db: Database, count: int) -> None:
     class Working(Gate):
         """Reads something."""
 
-    room = Room(db, [calls(call("working"), call("working"))], [Working])
+    room = Room(db, [calls(*[call("working")] * count)], [Working])
     session_id = await room.prompt()
     before = asyncio.all_tasks()
     running = await under_way(room, session_id, Working)
@@ -624,7 +625,12 @@ async def test_what_may_have_begun_stays_a_question_after_a_hand_over_in_peace(d
     # A person's word is taken: it is run, and not asked about again.
     again = events.Decided(call="1-action-0", decision="did_not_happen", by="user")
     await journals.add(db, session_id, [again], trace="")
-    assert (await newer.advance(session_id, newer.another("w4"))).state is State.COMPLETED
+    unsure = newer.another("w4")
+    unsure.tool_runner.is_alive = lambda: False
+    assert (await newer.advance(session_id, unsure)).state is State.RESEARCHING
+    row = await room.row(session_id)
+    assert (row["holder"], row["due"], len(pay.times)) == (None, True, 1), "an effect that waits for a fresh heartbeat"
+    assert (await newer.advance(session_id, newer.another("w5"))).state is State.COMPLETED
     assert len(pay.times) == 2
 
 

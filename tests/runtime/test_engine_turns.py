@@ -1,14 +1,18 @@
 """Whole turns under the engine: their limits, their queue, and a model in trouble."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any, ClassVar
 
-from engine_fixture import AGENT, Gate, Room
+from engine_fixture import AGENT, Echo, Gate, Room
 
 from longhouse import clock
 from longhouse.agents.rules import GRACE
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
-from longhouse.agents.template import ExecutionPolicy
+from longhouse.agents.template import Availability, ExecutionPolicy, Rules
+from longhouse.agents.tool_descriptor import Allow, RateLimits, SecurityOverlay
 from longhouse.journal import events
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import State
@@ -17,8 +21,25 @@ from longhouse.models.scripted import Call, Cut, Garbage, Say, ScriptedStatus, c
 from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
+from longhouse.tools import BaseTool, ToolContext
 
 FINISH = call("finalanswertool", answer="Done.")
+
+
+class Lever(BaseTool):
+    """Changes what the agent is offered, while it works."""
+
+    act: str
+    pull: ClassVar[Callable[[str], Awaitable[None]]]
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        await type(self).pull(self.act)
+        return "pulled"
+
+
+def told(room: Room, request: int) -> str:
+    """The tools of a request, as they are sent."""
+    return b"".join(map(bytes, room.model.bodies[request].tools)).decode()
 
 
 async def test_at_max_iterations_an_agent_is_left_with_words(db: Database) -> None:
@@ -42,6 +63,58 @@ async def test_an_agent_that_will_not_finish_is_ended_in_words(db: Database) -> 
     refused = (await room.outcomes(session.id))["3-action-0"]
     assert isinstance(refused, events.Fault)
     assert refused.code == "not_offered"
+
+
+async def test_what_changes_in_mid_turn_is_in_the_next_request_of_the_same_run(db: Database) -> None:
+    """All changes of one turn, in one process, within the time for which its tools are remembered."""
+    acts = ("watch", "switch off", "swap", "publish", "allow", "retire", "watch")
+    room = Room(db, [*(call("lever", act=act) for act in acts), FINISH, call("echo"), FINISH], [Lever])
+    late = Availability(when="iteration >= 5", exclude=("clarificationtool",))
+    room.template = replace(room.template, rules=Rules(availability=(late,)))
+    tools, overlays = room.catalog.tools, room.catalog.overlays
+    watched = SecurityOverlay(rate_limits=RateLimits(per_minute=60))
+
+    async def lay(name: str, overlay: SecurityOverlay) -> None:
+        await overlays.refresh()
+        await overlays.set(name, overlay, seen=overlays.entry(name), by="ops")
+
+    async def act(name: str) -> None:
+        match name:
+            case "watch":
+                await lay("echo", watched)
+            case "switch off":
+                await lay("echo", replace(watched, enabled=False))
+            case "swap":
+                await lay("echo", SecurityOverlay())
+                await lay("broken", SecurityOverlay(allow=Allow(templates=("another",))))
+            case "publish":
+                await tools.publish([replace(Echo.descriptor(), description_short="Говорит это же.")], by="ops")
+            case "allow":
+                await lay("broken", SecurityOverlay())
+            case "retire":
+                await tools.deactivate("echo", retire=True)
+
+    Lever.pull = act
+    session = await room.run()
+    assert session.state is State.COMPLETED, session.turn
+    every = {"finalanswertool", "clarificationtool", "echo", "broken", "lever"}
+    assert [sorted(every.difference(room.offered(nth))) for nth in range(8)] == [
+        [], [], ["echo"], ["broken"], ["broken"], ["clarificationtool"], ["clarificationtool", "echo"],
+        ["clarificationtool", "echo"],
+    ]  # fmt: skip
+    assert (room.offered(3)[-1], room.offered(5)[-1]) == ("echo", "broken"), "what is new comes last"
+    assert "Say it back." in told(room, 4), "a turn keeps the version that it was offered first"
+    replies = [one for one in await room.found(session.id, events.Replied) if one.offered or one.withdrawn]
+    assert [(*one.offered, "-", *one.withdrawn) for one in replies[1:]] == [
+        ("-", "echo@1"), ("echo@1", "-", "broken@1"), ("broken@1", "-", "clarificationtool@1"), ("-", "echo@1")
+    ]  # fmt: skip
+
+    session_id = await room.prompt("Ещё раз", session.id)
+    await tools.publish([replace(Echo.descriptor(), description_short="Говорит это же.")], by="ops")
+    session = await room.advance(session_id)
+    assert session.state is State.COMPLETED, session.turn
+    assert "Говорит это же." in told(room, 8), "the next turn has the version that is active now"
+    assert every.issubset(room.offered(8)), "rules of a turn that has just begun"
 
 
 async def begun_before(room: Room, seconds: float) -> str:

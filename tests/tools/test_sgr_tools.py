@@ -7,7 +7,7 @@ import sys
 import types
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -24,12 +24,22 @@ from longhouse.tools import AgentStatesEnum, SearchResult, SourceData
 from longhouse.tools.base import BaseTool
 from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
 from longhouse.tools.builtin.tavily import open_search
-from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig, with_model
+from longhouse.tools.config import ExecutionConfig, LLMConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import DEEPEST, TOO_DEEP, Services, ToolContext
 from longhouse.tools.decorator import tool
 from longhouse.tools.toolbox import Result, Toolbox
 from server_helpers import AGENT, folded, opened, prompted, started, turn_of, used
 from sgr_tools import ELM, EVERY, OAK
+
+
+class KeepsModel(BaseTool):
+    """Keeps the model that it was called with."""
+
+    seen: ClassVar[list[LLMConfig]] = []
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        self.seen.append(config.llm)
+        return "kept"
 
 
 @tool
@@ -383,13 +393,18 @@ async def test_tools_are_told_of_the_model_but_never_its_key(db: Database) -> No
         base_url="http://models.example/v1?key=sk-canary", api_key_ref="vault-canary", proxy="http://canary:1",
         model="small", max_tokens=50, temperature=0.0,
     )  # fmt: skip
+    toolbox, seen = Toolbox([KeepsModel], catalog=catalog), KeepsModel.seen
     for said, expected in (
         (LLMPolicy(), ("usual", 8000, 0.4, None)),
         (policy, ("small", 50, 0.0, "http://models.example/v1")),
     ):
         [published] = await catalog.templates.publish([Template(name=AGENT, llm_policy=said)], by="test")
         fixed = folded(opened(), prompted("x"), msgspec.structs.replace(started(2), version=published.version))
-        llm = (await with_model(ToolConfig(), fixed, catalog)).llm
+        called = folded(events.Replied(), used("1-action-0", tool=KeepsModel.tool_name), session=fixed)
+        for _ in range(2):
+            await toolbox.perform(called.due_calls[0], called, turn_of(called))
+        llm, again = seen[-2:]
+        assert again is llm, "made once for a version"
         assert (llm.model, llm.max_tokens, llm.temperature, llm.base_url) == expected
         assert "canary" not in repr(llm)
         for name in ("api_key", "api_key_ref", "proxy"):

@@ -45,7 +45,13 @@ Check = Callable[[Facts], bool]
 
 def holds(text: str, facts: Facts) -> bool:
     """Whether all terms of any one alternative hold."""
-    return any(all(check(facts) for check in checks) for checks in parse(text))
+    for checks in parse(text):
+        for check in checks:
+            if not check(facts):
+                break
+        else:
+            return True
+    return False
 
 
 @cache

@@ -7,7 +7,7 @@ piece is known by its entries, which are frozen, and lives only as long as each 
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import call, is_
 from typing import Any, Final
@@ -29,9 +29,8 @@ MOST_BEGINNINGS: Final = 64
 class Part:
     """Messages of a request that stand together, made once."""
 
-    def __init__(self, messages: list[Message], prompts: PromptPack | None, names: tuple[str | None, ...]) -> None:
+    def __init__(self, messages: list[Message]) -> None:
         self.messages = messages
-        self.prompts, self.names = prompts, names
         self.tokens = tokens.total(messages)
         self.files = frozenset(files_in(messages))
         self.hashed: tuple[_Hash, _Hash] | None = None
@@ -52,23 +51,37 @@ class Piece:
         self.tools = tuple(dict.fromkeys(uses))
         self.upto = max((entry.seq for entry in entries if isinstance(entry, Summary)), default=0)
         self.part: Part | None = None
+        self.prompts: PromptPack | None = None
+        self.names: Mapping[str, str] | None = None
+        """The prompts and the names of tools that its part was composed under."""
 
     def is_of(self, entries: Sequence[Entry]) -> bool:
         """Looked at each time: were the end of an entry ever missed, its id would lead to what others have said."""
         return all(map(is_, map(call, self.refs), entries))
+
+    def is_named(self, names: Mapping[str, str]) -> bool:
+        """Whether its tools have the names under which its part was composed."""
+        known = self.names
+        return known is not None and all(known.get(one) == names.get(one) for one in self.tools)
 
 
 _pieces: Final[dict[tuple[int, ...], Piece]] = {}
 """By the ids of its entries; the end of any of them removes it, so no id is another's."""
 
 
-def of(transcript: Sequence[Entry]) -> Iterator[tuple[Sequence[Entry], Piece]]:
-    """A transcript in pieces."""
+Found = Sequence[tuple[Sequence[Entry], Piece]]
+"""A transcript in pieces."""
+
+
+def of(transcript: Sequence[Entry]) -> Found:
+    """A transcript in pieces: found once for a request, since each of its entries is looked at."""
     whole = len(transcript) // RUN * RUN
-    for start in range(0, whole, RUN):
-        yield _piece(transcript[start : start + RUN])
+    found = [_piece(transcript[start : start + RUN]) for start in range(0, whole, RUN)]
     for entry in transcript[whole:]:
-        yield _piece((entry,))
+        one = (entry,)
+        piece = _pieces.get((id(entry),))
+        found.append((one, piece) if piece and piece.refs[0]() is entry else _piece(one))
+    return found
 
 
 def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
@@ -82,24 +95,29 @@ def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
     return entries, piece
 
 
-def tools_used(transcript: Sequence[Entry]) -> set[str]:
-    if len(transcript) < RUN:
-        return {use.tool for entry in transcript if isinstance(entry, Step) for use in entry.uses}
-    return {tool for _, piece in of(transcript) for tool in piece.tools}
+def tools_used(found: Found) -> frozenset[str]:
+    return frozenset([tool for _, piece in found for tool in piece.tools])
+
+
+def has_summary(found: Found) -> bool:
+    return any(piece.upto for _, piece in found)
 
 
 def composed(
-    entries: Sequence[Entry],
-    piece: Piece,
+    found: Found,
     prompts: PromptPack,
-    names: dict[str, str],
+    names: Mapping[str, str],
     messages: Callable[[Entry], Iterable[Message]],
-) -> Part:
-    """The messages of a piece under these prompts and names of tools."""
-    used, known = tuple([names.get(tool) for tool in piece.tools]), piece.part
-    if known is None or known.prompts is not prompts or known.names != used:
-        known = piece.part = Part([message for entry in entries for message in messages(entry)], prompts, used)
-    return known
+) -> list[Part]:
+    """The messages of a transcript under these prompts and names of tools."""
+    parts = []
+    for entries, piece in found:
+        part = piece.part
+        if part is None or piece.prompts is not prompts or not (piece.names is names or piece.is_named(names)):
+            part = piece.part = Part([message for entry in entries for message in messages(entry)])
+        piece.prompts, piece.names = prompts, names
+        parts.append(part)
+    return parts
 
 
 class Window(list[Message]):
@@ -112,6 +130,8 @@ class Window(list[Message]):
         self._parts = parts
         self._made_of = list(self)
         self._first = first
+        self.tokens = tokens.of(first) + sum([part.tokens for part in parts])
+        """Of its parts; they are all unless a strategy has changed the list since."""
 
     @property
     def parts(self) -> Sequence[Part] | None:

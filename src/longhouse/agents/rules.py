@@ -6,6 +6,8 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from longhouse.agents import conditions
 from longhouse.agents.naming import Names
 from longhouse.agents.template import Availability, Template
@@ -66,19 +68,30 @@ class OpenTools:
             return False
         return all(_is_meant(tool, names) for names in self._kept)
 
+    def among(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """Those of these tools that are open."""
+        return tools if self.is_all_open else [tool for tool in tools if self.includes(tool)]
+
+
+ALL_OPEN: Final = OpenTools()
+ENDING: Final = OpenTools(is_ending=True)
+
 
 def open_tools(
     session: Session, turn: Turn, template: Template, now: datetime, *, stage: str | None = None
 ) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
+    if spent(turn, now):
+        return ENDING
     facts = TurnFacts(session, turn, template, now)
     stops = template.execution_policy.stop_conditions
-    if spent(turn, now) or any(conditions.holds(stop, facts) for stop in stops):
-        return OpenTools(is_ending=True)
+    if stops and any(conditions.holds(stop, facts) for stop in stops):
+        return ENDING
     if stage is not None:
         facts[conditions.STAGE] = stage
     rules = [rule for rule in template.rules.effective if conditions.holds(rule.when, facts)]
-    return OpenTools(closed_tools=closed(session), rules=rules)
+    closed_tools = closed(session)
+    return OpenTools(closed_tools=closed_tools, rules=rules) if rules or closed_tools else ALL_OPEN
 
 
 def stage(session: Session, turn: Turn, template: Template) -> str:
@@ -87,19 +100,25 @@ def stage(session: Session, turn: Turn, template: Template) -> str:
 
 
 class TurnFacts(dict[str, Any]):
-    """The facts that conditions can use, and the limits that they compare with; each is found when it is asked for."""
+    """The facts that conditions can use, and the limits that they compare with; what must be looked for is found when
+    it is asked for."""
 
     def __init__(self, session: Session, turn: Turn, template: Template, now: datetime) -> None:
-        super().__init__()
+        super().__init__(
+            asdict(turn.limits),
+            iteration=steps_taken(turn),
+            searches_used=turn.searches_used,
+            clarifications_used=turn.clarifications_used,
+            calls=turn.calls,
+            tokens=turn.usage.total_tokens,
+        )
         self._session, self._turn, self._template, self._now = session, turn, template, now
 
     def __missing__(self, name: str) -> Any:
         if name == conditions.STAGE:
             found: Any = self._stage()
-        elif name in conditions.LIMITS:
-            found = getattr(self._turn.limits, name)
         else:
-            found = _FACTS[name](self._session, self._turn, self._now)
+            found = _FOUND[name](self._session, self._turn, self._now)
         self[name] = found
         return found
 
@@ -112,12 +131,7 @@ class TurnFacts(dict[str, Any]):
         return next(holding, own)
 
 
-_FACTS: Final[dict[str, Callable[[Session, Turn, datetime], Any]]] = {
-    "iteration": lambda session, turn, now: steps_taken(turn),
-    "searches_used": lambda session, turn, now: turn.searches_used,
-    "clarifications_used": lambda session, turn, now: turn.clarifications_used,
-    "calls": lambda session, turn, now: turn.calls,
-    "tokens": lambda session, turn, now: turn.usage.total_tokens,
+_FOUND: Final[dict[str, Callable[[Session, Turn, datetime], Any]]] = {
     "seconds": lambda session, turn, now: worked_seconds(turn, now),
     "sources_found": lambda session, turn, now: len(session.context.get("sources") or ()),
     "plan_made": lambda session, turn, now: session.plan_made,
@@ -127,28 +141,35 @@ _FACTS: Final[dict[str, Callable[[Session, Turn, datetime], Any]]] = {
 
 def closed(session: Session) -> frozenset[str]:
     """Tools whose same call failed too often in this turn, or with which several workers in a row were lost."""
-    lost = (use.tool for use in uses(session) if isinstance(use.outcome, Fault) and use.outcome.code == WORKER_LOST)
-    return frozenset((*lost, *(tool for (tool, _), times in _failures(session).items() if times >= MAX_FAILURES)))
+    faulty = _faulty(session)
+    if not faulty:
+        return frozenset()
+    lost = (use.tool for use, fault in faulty if fault.code == WORKER_LOST)
+    return frozenset((*lost, *(tool for (tool, _), times in _failures(faulty).items() if times >= MAX_FAILURES)))
 
 
 def explained(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
     """The fault; its message says that the tool is closed now, if this failure closes it."""
-    if finishes or fault.code in UNMADE or _failures(session)[tool, arguments] != MAX_FAILURES - 1:
+    if finishes or fault.code in UNMADE or _failures(_faulty(session))[tool, arguments] != MAX_FAILURES - 1:
         return fault
     news = f"This call has failed {MAX_FAILURES} times: {tool} is closed for the rest of this turn; go another way."
     return Fault(code=fault.code, message=f"{fault.message}. {news}")
 
 
-def refusals(recorded: Iterable[Recorded]) -> Iterator[str]:
+def refusals(recorded: Iterable[Recorded]) -> list[str]:
     """The error codes of refused calls."""
-    outcomes = (record.event.outcome for record in recorded if isinstance(record.event, Returned))
-    return (outcome.code for outcome in outcomes if isinstance(outcome, Fault) and outcome.code in REFUSED)
+    outcomes = [record.event.outcome for record in recorded if isinstance(record.event, Returned)]
+    return [outcome.code for outcome in outcomes if isinstance(outcome, Fault) and outcome.code in REFUSED]
 
 
-def _failures(session: Session) -> Counter[tuple[str, str]]:
-    """How often each call of the turn failed, by tool and arguments. A call that was not made has not failed."""
-    failed = (use for use in uses(session) if isinstance(use.outcome, Fault) and not is_unmade(use))
-    return Counter((use.tool, use.arguments) for use in failed)
+def _faulty(session: Session) -> list[tuple[Use, Fault]]:
+    """The calls of the turn that returned a fault."""
+    return [(use, use.outcome) for step in session.steps for use in step.uses if isinstance(use.outcome, Fault)]
+
+
+def _failures(faulty: Sequence[tuple[Use, Fault]]) -> Counter[tuple[str, str]]:
+    """How often each call failed, by tool and arguments. A call that was not made has not failed."""
+    return Counter((use.tool, use.arguments) for use, fault in faulty if fault.code not in UNMADE)
 
 
 def is_unmade(use: Use) -> bool:

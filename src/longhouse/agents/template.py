@@ -23,6 +23,7 @@ Today is {current_date}."""
 TASK: Final = "{task}"
 CLARIFICATIONS: Final = "{clarifications}"
 DATE: Final = "{current_date}"
+AVAILABLE_TOOLS: Final = "{available_tools}"
 
 MemoryScope = Literal["conversation", "agent", "owner"]
 SelectionStrategy = Literal["static", "retrieval_per_step", "retrieval_sticky"]

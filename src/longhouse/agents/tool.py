@@ -63,7 +63,7 @@ class Tool:
     def is_delegated(self) -> bool:
         return self.agent is not None or self.role == "collects"
 
-    @property
+    @cached_property
     def ref(self) -> str:
         return f"{self.name}@{self.version}"
 

@@ -5,7 +5,7 @@ session and its template, so the same request can be reproduced from the journal
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Final, assert_never
@@ -14,7 +14,7 @@ import msgspec
 
 from longhouse.agents import pieces, tokens
 from longhouse.agents.pieces import Part, Window
-from longhouse.agents.template import CLARIFICATIONS, TASK, Template, render
+from longhouse.agents.template import AVAILABLE_TOOLS, CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import conversation
 from longhouse.journal.events import Fault, Output
@@ -53,14 +53,15 @@ SUB_WINDOW: Final = 50
 
 def size_of(messages: Sequence[Message]) -> int:
     """The estimated tokens of a request's messages; those of a long history are not counted again."""
-    parts = messages.parts if isinstance(messages, Window) else None
-    return tokens.of(messages[0]) + sum(part.tokens for part in parts) if parts is not None else tokens.total(messages)
+    if isinstance(messages, Window) and messages.parts is not None:
+        return messages.tokens
+    return tokens.total(messages)
 
 
 def files_in(messages: Sequence[Message]) -> set[str]:
     """The digests of all files that a request's messages refer to."""
     parts = messages.parts if isinstance(messages, Window) else None
-    return set().union(*(part.files for part in parts)) if parts is not None else in_messages(messages)
+    return set().union(*[part.files for part in parts]) if parts is not None else in_messages(messages)
 
 
 def compose(
@@ -68,28 +69,46 @@ def compose(
     turn: Turn,
     template: Template,
     offered: Sequence[Tool],
-    wire_names: dict[str, str],
+    wire_names: Mapping[str, str],
     *,
     extra_system: str = "",
+    found: pieces.Found | None = None,
 ) -> list[Message]:
-    """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out."""
-    lines = (f"{n}. {wire_names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
-    system = _system(turn, template, "\n".join(lines), extra_system, session.recall)
-    earlier, present = _split(session, template, wire_names)
-    now = _parts(present, template, wire_names)
+    """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out.
+
+    `found`: the session's transcript in pieces, where the caller has them already.
+    """
+    found = pieces.of(session.transcript) if found is None else found
+    system = _system(turn, template, _listed(template, offered, wire_names), extra_system, session.recall)
+    transcript = conversation.shown(session) if pieces.has_summary(found) else session.transcript
+    earlier, present = _split(session, transcript, template, wire_names)
+    now = pieces.composed(
+        found if present is session.transcript else pieces.of(present),
+        template.prompt_pack,
+        wire_names,
+        lambda entry: _messages(entry, template, wire_names),
+    )
     budget = template.llm_policy.context_tokens
-    window = Window(system, [Part(earlier, None, ()), *now] if earlier else now)
-    if size_of(window) <= budget:
+    window = Window(system, [Part(earlier), *now] if earlier else now)
+    if window.tokens <= budget:
         # A transcript only grows: if it fits now, it was never cut before.
         return window
     blocks = [_Block(earlier, {}), *(_block(entry, template, wire_names) for entry in present)]
     return [system, *_fitted(blocks, tokens.of(system), budget)]
 
 
-def _split(session: Session, template: Template, names: dict[str, str]) -> tuple[list[Message], Sequence[Entry]]:
+def _listed(template: Template, offered: Sequence[Tool], names: Mapping[str, str]) -> str:
+    """The tools in words, for a system prompt that asks for them."""
+    if AVAILABLE_TOOLS not in template.prompt_pack.system_prompt:
+        return ""
+    return "\n".join(f"{n}. {names[tool.name]}: {tool.description}" for n, tool in enumerate(offered, start=1))
+
+
+def _split(
+    session: Session, transcript: Sequence[Entry], template: Template, names: Mapping[str, str]
+) -> tuple[list[Message], Sequence[Entry]]:
     """Earlier turns as plain messages, if their number is limited, and the entries that are shown in full."""
     most = template.memory_policy.context_window
-    transcript = _shown(session)
     if most is None and session.side == "root":
         return [], transcript
     began = max((entry.seq for entry in transcript if isinstance(entry, PromptEntry)), default=0)
@@ -102,14 +121,6 @@ def _split(session: Session, template: Template, names: dict[str, str]) -> tuple
     shown = dropwhile(lambda message: isinstance(message, ToolResult), newest)  # without the results of calls left out
     present = [entry for entry in transcript if entry.seq >= began and not isinstance(entry, ImportedMessages)]
     return [*summed, *shown], present
-
-
-def _shown(session: Session) -> Sequence[Entry]:
-    """As `conversation.shown`, which looks at each entry."""
-    if len(session.transcript) < pieces.RUN:
-        return conversation.shown(session)
-    has_summary = any(piece.upto for _, piece in pieces.of(session.transcript))
-    return conversation.shown(session) if has_summary else session.transcript
 
 
 def history(session: Session, template: Template) -> Iterator[Message]:
@@ -128,7 +139,7 @@ class _Block:
     """Reasoning between results and the action that follows from them."""
 
 
-def _block(entry: Entry, template: Template, names: dict[str, str]) -> _Block:
+def _block(entry: Entry, template: Template, names: Mapping[str, str]) -> _Block:
     messages = list(_messages(entry, template, names))
     if not isinstance(entry, Step):
         return _Block(messages, {})
@@ -147,7 +158,7 @@ def is_thought(step: Step) -> bool:
     return all(use.role == "reasons" for use in step.uses)
 
 
-def _stub(step: Step, message: Message, names: dict[str, str]) -> Message | None:
+def _stub(step: Step, message: Message, names: Mapping[str, str]) -> Message | None:
     """The stub that may replace a message of a step; None if it would save nothing, or the message must stay."""
     uses = {use.call: use for use in step.uses}
     match message:
@@ -177,7 +188,7 @@ def _left_out(size: int) -> str:
     return f"[left out: {size} characters]"
 
 
-def _cut_result(use: Use, result: ToolResult, names: dict[str, str]) -> ToolResult:
+def _cut_result(use: Use, result: ToolResult, names: Mapping[str, str]) -> ToolResult:
     # A call with side effects must not be repeated only to read its result again.
     again = "; call it again if you need it" if use.effect == "read" else ""
     name = names.get(use.tool, use.tool)
@@ -209,14 +220,7 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
             yield block.stubs[place] if (nth, place) in cut else message
 
 
-def _parts(entries: Sequence[Entry], template: Template, names: dict[str, str]) -> list[Part]:
-    def messages(entry: Entry) -> Iterator[Message]:
-        return _messages(entry, template, names)
-
-    return [pieces.composed(*found, template.prompt_pack, names, messages) for found in pieces.of(entries)]
-
-
-def _messages(entry: Entry, template: Template, names: dict[str, str]) -> Iterator[Message]:
+def _messages(entry: Entry, template: Template, names: Mapping[str, str]) -> Iterator[Message]:
     match entry:
         case PromptEntry():
             yield User(content=_task(entry, template))
@@ -273,7 +277,7 @@ def _complete(pattern: str, placeholder: str) -> str:
     return pattern if placeholder in pattern else f"{pattern}\n\n{placeholder}".lstrip()
 
 
-def _step(step: Step, template: Template, names: dict[str, str]) -> Iterator[Message]:
+def _step(step: Step, template: Template, names: Mapping[str, str]) -> Iterator[Message]:
     """The assistant's message, one result for each call in the order of the calls, then the answers of people."""
     calls = conversation.tool_calls(step.uses, names)
     yield Assistant(content=step.text or (None if calls else ""), tool_calls=calls)

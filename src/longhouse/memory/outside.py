@@ -38,7 +38,9 @@ class OutsideInteractions:
     async def text_for(self, session: Session, turn: Turn, template: Template, room: int | None = None) -> Remembered:
         """The newest that fit into these tokens; a long one is cut, and leaves room for those before it."""
         ids = session.memory.interactions[-MOST:]
-        found = await self._ledger.external(session.owner, session.conversation, ids) if ids else []
+        if not ids:
+            return NOTHING
+        found = await self._ledger.external(session.owner, session.conversation, ids)
         begin = f"# {self._heading}\n{self._caution}"
         left = (template.memory_policy.max_tokens if room is None else room) - tokens.estimate(begin)
         lines = list[str]()

@@ -91,14 +91,14 @@ class SessionMemory:
 
         The least relevant chunks give way to the rest.
         """
-        room = template.memory_policy.max_tokens
-        if not room or (session.memory.is_empty and not self.sources):
+        room, is_empty = template.memory_policy.max_tokens, session.memory.is_empty
+        if not room or (is_empty and not self.sources):
             return NOTHING
         hint = context = ""
-        is_on = not session.memory.is_empty and self.is_on(template)
+        is_on = not is_empty and self.is_on(template)
         if is_on:
             hint = self._outlines(session, template, room)
-        texts, ids = [], list[str]()
+        texts, ids = list[str](), list[str]()
         left = room - tokens.estimate(hint) - 1
         for source in self.sources:
             text, items = await source.text_for(session, turn, template, left)
@@ -108,6 +108,8 @@ class SessionMemory:
                 left -= tokens.estimate(text) + 1
         if is_on:
             context = _chunks(self.working(session.memory, template), left)
+        elif not texts:
+            return NOTHING
         return BETWEEN.join(part for part in (hint, context, *texts) if part), tuple(ids)
 
     def _outlines(self, session: Session, template: Template, room: int) -> str:

@@ -58,11 +58,10 @@ class ReplyHandler(msgspec.Struct, frozen=True):
                 raise paid_for(ProviderError("the model answered with nothing", retryable=True), reply.usage)
             return [replied, events.Finished(answer=verdict.answer)]
         new: list[Event] = [replied]
-        intents = verdict.intents[:MAX_RECORDED]
-        finishes = any([await self._finishes(intent) for intent in intents])
+        intents = [(intent, self._tool(intent)) for intent in verdict.intents[:MAX_RECORDED]]
+        finishes = any([await self._finishes(intent, tool) for intent, tool in intents if tool and tool.finishes])
         made: list[Tool] = []
-        for index, intent in enumerate(intents):
-            tool = self._tool(intent)
+        for index, (intent, tool) in enumerate(intents):
             fault = self._too_much(tool, index, made) or await self._refusal(intent, tool, finishes)
             made += [tool] if tool and not fault else []
             new += await self._call(self._call_id(index), intent, tool, fault)
@@ -117,13 +116,13 @@ class ReplyHandler(msgspec.Struct, frozen=True):
         return any(tool.agent for tool in self.offered) and not any(_was_sent_back(s) for s in self.session.steps)
 
     def _tool(self, intent: Intent) -> Tool | None:
-        return next((tool for tool in self.offered if tool.name == intent.tool), None)
+        for tool in self.offered:
+            if tool.name == intent.tool:
+                return tool
+        return None
 
-    async def _finishes(self, intent: Intent) -> bool:
-        tool = self._tool(intent)
-        if tool is None or not tool.finishes or self._sent_back(intent):
-            return False
-        return await self.toolbox.check(tool, intent.arguments) is None
+    async def _finishes(self, intent: Intent, tool: Tool) -> bool:
+        return not self._sent_back(intent) and await self.toolbox.check(tool, intent.arguments) is None
 
     async def _call(self, call_id: str, intent: Intent, tool: Tool | None, fault: Fault | None) -> list[Event]:
         """The events of one call, with its outcome if that is known at once."""
@@ -187,8 +186,7 @@ class ReplyHandler(msgspec.Struct, frozen=True):
         return found if isinstance(found, Fault) else None
 
     def _replied(self, reply: Reply, verdict: Verdict) -> events.Replied:
-        refs = [tool.ref for tool in self.offered]
-        known = set(self.session.offered)
+        refs, known = tuple([tool.ref for tool in self.offered]), self.session.offered
         return events.Replied(
             text=reply.text,
             reasoning=reply.reasoning,
@@ -200,8 +198,8 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             streamed_chars=reply.streamed_chars,
             finish=reply.finish,
             model=reply.model,
-            offered=tuple(ref for ref in refs if ref not in known),
-            withdrawn=tuple(ref for ref in self.session.offered if ref not in refs),
+            offered=_missing(refs, known),
+            withdrawn=_missing(known, refs),
             selection=self.selection,
             recalled=self.recalled,
             digest=self.request.digest,
@@ -222,8 +220,18 @@ def _was_sent_back(step: Step) -> bool:
     return step.problem == DELEGATE_FIRST or any(fault.code == "delegate_first" for fault in faults)
 
 
+def _missing(some: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that are not among the others."""
+    if some == others:
+        return ()
+    there = set(others)
+    return tuple([one for one in some if one not in there])
+
+
 def in_order(session: Session, tools: Sequence[Tool]) -> list[Tool]:
     """The tools in the order of the journal, new ones last: requests can be rebuilt, and prompt caches keep working."""
+    if tuple([tool.ref for tool in tools]) == session.offered:
+        return list(tools)
     places = {ref: place for place, ref in enumerate(session.offered)}
     return sorted(tools, key=lambda tool: places.get(tool.ref, len(places)))
 

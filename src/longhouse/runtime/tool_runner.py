@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.execution import done
 from longhouse.tools.outcomes import LOST
-from longhouse.tools.toolbox import Result, Toolbox
+from longhouse.tools.toolbox import ReadingCall, Result, Toolbox
 from longhouse.tracing import Tracing
 
 log = structlog.get_logger()
@@ -64,14 +64,33 @@ class ToolRunner:
     """Calls that were answered from memory, counted by tool."""
 
     async def perform(self, run: Run, turn: Turn, due: Sequence[Open], template: Template) -> None:
-        """Runs calls concurrently; one recorder records their outcomes in the order of arrival."""
+        """Runs calls and records their outcomes."""
         self._forget(run.session, due)
         if any(call.effect == "once" for call in due) and not self.is_alive():
             await self._withdraw(run)
             return
-        if doubtful := [call for call in due if await self._may_have_begun(run, call)]:
+        repeatable = [call for call in due if call.effect != "once" and call.seq <= run.loaded]
+        if doubtful := [call for call in repeatable if await self._may_have_begun(run, call)]:
             await self.record_outcomes(run, [self._unknown_outcome(call, LOST) for call in doubtful])
             due = [call for call in due if call not in doubtful]
+        if len(due) == 1 and due[0].effect != "once":
+            await self._perform_alone(run, turn, due[0], template)
+        else:
+            await self._perform_together(run, turn, due, template)
+
+    async def _perform_alone(self, run: Run, turn: Turn, call: Open, template: Template) -> None:
+        """Runs a call that may be cancelled together with the run: it needs no task of its own."""
+        result = await self._perform_one(run, turn, call, template)
+        if result is None:
+            await self._withdraw(run)
+            return
+        await self.record_outcomes(run, await self._events_of(call, result, template))
+        if result.by_memory:
+            self._count(run.session, [call])
+        self._forget(run.session, [call])
+
+    async def _perform_together(self, run: Run, turn: Turn, due: Sequence[Open], template: Template) -> None:
+        """Runs calls concurrently; one recorder records their outcomes in the order of arrival."""
         doing = {asyncio.create_task(self._perform_one(run, turn, call, template)): call for call in due}
         unrecorded, withheld = list(doing), False
         try:
@@ -133,7 +152,8 @@ class ToolRunner:
 
     def _forget(self, session: Session, calls: Sequence[Open]) -> None:
         """Removes these calls from `begun`: the journal has their outcomes."""
-        self.begun.difference_update((session.id, call.call) for call in calls)
+        if self.begun:
+            self.begun.difference_update((session.id, call.call) for call in calls)
 
     async def forget_settled(self) -> None:
         """Removes calls from `begun` that we could not report and that others have settled: until then, nobody may
@@ -149,12 +169,10 @@ class ToolRunner:
         return tuple(call for call in due if (session.id, call) not in self.begun)
 
     async def _may_have_begun(self, run: Run, call: Open) -> bool:
-        """Was the call recorded as repeatable, by a worker that is lost, although its tool is now known to be `once`?
+        """Was a call that is recorded as repeatable begun by a worker that is lost, while its tool is now `once`?
 
         The journal decides, not our lease: the worker that took over from the lost one may have released normally.
         """
-        if call.effect == "once" or call.seq > run.loaded:
-            return False
         tool = await self.toolbox.resolve(call.tool, call.version)
         if tool is None or tool.effect != "once":
             return False
@@ -187,21 +205,18 @@ class ToolRunner:
                 path=made.path, digest=digest, media_type=made.media_type, size=len(made.content), call=call.call
             )
             stored.append(fact)
-        return [*stored, returned(call.call, result), *self._noted(call, result, template)]
+        noted = self._noted(call, result, result.reading, template) if result.reading else None
+        return [*stored, returned(call.call, result), *([noted] if noted else ())]
 
-    def _noted(self, call: Open, result: Result, template: Template) -> Iterator[events.Noted]:
+    def _noted(self, call: Open, result: Result, reading: ReadingCall, template: Template) -> events.Noted | None:
         """The note by which the result is remembered."""
-        reading, outcome = result.reading, result.outcome
-        if reading is None or not isinstance(outcome, Output):
-            return
-        noted = self.memory.noted(call.call, reading.about, call.arguments, outcome.content, template)
-        if noted is None:
-            return
-        if result.writes or result.adds or result.made:
-            # The tool did more than read: a remembered result would leave that out, so the next call runs again.
-            yield noted
-        else:
-            yield replace(noted, key=reading.key, revision=reading.revision, tool=f"{call.tool}@{call.version}")
+        if not isinstance(result.outcome, Output):
+            return None
+        noted = self.memory.noted(call.call, reading.about, call.arguments, result.outcome.content, template)
+        if noted is None or result.writes or result.adds or result.made:
+            # A tool that did more than read: a remembered result would leave that out, so the next call runs again.
+            return noted
+        return replace(noted, key=reading.key, revision=reading.revision, tool=f"{call.tool}@{call.version}")
 
     def _count(self, session: Session, answered: Sequence[Open]) -> None:
         for call in answered:

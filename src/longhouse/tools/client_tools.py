@@ -46,8 +46,8 @@ def beside(own: Sequence[Tool], asked: ClientTools, template: Template, open_too
     A tool of the agent that has come to the same name since the request was taken keeps it.
     """
     taken, denied = {tool.name for tool in own}, Names(template.tool_policy.denylist)
-    offered = [tool_of(one) for one in asked.tools if one.name not in taken and one.name not in denied]
-    offered = [tool for tool in offered if open_tools.includes(tool)]
+    given = [tool_of(one) for one in asked.tools if one.name not in taken and one.name not in denied]
+    offered = open_tools.among(given)
     demanded = [tool for tool in offered if tool.name in asked.must_call]
     if demanded:
         return [*(tool for tool in own if tool.role == "reasons"), *demanded]

@@ -2,16 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from yarl import URL
 
 from longhouse.agents.template import LLMPolicy
-from longhouse.journal.session import Session
-
-if TYPE_CHECKING:
-    from longhouse.store.catalog.catalog import Catalog  # a tool process has none
 
 USUAL_MODEL: Final = "gpt-4o-mini"
 
@@ -71,20 +66,12 @@ class ToolConfig:
             return self
         return replace(self, tools={name: self.tools[name]} if name in self.tools else {})
 
+    def with_model(self, policy: LLMPolicy) -> "ToolConfig":
+        """The same with the model of an agent that has this policy."""
+        # Some endpoints take their API key in the query.
+        base_url = str(URL(policy.base_url).with_query(None).with_fragment(None)) if policy.base_url else None
+        llm = LLMConfig(policy.model or USUAL_MODEL, policy.max_tokens, policy.temperature, base_url)
+        return replace(self, llm=llm)
+
     def settings_of(self, name: str) -> Mapping[str, Any]:
         return self.tools.get(name, {})
-
-
-async def with_model(config: ToolConfig, session: Session, catalog: "Catalog | None") -> ToolConfig:
-    """The config with the model of the session's agent in this turn."""
-    turn = session.turn
-    template = await catalog.templates.find(session.agent, turn.version) if catalog and turn else None
-    return replace(config, llm=_llm_config(template.llm_policy)) if template else config
-
-
-@lru_cache(maxsize=1024)
-def _llm_config(policy: LLMPolicy) -> LLMConfig:
-    """The model settings of a template that tools may see."""
-    # Some endpoints take their API key in the query.
-    base_url = str(URL(policy.base_url).with_query(None).with_fragment(None)) if policy.base_url else None
-    return LLMConfig(policy.model or USUAL_MODEL, policy.max_tokens, policy.temperature, base_url)

@@ -136,7 +136,7 @@ def context_of(call: Open, session: Session, turn: Turn, services: Services, mem
         iteration=turn.iteration,
         searches_used=turn.searches_used,
         clarifications_used=turn.clarifications_used,
-        **kept_fields(kept_of(session)),
+        **(kept_fields(kept_of(session)) if session.context else {}),
     )
 
 
@@ -177,8 +177,16 @@ def _by_attribute(value: Any) -> Any:
 def written(context: ToolContext) -> dict[str, Any]:
     """The context as it is stored in the journal."""
     if _is_empty(context):
-        empty = ContextChanges(state_name(context.state), context.searches_used, [], {}, None, None, {}, [])
-        return msgspec.structs.asdict(empty)
+        return {
+            "state": state_name(context.state),
+            "searches_used": context.searches_used,
+            "searches": [],
+            "sources": {},
+            "execution_result": None,
+            "current_step_reasoning": None,
+            "custom_context": {},
+            "found_tools": [],
+        }
     values = {name: getattr(context, name) for name in ContextChanges.__struct_fields__}
     # Parallel calls each start with an empty one: their additions are merged.
     values["custom_context"] = {} if context.custom_context is None else context.custom_context

@@ -52,7 +52,7 @@ class ToolSelector(Protocol):
 class Offered:
     """The tools of a step and how they were selected; the selection is None if all permitted tools are offered."""
 
-    tools: list[Tool]
+    tools: Sequence[Tool]
     selection: Selection | None = None
 
 
@@ -64,8 +64,8 @@ class Known:
     active: Mapping[str, int]
     changes: int
     until: float
-    permitted: dict[tuple[Any, ...], list[ToolDescriptor]] = field(default_factory=dict)
-    """What it permits, by what differs between its sessions."""
+    permitted: dict[tuple[Any, ...], Sequence[tuple[str, int]]] = field(default_factory=dict)
+    """The tools that it permits and their versions, by what differs between its sessions."""
 
 
 @dataclass(slots=True)
@@ -89,8 +89,7 @@ class Offering:
     async def _final_answer(self, session: Session) -> list[Tool]:
         """An agent without tools answers in plain text; beside the client's tools it needs one to answer with."""
         active = await self.catalog.active_tools([FINAL_ANSWER], session.owner)
-        found = [await self.toolbox.resolve(name, version) for name, version in active.items()]
-        return [tool for tool in found if tool]
+        return await self.toolbox.several([*active.items()])
 
     async def _own(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""
@@ -105,8 +104,7 @@ class Offering:
             chosen, selection = await self.search.choose(
                 known.template, session, turn, hard_require=needed, active=known.active
             )
-            resolved = [await self.toolbox.resolve(one.name, one.version) for one in chosen]
-            return Offered([tool for tool in resolved if tool], selection)
+            return Offered(await self.toolbox.several([(one.name, one.version) for one in chosen]), selection)
         return await self._named(session, turn, known)
 
     async def _one(self, session: Session, turn: Turn, template: Template) -> Offered:
@@ -121,29 +119,27 @@ class Offering:
         """The tools that the policy names, in its order; over the cap, required tools come first."""
         policy = known.template.tool_policy
         open_tools = rules.open_tools(session, turn, known.template, clock.now())
-        tools: dict[str, Tool] = {}
-        for one in await self._permitted(session, known):
-            tool = await self.toolbox.resolve(one.name, one.version)
-            if tool and open_tools.includes(tool):
-                tools[tool.name] = tool
-        if len(tools) <= policy.max_tools_in_prompt:
-            return Offered(list(tools.values()))
-        required = Names(policy.required)
+        found = open_tools.among(await self.toolbox.several(await self._permitted(session, known)))
+        if len(found) <= policy.max_tools_in_prompt:
+            return Offered(found)
+        tools, required = {tool.name: tool for tool in found}, Names(policy.required)
         first = [name for name in tools if name in required]
         names = tool_order.first_few(first, tools, policy.max_tools_in_prompt)
         selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, turn, known.template))
         return Offered([tools[name] for name in names], selection)
 
-    async def _permitted(self, session: Session, known: Known) -> list[ToolDescriptor]:
+    async def _permitted(self, session: Session, known: Known) -> Sequence[tuple[str, int]]:
         """The tools that the policy names and permits, in the versions of the turn."""
-        pinned = tool_order.pins(session)
+        pinned, overlays = tool_order.pins(session), self.catalog.overlays
         versions = {name: pinned.get(name, version) for name, version in known.active.items()}
-        await self.catalog.overlays.refresh()
-        key = (*versions.values(), *differs_by(session), self.catalog.overlays.changes)
+        if overlays.is_due:
+            await overlays.refresh()
+        key = (*versions.values(), *differs_by(session), overlays.changes)
         permitted = known.permitted.get(key)
         if permitted is None:
             permission = Permission(known.template, session)
-            permitted = [one for one in await self.catalog.described(versions) if permission.permits(one)]
+            described = await self.catalog.described(versions)
+            permitted = [(one.name, one.version) for one in described if permission.permits(one)]
             known.permitted[key] = permitted
         return permitted
 
@@ -198,8 +194,8 @@ class Offering:
         names = [name for name in policy.named if name in active and name not in denied]
         described = await self.catalog.tools.several({name: active[name] for name in names})
         classes = [one for one in described if one.runtime_binding.python_entrypoint]
-        resolved = [await self.toolbox.resolve(one.name, one.version) for one in classes]
-        return tuple(tool.name for tool in resolved if tool and tool.finishes)
+        resolved = await self.toolbox.several([(one.name, one.version) for one in classes])
+        return tuple(tool.name for tool in resolved if tool.finishes)
 
 
 async def required_tools_problem(catalog: Catalog, template: Template, owner: str) -> str | None:

@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, Final
+from functools import lru_cache, partial
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -23,12 +23,14 @@ from longhouse.journal.session import Open, ReadSource, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
-from longhouse.tools.config import ToolConfig, with_model
+from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
 from longhouse.tools.execution import CallExecutor, Late
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 MAX_ARGUMENTS: Final = 1_000_000
 """Maximum characters of arguments; longer ones are not parsed."""
@@ -107,6 +109,8 @@ class Toolbox:
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
         self._here: dict[str, Binding] = {cls.tool_name: class_binding(cls) for cls in self._classes.values()}
         self._bound: dict[tuple[str, int], Binding] = {}
+        self._made_configs: dict[tuple[str, int, str], ToolConfig] = {}
+        """Template, its version and a tool -> what the tool is called with: neither changes while we run."""
         self._config = config or ToolConfig()
         self._configs = configs or {}
         """Configurations of agents that have their own."""
@@ -146,23 +150,30 @@ class Toolbox:
 
     async def resolve(self, name: str, version: int) -> Tool | None:
         """This version of a tool, ready to be called; None if it cannot be called here."""
-        binding = self._bound.get((name, version))
-        if binding is None:
-            descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
-            binding = await self._binding_of(descriptor) if descriptor else self._here.get(name)
-            if binding is None:
-                return None
-            if len(self._bound) >= MOST_BOUND:
-                del self._bound[next(iter(self._bound))]
-            self._bound[name, version] = binding
+        found = await self.several([(name, version)])
+        return found[0] if found else None
+
+    async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
+        """These versions of tools, ready to be called, without those that cannot be called here."""
+        bindings = [self._bound.get(pair) for pair in versions]
+        if not all(bindings):
+            bindings = [self._bound.get(pair) or await self._load(*pair) for pair in versions]
+        found = [binding.tool for binding in bindings if binding and not binding.is_refused]
+        if self.catalog is None:
+            return found
+        overlays = self.catalog.overlays
+        if overlays.is_due:
+            await overlays.refresh()
+        return [_overlaid(tool, overlay) if (overlay := overlays.of(tool.name)) else tool for tool in found]
+
+    async def _load(self, name: str, version: int) -> Binding | None:
+        descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
+        binding = await self._binding_of(descriptor) if descriptor else self._here.get(name)
+        if binding:
+            _keep(self._bound, (name, version), binding)
             if binding.probe:
                 self._bound[binding.probe.tool.name, version] = binding.probe
-        if self.catalog and self.catalog.overlays.is_due:
-            await self.catalog.overlays.refresh()
-        if binding.is_refused:
-            return None
-        overlay = self._overlay(name)
-        return _overlaid(binding.tool, overlay) if overlay else binding.tool
+        return binding
 
     async def active(self, name: str, owner: str) -> Tool | None:
         """The active version of a tool that this owner may see."""
@@ -196,10 +207,10 @@ class Toolbox:
 
     async def check(self, tool: Tool, arguments: str) -> Fault | None:
         """Why a call with these arguments cannot run."""
-        work = self._bind(tool.name, tool.version, arguments)
+        binding = self._binding(tool.name, tool.version)
+        work = _bound_to(binding, tool.name, arguments)
         if isinstance(work, Fault):
             return work
-        binding = self._binding(tool.name, tool.version)
         return await binding.check(arguments) if binding and binding.check else None
 
     async def perform(
@@ -216,6 +227,7 @@ class Toolbox:
 
         It always returns an outcome, at the latest after the tool's timeout.
         """
+        remember = remember and self._may_remember(call)
         reading = await self._reading(call, session, turn, memory_scope) if remember else None
         known = session.memory.reads.get(reading.key) if reading else None
         if reading and known and known.revision == reading.revision:
@@ -228,14 +240,13 @@ class Toolbox:
 
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)
-        work = self._bind(call.tool, call.version, call.arguments)
+        work = _bound_to(self._binding(call.tool, call.version), call.tool, call.arguments)
         if isinstance(work, Fault) or tool is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
         overlay = self._overlay(call.tool)
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
             return Result(Fault(code="switched_off", message=f"{call.tool} was switched off; nothing happened"))
-        config = self._configs.get(session.agent, self._config).for_tool(call.tool)
-        config = await with_model(config, session, self.catalog)
+        config = await self._config_of(call.tool, session)
         refused = await self.count_call(tool, session.owner)
         if not refused and "once" in (tool.effect, call.effect):
             refused = begin()
@@ -245,9 +256,9 @@ class Toolbox:
         try:
             context = context_of(call, session, turn, self._services_of(session), memory_scope)
             before = written(context)
-            output = await self._execution.run(
-                lambda: self._done(tool.name, work, context, config), tool.timeout, **about
-            )
+            if isinstance(work, Blocking):
+                work = partial(self._in_thread, tool.name, work)
+            output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
             if not isinstance(output, Performed):
                 text = bounded(clean(text_of(output)), tool.max_output)
                 output = Performed(text, *changes(before, written(context)), tuple(context.made))
@@ -260,6 +271,23 @@ class Toolbox:
                 return _late(tool, error)
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
             return _failed(tool, error)
+
+    async def _config_of(self, tool: str, session: Session) -> ToolConfig:
+        """What a tool of the session's agent is called with, in this turn."""
+        version = session.turn.version if session.turn else 0
+        known = self._made_configs.get((session.agent, version, tool))
+        if known:
+            return known
+        config = self._configs.get(session.agent, self._config).for_tool(tool)
+        template = await self.catalog.templates.find(session.agent, version) if self.catalog and version else None
+        if template is None:
+            return config
+        return _keep(self._made_configs, (session.agent, version, tool), config.with_model(template.llm_policy))
+
+    def _may_remember(self, call: Open) -> bool:
+        """False if results of the call's tool are not remembered; a tool that is not bound yet may be one whose are."""
+        binding = self._bound.get((call.tool, call.version))
+        return binding is None or bool(binding.tool.remembers)
 
     async def _reading(self, call: Open, session: Session, turn: Turn, memory_scope: str) -> ReadingCall | None:
         """What a call is remembered by; None if it is to run like any other.
@@ -326,9 +354,7 @@ class Toolbox:
             log.info("tool_revision_unknown", message=message, tool=tool.name, error=repr(error))
             return None
 
-    async def _done(self, name: str, work: Work, context: ToolContext, config: ToolConfig) -> Any:
-        if not isinstance(work, Blocking):
-            return await work(context, config)
+    async def _in_thread(self, name: str, work: Blocking, context: ToolContext, config: ToolConfig) -> Any:
         output = await self._execution.run_in_thread(name, lambda: work.call(context, config))
         return await output if inspect.isawaitable(output) else output
 
@@ -343,13 +369,13 @@ class Toolbox:
     def _binding(self, name: str, version: int) -> Binding | None:
         return self._bound.get((name, version)) or self._here.get(name)
 
-    def _bind(self, name: str, version: int, arguments: str) -> Work | Fault:
-        binding = self._binding(name, version)
-        if binding is None:
-            return _unknown(name)
-        if len(arguments) > MAX_ARGUMENTS:
-            return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
-        return binding.bind(arguments)
+
+def _bound_to(binding: Binding | None, name: str, arguments: str) -> Work | Fault:
+    if binding is None:
+        return _unknown(name)
+    if len(arguments) > MAX_ARGUMENTS:
+        return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
+    return binding.bind(arguments)
 
 
 def reading_key(tool: Tool, arguments: str, user: str | None = None) -> str:
@@ -361,6 +387,14 @@ def reading_key(tool: Tool, arguments: str, user: str | None = None) -> str:
     asked = {name: value for name, value in given.items() if value != defaults.get(name)}
     key = [tool.ref, asked] if user is None else [tool.ref, asked, user]
     return hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()[:32]
+
+
+def _keep(cache: dict[Any, T], key: Any, value: T) -> T:
+    """Caches a value, in place of the oldest one if there are too many."""
+    if len(cache) >= MOST_BOUND:
+        del cache[next(iter(cache))]
+    cache[key] = value
+    return value
 
 
 @lru_cache(maxsize=MOST_BOUND)

@@ -1,7 +1,10 @@
 """BaseAgent, the base class of all strategies. A subclass is registered under its `name` when it is defined."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -14,6 +17,8 @@ from longhouse.agents.tool import Tool, wire_names
 from longhouse.errors import SetupError
 from longhouse.journal.events import Sampling
 from longhouse.journal.session import Session, Turn
+
+NO_SAMPLING: Final = Sampling()
 
 
 class AgentRegistry(Registry[type["BaseAgent"]]):
@@ -69,10 +74,10 @@ class BaseAgent:
         """Calls become intents under the tools' real names; text without a call is the answer."""
         if not reply.calls:
             return Verdict(answer=reply.text)
-        intents = (
+        intents = [
             Intent(tool=request.names.get(call.name, call.name), arguments=call.arguments, provider_id=call.id)
             for call in reply.calls
-        )
+        ]
         return Verdict(intents=tuple(intents))
 
     def request(
@@ -92,8 +97,10 @@ class BaseAgent:
         turn = session.turn
         if turn is None:
             raise ValueError("a request is composed for a turn: this session has not started one")
-        names = wire_names((*(tool.name for tool in offered), *pieces.tools_used(session.transcript)))
-        policy, asked = template.llm_policy, turn.prompted.sampling or Sampling()
+        offered = tuple(offered)
+        found = pieces.of(session.transcript)
+        wire = _wire(offered, tuple(tools), pieces.tools_used(found))
+        policy, asked = template.llm_policy, turn.prompted.sampling or NO_SAMPLING
         # A client's response format applies to answers: structured output of the strategy has its own format.
         if asked.response_format and response_format is ANY_FORMAT and text_is != "structure":
             can_follow = policy.can.json_schema or turn.form < window.SHAPED
@@ -103,9 +110,11 @@ class BaseAgent:
         client = turn.client_tools
         body = Body(
             model=policy.model or "",
-            messages=window.compose(session, turn, template, offered, names, extra_system=extra_system),
-            tools=tuple(tool.spec(names[tool.name]) for tool in tools),
-            tool_choice=_tool_choice(template, turn, tools, names.get(force or "")),
+            messages=window.compose(
+                session, turn, template, offered, wire.names, extra_system=extra_system, found=found
+            ),
+            tools=wire.specs,
+            tool_choice=_tool_choice(template, turn, tools, wire.names.get(force or "")),
             parallel_tool_calls=bool(tools)
             and policy.can.parallel_tool_calls
             and force is None
@@ -117,8 +126,25 @@ class BaseAgent:
             seed=asked.seed,
             stop=asked.stop,
         )
-        back = {wire: name for name, wire in names.items()}
-        return Request(body, names=back, text_is=text_is, phase=phase, offered=tuple(offered), only=force)
+        return Request(body, names=wire.real_names, text_is=text_is, phase=phase, offered=offered, only=force)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """The names of tools on the wire, the way back, and the definitions that are sent."""
+
+    names: Mapping[str, str]
+    real_names: Mapping[str, str]
+    specs: tuple[msgspec.Raw, ...]
+
+
+@lru_cache(maxsize=256)
+def _wire(offered: tuple[Tool, ...], tools: tuple[Tool, ...], used: frozenset[str]) -> _Wire:
+    """Made once for the same tools: a turn is mostly offered the same in every step, and calls those."""
+    names = wire_names((*(tool.name for tool in offered), *used))
+    real_names = {wire: name for name, wire in names.items()}
+    specs = tuple(tool.spec(names[tool.name]) for tool in tools)
+    return _Wire(MappingProxyType(names), MappingProxyType(real_names), specs)
 
 
 def _is_ours(cls: type[BaseAgent] | None) -> bool:
@@ -135,6 +161,6 @@ def _tool_choice(template: Template, turn: Turn, tools: Sequence[Tool], force: s
         return ""
     if not template.llm_policy.can.forced_tool_choice:
         return "auto"
-    if not force and not any(tool.finishes for tool in tools) and all(_is_optional(tool, turn) for tool in tools):
+    if not force and all(_is_optional(tool, turn) for tool in tools) and not any(tool.finishes for tool in tools):
         return "auto"  # the answer can only be given in words
     return {"type": "function", "function": {"name": force}} if force else "required"

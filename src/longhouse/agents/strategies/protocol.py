@@ -1,7 +1,7 @@
 """What strategies exchange with the engine: a model request, its reply, and the interpreted reply. No I/O."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -77,7 +77,7 @@ def encoded(body: Body) -> bytes:
     """The JSON of a body."""
     if cut := _cut(body):
         beginning, parts, end = cut
-        return b"".join([beginning, *(part.json for part in parts), end])
+        return b"".join([beginning, *[part.json for part in parts], end])
     return _encoded_whole(body)
 
 
@@ -85,7 +85,7 @@ def streamed(body: Body) -> bytes:
     """The JSON of a body with the fields that ask for a stream: they are its last ones."""
     if cut := _cut(body):
         beginning, parts, end = cut
-        return b"".join([beginning, *(part.json for part in parts), end[:-1], _STREAMED])
+        return b"".join([beginning, *[part.json for part in parts], end[:-1], _STREAMED])
     return _encoded_whole(body)[:-1] + _STREAMED
 
 
@@ -129,7 +129,7 @@ class Request:
     """One model request."""
 
     body: Body
-    names: dict[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     """Name on the wire -> the tool's real name, for this request."""
     text_is: Literal["answer", "thought", "structure"] = "answer"
     """Use of the reply's text: for the user (the answer if no tool is called), reasoning, or JSON with the tool."""

@@ -59,7 +59,7 @@ class Binding:
 
 def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:
     """A subclass of BaseTool under the descriptor of one catalog version."""
-    tool = cls.described(descriptor)
+    tool, is_async = cls.described(descriptor), inspect.iscoroutinefunction(cls.__call__)
 
     def bind(arguments: str) -> Work | Fault:
         try:
@@ -70,7 +70,7 @@ def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None)
         def call(context: ToolContext, config: ToolConfig) -> Any:
             return parsed(context, config, **config.settings_of(tool.name))
 
-        return call if inspect.iscoroutinefunction(parsed.__call__) else Blocking(call)
+        return call if is_async else Blocking(call)
 
     async def revision(arguments: str, context: ToolContext) -> str:
         return await cls.model_validate_json(arguments or "{}").revision(context)
