@@ -58,7 +58,7 @@ class BoundedResponse:
     def __init__(self, response: Response, most_bytes: int) -> None:
         self.status = response.status
         kind = response.headers.get(b"content-type", b"application/octet-stream")
-        self.kind = _text(kind.partition(b";")[0].strip().lower())
+        self.kind = kind.partition(b";")[0].strip().lower().decode(errors="replace")
         self._response = response
         self._most = most_bytes
         self._received = self._unpacked = 0
@@ -121,12 +121,11 @@ class Exchange:
 
     async def __aenter__(self) -> BoundedResponse:
         endpoint, pool = self._endpoint, self._endpoint.pool
-        deadline = pool.deadline()
-        self._connection = connection = await pool.take(endpoint.origin, deadline)
+        self._connection = connection = await pool.take(endpoint.origin)
         try:
             if self._connected:
                 self._connected.set()
-            response = connection.send(endpoint.head(len(self._body)), self._body, deadline)
+            response = connection.send(endpoint.head(len(self._body)), self._body)
             await response.started()
             if 200 <= response.status < 300:
                 return BoundedResponse(response, self._most_bytes)

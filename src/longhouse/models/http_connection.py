@@ -67,7 +67,8 @@ class Response:
             await self._arrival()
         piece = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
         self.pieces, self.held = [], 0
-        self._connection.resume()
+        if self._connection.is_paused:
+            self._connection.resume()
         return piece
 
     def wake(self) -> None:
@@ -101,10 +102,11 @@ class Connection(asyncio.Protocol):
         """Bytes since the last one of a body."""
         self._is_last = False
         """No further request can follow the present one."""
-        self._is_paused = False
+        self.is_paused = False
         self._unsent = 0
         self._active_at = self.loop.time()
-        self._deadline = math.inf
+        self.deadline = math.inf
+        """When the present exchange has failed, by the clock of the event loop."""
         self._timer: asyncio.TimerHandle | None = None
         self._check_at = math.inf
 
@@ -115,24 +117,24 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return not self.transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, deadline: float = math.inf) -> Response:
+    def send(self, head: bytes, body: bytes) -> Response:
         """Sends a request. It is in memory anyway, so the transport keeps what the server does not read at once."""
         self._response = response = Response(self)
         if self.transport.is_closing():  # its end was told before this request
             response.failure = _no_answer(None)
             return response
-        self._bodiless, self._deadline, self._active_at = 0, deadline, self.loop.time()
+        self._bodiless, self._active_at = 0, self.loop.time()
         self.transport.writelines((head, body))
         self._unsent = self.transport.get_write_buffer_size()
-        self._check_by(min(self._active_at + self._timeouts.hang, deadline))
+        self._check_by(min(self._active_at + self._timeouts.hang, self.deadline))
         return response
 
     def rest(self) -> bool:
         """Ends the exchange; False if the connection cannot be kept for another one."""
         response, self._response = self._response, None
-        if response is None or not response.is_complete or self._is_last or not self.is_open:
+        if response is None or not response.is_complete or self._is_last or self.transport.is_closing():
             return False
-        if self._is_paused or self.transport.get_write_buffer_size():  # the response came before the whole request went
+        if self.is_paused or self.transport.get_write_buffer_size():  # the response came before the whole request went
             return False
         self._active_at = self.loop.time()
         self._check_by(self._active_at + KEEP_ALIVE)
@@ -149,8 +151,8 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
 
     def resume(self) -> None:
-        if self._is_paused and self.is_open:
-            self._is_paused = False
+        if self.is_open:
+            self.is_paused = False
             self._active_at = self.loop.time()
             self.transport.resume_reading()
 
@@ -170,8 +172,8 @@ class Connection(asyncio.Protocol):
         if self._bodiless > MOST_HEAD:
             self._broken(response)
         response.wake()
-        if response.held > MOST_HELD and not self._is_paused and not response.is_complete:
-            self._is_paused = True
+        if response.held > MOST_HELD and not self.is_paused and not response.is_complete:
+            self.is_paused = True
             self.transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -257,16 +259,16 @@ class Connection(asyncio.Protocol):
                 self._check_by(self._active_at + KEEP_ALIVE)
             return
         unsent = self.transport.get_write_buffer_size()
-        if self._is_paused or response.is_complete or unsent != self._unsent:
+        if self.is_paused or response.is_complete or unsent != self._unsent:
             self._active_at, self._unsent = now, unsent
         silent_at = self._active_at + self._timeouts.hang
-        if now >= self._deadline and not response.is_complete:
+        if now >= self.deadline and not response.is_complete:
             self._fail(response, late(self._timeouts.within))
         elif now >= silent_at:
             what = f"sent nothing for {self._timeouts.hang:g} s"
             self._fail(response, HttpFailure(what, kind="SocketTimeoutError"))
         else:
-            self._check_by(silent_at if response.is_complete else min(silent_at, self._deadline))
+            self._check_by(silent_at if response.is_complete else min(silent_at, self.deadline))
 
 
 def _no_answer(error: Exception | None) -> HttpFailure:

@@ -30,22 +30,21 @@ class Pool:
         """The HTTP proxy of all connections."""
         return self._dialer.proxy
 
-    def deadline(self) -> float:
-        """When a request that begins now has failed, by the clock of the event loop."""
-        within = self._timeouts.within
-        return math.inf if within == math.inf else self._loop.time() + within
-
-    async def take(self, origin: URL, deadline: float) -> Connection:
+    async def take(self, origin: URL) -> Connection:
         """A connection for one exchange. A kept one may turn out to be closed: a POST is not repeated by itself."""
         if self._is_closed:
             raise _closed()
-        if self._places is None and (kept := self._kept(origin)):
-            return kept
-        try:
-            async with asyncio.timeout_at(None if deadline == math.inf else deadline):
-                return await self._with_place(origin)
-        except TimeoutError:
-            raise late(self._timeouts.within) from None
+        within = self._timeouts.within
+        deadline = None if within == math.inf else self._loop.time() + within
+        connection = self._kept(origin) if self._places is None else None
+        if connection is None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    connection = await self._with_place(origin)
+            except TimeoutError:
+                raise late(within) from None
+        connection.deadline = deadline or math.inf
+        return connection
 
     def give_back(self, connection: Connection) -> None:
         """Ends the exchange of a connection, which is closed unless the whole response was read."""
@@ -77,7 +76,8 @@ class Pool:
     def _kept(self, origin: URL) -> Connection | None:
         idle = self._idle.get(origin)
         while idle:
-            if (connection := idle.pop()).is_open:
+            connection = idle.pop()
+            if not connection.transport.is_closing():
                 return connection
         return None
 
