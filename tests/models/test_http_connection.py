@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from socket import SO_LINGER, SOL_SOCKET
+from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
 from typing import Any
 
 import pytest
@@ -107,6 +107,11 @@ async def failure_of(endpoint: Endpoint, body: bytes = b"{}") -> HttpFailure:
         await posted(endpoint, body)
     assert caught.value.__cause__ is None
     return caught.value
+
+
+async def _closed(endpoint: Endpoint) -> None:
+    while any(one.is_open for one in endpoint.pool._open):
+        await asyncio.sleep(0.01)
 
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
@@ -222,9 +227,7 @@ async def test_an_idle_connection_on_which_something_happens_is_not_used_again()
         async with served(play) as server, open_endpoint(server.url) as endpoint:
             assert await posted(endpoint) == b"hello"
             happened.set()
-            async with asyncio.timeout(20):
-                while any(one.is_open for one in endpoint.pool._open):
-                    await asyncio.sleep(0.01)
+            await asyncio.wait_for(_closed(endpoint), 20)
             assert await posted(endpoint) == b"hello"
             assert server.connections == 2
 
@@ -270,9 +273,10 @@ async def test_a_reset_is_told_before_and_within_a_response() -> None:
 
 
 async def test_a_large_request_reaches_a_slow_reader_and_a_silent_one_is_given_up() -> None:
-    large = bytes(8_000_000)
+    large = bytes(16_000_000)
 
     async def slow(server: Server, reader: StreamReader, writer: StreamWriter) -> None:
+        writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, 65_536)
         await reader.readuntil(b"\r\n\r\n")
         got = 0
         while got < len(large):
@@ -288,8 +292,8 @@ async def test_a_large_request_reaches_a_slow_reader_and_a_silent_one_is_given_u
         writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nno!")
         await asyncio.sleep(600)
 
-    async with served(slow) as server, open_endpoint(server.url, hang=0.3) as endpoint:
-        assert await posted(endpoint, large) == b"hello", "longer than 0.3 s in all"
+    async with served(slow) as server, open_endpoint(server.url, hang=1.0) as endpoint:
+        assert await posted(endpoint, large) == b"hello", "longer than a second in all"
     async with served(reads_nothing) as server, open_endpoint(server.url, hang=0.1) as endpoint:
         assert (await failure_of(endpoint, large)).sentence("it") == "it sent nothing for 0.1 s"
     async with served(refuses) as server, open_endpoint(server.url) as endpoint:
@@ -320,6 +324,36 @@ async def test_what_is_not_read_is_not_received_and_does_not_count_as_silence() 
             assert sent < size / 2
             assert len(await response.body()) == size
         assert await asyncio.wait_for(is_over.wait(), 20)
+
+
+async def test_half_a_body_is_never_taken_for_a_whole_one_even_if_nobody_was_reading() -> None:
+    async def play(server: Server, reader: StreamReader, writer: StreamWriter) -> None:
+        await server.request(reader)
+        writer.write(OK + b"\r\nhel")  # ends with the connection, and it is we who end that
+        await asyncio.sleep(600)
+
+    async with served(play) as server:
+        async with open_endpoint(server.url, hang=0.1) as endpoint, endpoint.post(b"{}", most_bytes=9) as response:
+            await asyncio.wait_for(_closed(endpoint), 20)
+            assert await response.read() == b"hel"
+            with pytest.raises(HttpFailure, match=r"sent nothing for 0\.1 s"):
+                await response.read()
+        async with open_endpoint(server.url) as endpoint:
+            exchange = endpoint.post(b"{}", most_bytes=9)
+            response = await exchange.__aenter__()
+        with pytest.raises(HttpFailure, match="broke off its answer"):
+            await response.body()
+        await exchange.__aexit__()
+
+
+async def test_a_server_that_answers_after_its_time_is_not_waited_for() -> None:
+    async def play(server: Server, reader: StreamReader, writer: StreamWriter) -> None:
+        await server.request(reader)
+        await asyncio.sleep(0.9)
+        writer.write(WHOLE)
+
+    async with served(play) as server, open_endpoint(server.url, hang=0.5) as endpoint:
+        assert (await failure_of(endpoint)).sentence("it") == "it sent nothing for 0.5 s"
 
 
 async def test_a_limit_of_connections_and_the_time_for_everything() -> None:
@@ -429,7 +463,7 @@ async def _verified(folder: Path, patch: pytest.MonkeyPatch) -> None:
             assert await asked(behind if way else direct, proxy=way) == [b"hello"] * 2
         assert server.connections == before + 3
         with pytest.raises(HttpFailure, match="could not be reached"):
-            await asked(f"https://localhost:{proxy.port}/v1")  # does not speak TLS
+            await asked(f"https://localhost:{proxy.port}/v1", connect=0.3)  # does not speak TLS
     assert "localhost" in names
     assert all(f"Authorization: Bearer {KEY}\r\n".encode() in head for head in server.heads)
     assert all(b"Proxy" not in head for head in server.heads)

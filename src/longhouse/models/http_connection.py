@@ -71,6 +71,13 @@ class Response:
             self._connection.resume()
         return piece
 
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether nothing but the end of the connection tells the end of the body."""
+        if not self.status or b"content-length" in self.headers:
+            return False
+        return not self.headers.get(b"transfer-encoding", b"").lower().endswith(b"chunked")
+
     def wake(self) -> None:
         if self.waiter and not self.waiter.done():
             self.waiter.set_result(None)
@@ -121,7 +128,7 @@ class Connection(asyncio.Protocol):
         """Sends a request. It is in memory anyway, so the transport keeps what the server does not read at once."""
         self._response = response = Response(self)
         if self.transport.is_closing():  # its end was told before this request
-            response.failure = _no_answer(None)
+            response.failure = _cut_off(response, None)
             return response
         self._bodiless, self._active_at = 0, self.loop.time()
         self.transport.writelines((head, body))
@@ -142,6 +149,8 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """At once: nothing that still waits to be sent or received is wanted."""
+        if (response := self._response) and not response.is_complete:
+            self._fail(response, _cut_off(response, None))
         self.transport.abort()
 
     def leave(self) -> None:
@@ -179,13 +188,17 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         response = self._response
         self.leave()
-        if response and not response.is_complete:
-            if response.status and error is None and self._ends_with_connection(response):
+        if response and not response.is_complete and not response.failure:
+            if error is None and response.ends_with_connection:
                 response.is_complete = True
                 response.wake()
             else:
-                self._fail(response, _broken_off(error) if response.status else _no_answer(error))
+                self._fail(response, _cut_off(response, error))
         self._on_lost(self)
+
+    def resume_writing(self) -> None:
+        """Nearly all of a large request has been sent."""
+        self._active_at = self.loop.time()
 
     # --- called by the parser
 
@@ -226,7 +239,7 @@ class Connection(asyncio.Protocol):
         if response.is_complete:
             return
         if response.status:
-            self._fail(response, _broken_off(None))
+            self._fail(response, _cut_off(response, None))
         else:
             kind = "ClientResponseError"
             self._fail(response, HttpFailure("did not complete the request", kind, kind=kind))
@@ -234,13 +247,7 @@ class Connection(asyncio.Protocol):
     def _fail(self, response: Response, failure: HttpFailure) -> None:
         response.failure = response.failure or failure
         response.wake()
-        self.close()
-
-    @staticmethod
-    def _ends_with_connection(response: Response) -> bool:
-        if b"transfer-encoding" in response.headers:
-            return not response.headers[b"transfer-encoding"].lower().endswith(b"chunked")
-        return b"content-length" not in response.headers
+        self.transport.abort()
 
     def _check_by(self, moment: float) -> None:
         """Has the times checked at this moment at the latest; a check that comes earlier sets the next one."""
@@ -259,7 +266,7 @@ class Connection(asyncio.Protocol):
                 self._check_by(self._active_at + KEEP_ALIVE)
             return
         unsent = self.transport.get_write_buffer_size()
-        if self.is_paused or response.is_complete or unsent != self._unsent:
+        if self.is_paused or response.is_complete or (unsent and unsent != self._unsent):
             self._active_at, self._unsent = now, unsent
         silent_at = self._active_at + self._timeouts.hang
         if now >= self.deadline and not response.is_complete:
@@ -271,11 +278,10 @@ class Connection(asyncio.Protocol):
             self._check_by(silent_at if response.is_complete else min(silent_at, self.deadline))
 
 
-def _no_answer(error: Exception | None) -> HttpFailure:
-    kind = "ClientOSError" if isinstance(error, OSError) else "ServerDisconnectedError"
+def _cut_off(response: Response, error: Exception | None) -> HttpFailure:
+    """The connection ended before the response did."""
+    is_os_error = isinstance(error, OSError)
+    if response.status:
+        return HttpFailure("broke off its answer", kind="ClientOSError" if is_os_error else "ClientPayloadError")
+    kind = "ClientOSError" if is_os_error else "ServerDisconnectedError"
     return HttpFailure("closed the connection without an answer", kind=kind)
-
-
-def _broken_off(error: Exception | None) -> HttpFailure:
-    kind = "ClientOSError" if isinstance(error, OSError) else "ClientPayloadError"
-    return HttpFailure("broke off its answer", kind=kind)
