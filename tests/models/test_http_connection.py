@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from yarl import URL
 
 from certificates import certificate
 from longhouse.egress import ANYWHERE
@@ -228,8 +229,12 @@ async def test_an_idle_connection_on_which_something_happens_is_not_used_again()
             assert await posted(endpoint) == b"hello"
             happened.set()
             await asyncio.wait_for(_closed(endpoint), 20)
+            assert not any(endpoint.pool._idle.values())
             assert await posted(endpoint) == b"hello"
-            assert server.connections == 2
+            [kept] = endpoint.pool._open
+            kept.close()  # its end is told in the next turn of the event loop
+            assert await posted(endpoint) == b"hello"
+            assert server.connections == 3
 
 
 async def test_an_idle_connection_is_closed_after_a_while() -> None:
@@ -388,13 +393,33 @@ async def test_a_limit_of_connections_and_the_time_for_everything() -> None:
             await asyncio.sleep(0)
         with pytest.raises(HttpFailure, match="closed"):
             await held
+    async with open_endpoint(server.url, limit=1) as endpoint, asyncio.timeout(20):
+        for _ in range(2):
+            assert (await failure_of(endpoint)).what == "could not be reached"
+
+
+async def test_a_connection_that_comes_after_the_end_of_the_pool_is_not_used() -> None:
+    is_found = asyncio.Event()
+
+    async def lookup(host: str, port: int) -> list[str]:
+        await is_found.wait()
+        return ["127.0.0.1"]
+
+    async with served(answering(WHOLE)) as server:
+        async with open_pool(ANYWHERE, Timeouts(), lookup=lookup) as pool:
+            url = URL(f"http://model.test:{server.port}/")
+            late = asyncio.create_task(failure_of(Endpoint(pool=pool, url=url, headers={}, redaction=redaction_of([]))))
+            await asyncio.sleep(0)
+        is_found.set()
+        assert (await late).what == "cannot be called: the connections to it are closed"
+        assert server.bodies == []
 
 
 async def test_a_line_break_makes_no_header() -> None:
-    async with open_pool(ANYWHERE, Timeouts()) as pool, open_endpoint("http://127.0.0.1:9") as endpoint:
+    async with open_pool(ANYWHERE, Timeouts()) as pool:
         for name, value in (("X", "a\r\nEvil: 1"), ("X\nEvil", "1"), ("X", "a\0")):
             with pytest.raises(ValueError, match="line break"):
-                Endpoint(pool=pool, url=endpoint.url, headers={name: value}, redaction=redaction_of([]))
+                Endpoint(pool=pool, url=URL("http://127.0.0.1:9"), headers={name: value}, redaction=redaction_of([]))
 
 
 # --- TLS and proxies
@@ -493,9 +518,9 @@ async def test_a_name_is_looked_up_once_in_a_while_and_each_of_its_addresses_is_
     async with (
         served(answering(WHOLE)) as server,
         open_pool(ANYWHERE, Timeouts(), lookup=lookup, keep=True) as pool,
-        open_endpoint(f"http://model.test:{server.port}/v1") as like,
     ):
-        endpoint = Endpoint(pool=pool, url=like.url, headers={}, redaction=redaction_of([]))
+        url = URL(f"http://model.test:{server.port}/v1")
+        endpoint = Endpoint(pool=pool, url=url, headers={}, redaction=redaction_of([]))
         assert await asyncio.gather(*(posted(endpoint) for _ in range(5))) == [b"hello"] * 5
     assert asked == ["model.test"]
 

@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
         """No further request can follow the present one."""
         self.is_paused = False
         self._unsent = 0
+        """Bytes of the request, at the last check."""
         self._active_at = self.loop.time()
         self.deadline = math.inf
         """When the present exchange has failed, by the clock of the event loop."""
@@ -132,7 +133,6 @@ class Connection(asyncio.Protocol):
             return response
         self._bodiless, self._active_at = 0, self.loop.time()
         self.transport.writelines((head, body))
-        self._unsent = self.transport.get_write_buffer_size()
         self._check_by(min(self._active_at + self._timeouts.hang, self.deadline))
         return response
 
