@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from longhouse.errors import SetupError
@@ -42,7 +41,6 @@ _AUTHORITY: Final = re.compile(r"[a-z0-9]+://([^/?#]*)", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ENTRY: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 
-_NUMERIC: Final = int(socket.AI_NUMERICHOST | socket.AI_NUMERICSERV)
 _LOOPBACK: Final = ipaddress.IPv4Address("127.0.0.1")
 _GLOBAL_V6: Final = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC: Final = tuple(
@@ -241,10 +239,18 @@ def _never_allowed(host: str) -> str:
     return f"{host} is a link-local or metadata address, which nothing here may reach"
 
 
-class EgressResolver(AbstractResolver):
-    """Resolver and socket factory of a connector: an address that is not allowed gets no socket.
+class ResolvedAddress(TypedDict):
+    hostname: str
+    host: str
+    """The address."""
+    port: int
+    family: socket.AddressFamily
 
-    The connector connects to the addresses that were checked: the name is not resolved a second time.
+
+class EgressResolver:
+    """Resolver and socket factory of a client: an address that is not allowed gets no socket.
+
+    The client connects to the addresses that were checked: the name is not resolved a second time.
     """
 
     def __init__(self, egress: Egress, lookup: Lookup) -> None:
@@ -252,26 +258,22 @@ class EgressResolver(AbstractResolver):
         self._lookup = lookup
         self._named: set[tuple[str, int]] = set()
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
+    async def resolve(self, host: str, port: int) -> list[ResolvedAddress]:
         found = await self._egress.resolved(host, port, self._lookup)
         if self._egress.allows_name(host, port):
             self._named |= {(str(address), port) for address in found}
         return [
-            ResolveResult(
+            ResolvedAddress(
                 hostname=host,
                 host=str(one),
                 port=port,
                 family=socket.AF_INET if one.version == 4 else socket.AF_INET6,
-                proto=0,
-                flags=_NUMERIC,
             )
             for one in found
         ]
 
     def socket(self, info: tuple[Any, ...]) -> socket.socket:
-        """The last check, of the address itself: a connector does not resolve a host that is already an address."""
+        """The last check, of the address itself: a client does not resolve a host that is already an address."""
         family, kind, proto, _, (host, port, *_) = info
         is_allowed = (host, port) in self._named
         with suppress(ValueError):  # an unusual notation such as 127.1, which only some resolvers accept
@@ -279,9 +281,6 @@ class EgressResolver(AbstractResolver):
         if not is_allowed:
             raise EgressRefused(_not_allowed(host))
         return socket.socket(family=family, type=kind, proto=proto)
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 async def look_up(host: str, port: int) -> list[str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from longhouse.errors import SetupError
-from longhouse.models.http_client import HttpFailure, open_endpoint
+from longhouse.models.http_client import open_endpoint
+from longhouse.models.http_failure import HttpFailure
 from longhouse.models.scripted import say
 from longhouse.models.scripted_server import serve as serve_model
 from server_helpers import Serving, content
@@ -56,17 +57,20 @@ async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 @asynccontextmanager
 async def proxied(proxy: SocksProxy) -> AsyncIterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
         try:
             await proxy.serve(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
+    served: list[asyncio.Task[None] | None] = []
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield f"127.0.0.1:{proxy.port}"
     finally:
         server.close()
+        await asyncio.gather(*filter(None, served))
 
 
 async def test_a_model_is_reached_through_a_socks_proxy(serving: Serving) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 import socket
 import zlib
 from typing import Any
@@ -11,11 +12,16 @@ import pytest
 from aiohttp import web
 from fake_endpoint import Answer, endpoint, saying
 from structlog.testing import capture_logs
+from yarl import URL
 
 from longhouse.agents.tool import Tool
 from longhouse.egress import Egress, Lookup, look_up
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
+from longhouse.models.http_client import Endpoint
+from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http_pool import Pool
+from longhouse.redaction import redaction_of
 from longhouse.tools.bindings.http import RemoteBinding, open_remote
 from longhouse.tools.context import ToolContext
 from longhouse.tools.toolbox import Toolbox
@@ -435,15 +441,17 @@ async def test_a_name_that_changes_between_calls_is_checked_again(later: list[st
         assert Egress().problem(url) is None
         async with open_remote(Egress(["127.0.0.1"]), lookup=names) as http:
             assert await _posted(http, url) == 200
-            with pytest.raises(OSError, match=r"is not a public address|is a link-local"):
+            with pytest.raises(HttpFailure) as refused:
                 await _posted(http, url)
+            assert re.search(r"is not a public address|is a link-local", refused.value.why)
         assert len(served.asked) == 1
 
 
-async def _posted(http: Any, url: str) -> int:
-    async with http.post(url, data=b"{}") as response:
-        await response.read()
-        return int(response.status)
+async def _posted(http: Pool, url: str) -> int:
+    there = Endpoint(pool=http, url=URL(url), headers={}, redaction=redaction_of([]))
+    async with there.post(b"{}", most_bytes=1000) as response:
+        await response.body()
+        return response.status
 
 
 async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,80 +1,47 @@
-"""The HTTP client of models, embeddings, the search service and remote tools.
+"""The HTTP client of models, embeddings, the search service, remote tools, webhooks and traces.
 
 It connects only where the egress rules allow. It follows no redirects, keeps no cookies and ignores the proxies of the
 environment. The size of each response is bounded. Every failure is an `HttpFailure`.
+
+It is our own because each step of an agent makes one request: a client for everything spent a tenth of the step on
+features that are not wanted here. `http_connection` has the exchange, `http_pool` the connections that are kept,
+`http_dialing` how they are opened. Commands that call our own server use aiohttp.
 """
 
 import asyncio
-import io
-import os
-import ssl
+import math
+import re
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from longhouse import tracing
-from longhouse.egress import (
-    ANYWHERE,
-    HTTP,
-    PROXIES,
-    SOCKS,
-    SOCKS_PORT,
-    Egress,
-    EgressRefused,
-    EgressResolver,
-    Lookup,
-    look_up,
-)
+from longhouse.egress import ANYWHERE, HTTP, PROXIES, SOCKS_PORT, Egress, Lookup, look_up
 from longhouse.errors import SetupError
-from longhouse.models import socks
+from longhouse.models.http_connection import CONNECT, Connection, Response, Timeouts
+from longhouse.models.http_dialing import Dialer, basic
+from longhouse.models.http_failure import HttpFailure, is_retryable
+from longhouse.models.http_pool import Pool
 from longhouse.redaction import Redaction, redaction_of
 
-CONNECT: Final = 10.0
-"""Seconds for the DNS lookup and the connect."""
-CONNECTING: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
-"""A connect timeout only: the caller sets the other limits."""
 HANG: Final = 60.0
 """Seconds without a byte after which a response has timed out."""
 
-LARGE_BODY: Final = 2**20
-_KEEP_ALIVE: Final = 30.0
-"""Seconds that an idle connection, and the checked addresses of a name, are kept."""
 _MAX_ERROR_BODY: Final = 16 * 2**10
 _ERROR_BODY_TIMEOUT: Final = 5.0
 _LINGER: Final = 0.1
-_CONNECTION_ERRORS: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
-
-
-class HttpFailure(Exception):  # noqa: N818 - callers turn it into an error of theirs
-    """A request without a usable response."""
-
-    def __init__(self, what: str, why: str = "", *, kind: str = "", retryable: bool = True) -> None:
-        super().__init__(what)
-        self.what = what
-        """What the server did, safe for every reader; a sentence puts its name in front."""
-        self.why = why
-        """Details for the operator: one bounded line without secrets."""
-        self.kind = kind
-        """The type of the connection error; empty where a response arrived."""
-        self.retryable = retryable
-        """Whether a retry may succeed."""
-
-    def sentence(self, who: str) -> str:
-        return f"{who} {self.what}: {self.why}" if self.why else f"{who} {self.what}"
+_BREAKS: Final = re.compile(r"[\r\n\0]")
 
 
 class StatusFailure(HttpFailure):
     """A response with a status other than 2xx, redirects included."""
 
-    def __init__(self, response: aiohttp.ClientResponse, error_body: bytes, redaction: Redaction) -> None:
-        self.status, self.reason, self.headers = response.status, response.reason, response.headers
+    def __init__(self, response: Response, error_body: bytes, redaction: Redaction) -> None:
+        self.status, self.reason, self.headers = response.status, _text(response.reason), _headers_of(response)
         self.error_body = error_body
         """The first bytes of the response body, as they were sent."""
         if 300 <= self.status < 400:
@@ -85,30 +52,32 @@ class StatusFailure(HttpFailure):
         super().__init__(f"answered {self.status}", why or "no reason given", retryable=is_retryable(self.status))
 
 
-def is_retryable(status: int) -> bool:
-    """Whether a request that failed with this status may be retried."""
-    return status in (408, 409, 425, 429) or status >= 500
-
-
 class BoundedResponse:
     """A successful response. Its body is read and decompressed up to a bound."""
 
-    def __init__(self, response: aiohttp.ClientResponse, most_bytes: int) -> None:
-        self.status, self.kind, self.headers = response.status, response.content_type, response.headers
-        self._content = response.content
+    def __init__(self, response: Response, most_bytes: int) -> None:
+        self.status = response.status
+        kind = response.headers.get(b"content-type", b"application/octet-stream")
+        self.kind = kind.partition(b";")[0].strip().lower().decode(errors="replace")
+        self._response = response
         self._most = most_bytes
         self._received = self._unpacked = 0
         self._unpacker = None
-        packing = response.headers.get("Content-Encoding", "identity").strip().lower()
-        if packing in ("gzip", "x-gzip", "deflate"):
+        packing = response.headers.get(b"content-encoding", b"identity").strip().lower()
+        if packing in (b"gzip", b"x-gzip", b"deflate"):
             self._unpacker = zlib.decompressobj(47)  # detects gzip and zlib by their headers
-        self._is_readable = self._unpacker is not None or packing == "identity"
+        self._is_readable = self._unpacker is not None or packing == b"identity"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By name in lower case."""
+        return _headers_of(self._response)
 
     async def read(self) -> bytes:
         """The bytes that arrived since the last read; empty at the end."""
         if not self._is_readable:
             raise HttpFailure("sent an answer that is packed in a way that was not asked for")
-        while piece := await self._content.readany():
+        while piece := await self._response.read():
             self._received += len(piece)
             if self._unpacker:
                 try:
@@ -130,23 +99,60 @@ class BoundedResponse:
 
     async def drain(self) -> None:
         """Reads the few bytes after the end of a stream, so that the connection can be reused."""
-        if self._content.at_eof():
+        if self._response.is_complete:
             return
-        with suppress(*_CONNECTION_ERRORS):
+        with suppress(HttpFailure, TimeoutError):
             async with asyncio.timeout(_LINGER):
-                while await self._content.readany():
+                while await self._response.read():
                     pass
+
+
+class Exchange:
+    """The block in which a response is read. Leaving it early closes the connection."""
+
+    __slots__ = ("_body", "_connected", "_connection", "_endpoint", "_most_bytes")
+
+    def __init__(self, endpoint: "Endpoint", body: bytes, most_bytes: int, connected: asyncio.Event | None) -> None:
+        self._endpoint = endpoint
+        self._body = body
+        self._most_bytes = most_bytes
+        self._connected = connected
+        self._connection: Connection
+
+    async def __aenter__(self) -> BoundedResponse:
+        endpoint, pool = self._endpoint, self._endpoint.pool
+        self._connection = connection = await pool.take(endpoint.origin)
+        try:
+            if self._connected:
+                self._connected.set()
+            response = connection.send(endpoint.head(len(self._body)), self._body)
+            await response.started()
+            if 200 <= response.status < 300:
+                return BoundedResponse(response, self._most_bytes)
+            raise StatusFailure(response, await _error_body(response), endpoint.redaction)
+        except BaseException:
+            pool.give_back(connection)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._endpoint.pool.give_back(self._connection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """A URL with its connection pool and the API key for its requests."""
 
-    http: aiohttp.ClientSession = field(repr=False)
+    pool: Pool = field(repr=False)
     url: URL
     headers: Mapping[str, str] = field(repr=False)
-    """Sent with each request, not set on the session: aiohttp would send session headers, with the key, to a proxy."""
     redaction: Redaction
+    origin: URL = field(init=False, repr=False)
+    _head: bytes = field(init=False, repr=False)
+    """The head of each request, but for what differs between them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", self.url.origin())
+        object.__setattr__(self, "_head", _head_of(self.url, self.headers, self.pool))
 
     @property
     def name(self) -> str:
@@ -158,26 +164,15 @@ class Endpoint:
         url = self.url.joinpath(*path).with_query(self.url.query)
         return replace(self, url=url, headers={**self.headers, **(headers or {})})
 
-    @asynccontextmanager
-    async def post(self, body: bytes, *, most_bytes: int, trace: object = None) -> AsyncIterator[BoundedResponse]:
-        """Sends one request, without retries. Leaving the block early closes the connection."""
-        if self.http.closed:
-            raise HttpFailure("cannot be called: the connections to it are closed")
-        # aiohttp warns about bytes over 1 MB, which images may be, but not about a file; that costs more, too.
-        data = body if len(body) < LARGE_BODY else io.BytesIO(body)
-        try:
-            async with self.http.post(
-                self.url,
-                data=data,
-                headers={**self.headers, **tracing.sent()},
-                allow_redirects=False,
-                trace_request_ctx=trace,
-            ) as response:
-                if not 200 <= response.status < 300:
-                    raise StatusFailure(response, await _error_body(response), self.redaction)
-                yield BoundedResponse(response, most_bytes)
-        except _CONNECTION_ERRORS as error:
-            raise _failure(error, self.http.timeout) from None  # the cause may hold a URL with a password
+    def post(self, body: bytes, *, most_bytes: int, connected: asyncio.Event | None = None) -> Exchange:
+        """Sends one request, without retries. `connected` is set before its first byte is sent."""
+        return Exchange(self, body, most_bytes, connected)
+
+    def head(self, length: int) -> bytes:
+        """The head of a request with so many bytes in its body."""
+        traced = tracing.sent()
+        more = _lines(f"{name}: {value}" for name, value in traced.items()) if traced else b""
+        return b"%b%bContent-Length: %d\r\n\r\n" % (self._head, more, length)
 
 
 @asynccontextmanager
@@ -207,46 +202,35 @@ async def open_endpoint(
         raise SetupError(f"{whose} API key contains characters that an HTTP header cannot carry")
     headers = json_headers(api_key)
     if url.user and not api_key:
-        headers["Authorization"] = aiohttp.encode_basic_auth(url.user, url.password or "")
+        headers["Authorization"] = basic(url)
     secrets = filter(None, (api_key, url.password, via.password if via else None))
     redaction = redaction_of(secrets, "[secret]")
-    # With a limited pool, `connect` would include the wait for a free connection.
-    free = None if limit else connect
-    timeout = aiohttp.ClientTimeout(total=within, connect=free, sock_connect=connect, sock_read=hang)
-    async with open_session(egress, timeout, keep=True, limit=limit, proxy=via) as http:
-        yield Endpoint(http=http, url=url.with_user(None), headers=headers, redaction=redaction)
+    timeouts = Timeouts(connect=connect, hang=hang, within=math.inf if within is None else within)
+    async with open_pool(egress, timeouts, keep=True, limit=limit, proxy=via) as pool:
+        yield Endpoint(pool=pool, url=url.with_user(None), headers=headers, redaction=redaction)
 
 
 @asynccontextmanager
-async def open_session(
+async def open_pool(
     egress: Egress,
-    timeout: aiohttp.ClientTimeout = CONNECTING,
+    timeouts: Timeouts,
     *,
     lookup: Lookup = look_up,
     keep: bool = False,
     limit: int = 100,
     proxy: URL | None = None,
-    traces: Sequence[aiohttp.TraceConfig] = (),
-) -> AsyncIterator[aiohttp.ClientSession]:
-    """A client session that connects only where the egress rules allow.
+) -> AsyncIterator[Pool]:
+    """Connections that are made only where the egress rules allow.
 
     Each connection is new, so each is checked. With `keep`, idle connections and the checked addresses of a name are
     reused for a while. `limit`: connections at once, 0 for no limit.
     """
-    gate = EgressResolver(egress, lookup)
-    kept: dict[str, Any] = {"keepalive_timeout": _KEEP_ALIVE} if keep else {"force_close": True, "use_dns_cache": False}
-    connector: Callable[..., aiohttp.TCPConnector] = aiohttp.TCPConnector
-    if proxy and proxy.scheme in SOCKS:
-        connector, proxy = partial(socks.SocksConnector, proxy), None
-    async with aiohttp.ClientSession(
-        connector=connector(resolver=gate, socket_factory=gate.socket, limit=limit, **kept),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        proxy=proxy,
-        timeout=timeout,
-        trace_configs=list(traces),
-    ) as http:
-        yield http
+    dialer = Dialer(egress, lookup, proxy, within=timeouts.connect, keep=keep)
+    pool = Pool(dialer, timeouts, keep=keep, limit=limit)
+    try:
+        yield pool
+    finally:
+        await pool.close()
 
 
 def json_headers(key: str = "") -> dict[str, str]:
@@ -283,10 +267,10 @@ def _address(text: str, what: str, egress: Egress, has_user: bool = True, scheme
     return url
 
 
-async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+async def _error_body(response: Response) -> bytes:
     """The first bytes of an error body, within a short timeout."""
     body = b""
-    with suppress(HttpFailure, *_CONNECTION_ERRORS):
+    with suppress(HttpFailure, TimeoutError):
         bounded = BoundedResponse(response, 2**20)
         async with asyncio.timeout(_ERROR_BODY_TIMEOUT):
             while len(body) < _MAX_ERROR_BODY and (piece := await bounded.read()):
@@ -294,36 +278,31 @@ async def _error_body(response: aiohttp.ClientResponse) -> bytes:
     return body[:_MAX_ERROR_BODY]
 
 
-def _failure(error: Exception, timeout: aiohttp.ClientTimeout) -> HttpFailure:
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    kind, why, retryable = type(cause).__name__, "", True
-    match error:
-        case aiohttp.ConnectionTimeoutError():
-            what = f"could not be reached within {timeout.sock_connect:g} s"
-        case aiohttp.ServerTimeoutError():
-            what = f"sent nothing for {timeout.sock_read:g} s"
-        case TimeoutError() if timeout.total:
-            what = f"did not answer within {timeout.total:g} seconds"
-        case aiohttp.ClientConnectorCertificateError():
-            what, retryable = "has no certificate that we trust", False
-        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
-            what = "could not be reached through the proxy"
-        case aiohttp.ClientConnectorError(os_error=EgressRefused() as refused):
-            what, why, retryable = "could not be reached", str(refused.strerror), False
-            kind = why
-        case aiohttp.ClientConnectorError():
-            what, why = "could not be reached", _reason(error.os_error)
-        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
-            what = "closed the connection without an answer"
-        case aiohttp.ClientPayloadError():
-            what = "broke off its answer"
-        case _:
-            what, why = "did not complete the request", kind
-    return HttpFailure(what, why, kind=kind, retryable=retryable)
+def _head_of(url: URL, headers: Mapping[str, str], pool: Pool) -> bytes:
+    lines = [f"Host: {url.host_port_subcomponent}", *(f"{name}: {value}" for name, value in headers.items())]
+    if not pool.keep:
+        lines.append("Connection: close")
+    target, proxy = url.raw_path_qs, pool.proxy
+    if proxy and url.scheme == "http":
+        target = str(url.with_fragment(None))
+        if proxy.user:
+            lines.append(f"Proxy-Authorization: {basic(proxy)}")
+    return _lines([f"POST {target} HTTP/1.1", *lines])
 
 
-def _reason(error: OSError) -> str:
-    """The system's error message without the address that asyncio adds."""
-    if (error.errno or 0) > 0 and not isinstance(error, ssl.SSLError):
-        return os.strerror(error.errno or 0)
-    return error.strerror or "no connection"
+def _lines(lines: Iterable[str]) -> bytes:
+    """Lines of a head, each of which stays one."""
+    head = ""
+    for line in lines:
+        if _BREAKS.search(line):
+            raise ValueError("a header of the request holds a line break")
+        head += f"{line}\r\n"
+    return head.encode()
+
+
+def _headers_of(response: Response) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in response.headers.items()}
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")

@@ -11,7 +11,8 @@ import msgspec
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body, streamed
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, is_retryable
+from longhouse.models.http_client import Endpoint, StatusFailure
+from longhouse.models.http_failure import HttpFailure, is_retryable
 from longhouse.models.protocol import Delta, paid_for
 from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
 
@@ -34,7 +35,7 @@ class OpenAIModel:
         endpoint, reading = self._endpoint, StreamReader()
         try:
             async with endpoint.post(_encoded(body), most_bytes=self._most_bytes) as answer:
-                if answer.kind not in ("text/event-stream", "application/json") and "Content-Type" in answer.headers:
+                if answer.kind not in ("text/event-stream", "application/json") and "content-type" in answer.headers:
                     # Retryable: this is mostly a proxy's error page while the model is down.
                     raise HttpFailure("sent something that is not an answer", endpoint.redaction.quoted(answer.kind))
                 if answer.kind == "application/json" and (delta := reading.whole(await answer.body())):

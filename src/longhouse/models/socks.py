@@ -1,15 +1,10 @@
-"""Connections through a SOCKS5 proxy (RFC 1928; user and password as in RFC 1929). The proxy resolves the names."""
+"""Asks a SOCKS5 proxy for a connection (RFC 1928; user and password as in RFC 1929). The proxy resolves the names."""
 
 import asyncio
 import ipaddress
 import socket
-import ssl
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-import aiohappyeyeballs
-import aiohttp
-from aiohttp.abc import ResolveResult
 from yarl import URL
 
 REFUSED: Final = {
@@ -26,48 +21,7 @@ _VERSION, _CONNECT, _NAME, _IPV4, _IPV6 = 5, 1, 3, 1, 4
 _NO_KEY, _PASSWORD = 0, 2
 
 
-class SocksConnector(aiohttp.TCPConnector):
-    """A connector whose connections begin at the proxy: its address is resolved and checked as any other is."""
-
-    def __init__(self, proxy: URL, **options: Any) -> None:
-        super().__init__(**options)
-        self._proxy = proxy
-
-    async def _resolve_host(
-        self, host: str, port: int, traces: Sequence[aiohttp.tracing.Trace] | None = None
-    ) -> list[ResolveResult]:
-        return await super()._resolve_host(self._proxy.raw_host or "", self._proxy.port or 0, traces)
-
-    async def _wrap_create_connection(
-        self,
-        *args: Any,
-        addr_infos: list[Any],
-        req: aiohttp.ClientRequest,
-        timeout: aiohttp.ClientTimeout,
-        client_error: type[Exception] = aiohttp.ClientConnectorError,
-        **kwargs: Any,
-    ) -> tuple[asyncio.Transport, Any]:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout.sock_connect):
-                sock = await aiohappyeyeballs.start_connection(
-                    addr_infos=addr_infos, loop=loop, socket_factory=self._socket_factory
-                )
-                try:
-                    await _ask(loop, sock, self._proxy, req.url.raw_host or "", req.port or 0)
-                except BaseException:
-                    sock.close()
-                    raise
-                return await loop.create_connection(*args, **kwargs, sock=sock)
-        except TimeoutError:
-            raise
-        except ssl.CertificateError as error:
-            raise aiohttp.ClientConnectorCertificateError(req.connection_key, error) from error
-        except OSError as error:
-            raise client_error(req.connection_key, error) from error
-
-
-async def _ask(loop: asyncio.AbstractEventLoop, sock: socket.socket, proxy: URL, host: str, port: int) -> None:
+async def ask(loop: asyncio.AbstractEventLoop, sock: socket.socket, proxy: URL, host: str, port: int) -> None:
     """Has the proxy connect to this host; an OSError says why it does not."""
     way = _PASSWORD if proxy.user else _NO_KEY
     await loop.sock_sendall(sock, bytes([_VERSION, 1, way]))

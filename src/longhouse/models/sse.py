@@ -1,7 +1,6 @@
 """Parses the response of an OpenAI-compatible endpoint: server-sent events in, one Delta per network read out."""
 
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -168,7 +167,10 @@ class StreamReader:
             if event.strip() == _DONE:
                 self.done = self.finished = True
                 break
-            chunks.append(_decoded(event))
+            try:
+                chunks.append(_chunks.decode(event))
+            except (ValueError, RecursionError):
+                chunks.append(_decoded(event))
         return self._merged(chunks) if chunks else None
 
     def end(self) -> Delta | None:
@@ -185,20 +187,21 @@ class StreamReader:
         self.finished = bool(chunk.choices)
         return delta
 
-    def _events(self, read: bytes) -> Iterator[bytes]:
+    def _events(self, read: bytes) -> list[bytes]:
         end = read.rfind(b"\n") + 1
         if not end:
             self._rest.append(read)
-            return
+            return []
         lines = b"".join((*self._rest, read[:end])) if self._rest else read[:end]
         self._rest = [read[end:]] if end < len(read) else []
+        events = []
         for line in lines.splitlines():
             if line.startswith(b"data:"):
                 self._data.append(line[5:])
             elif not line and self._data:
-                event = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
                 self._data = []
-                yield event
+        return events
 
     def _merged(self, chunks: list[_Chunk]) -> Delta | None:
         text = reasoning = ""

@@ -82,8 +82,10 @@ def _is_formatted(request: Request) -> bool:
 
 def _answering(request: Request) -> str | None:
     """The tool whose call gives the answer; None if the call would be refused or would wait for approval."""
-    tools = (tool for tool in request.offered if tool.role == "finishes" and not tool.needs_approval)
-    return next((tool.name for tool in tools if request.only in (None, tool.name)), None)
+    for tool in request.offered:
+        if tool.role == "finishes" and not tool.needs_approval and request.only in (None, tool.name):
+            return tool.name
+    return None
 
 
 class _ReplyAccumulator:

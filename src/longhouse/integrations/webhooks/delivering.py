@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
-import aiohttp
 import structlog
 
 from longhouse import background, clock
@@ -20,7 +19,10 @@ from longhouse.egress import Egress, Lookup, parse
 from longhouse.integrations.webhooks.collector import Collector
 from longhouse.integrations.webhooks.resolving import Resolver
 from longhouse.integrations.webhooks.signing import headers_of
-from longhouse.models.http_client import Endpoint, HttpFailure, StatusFailure, json_headers, open_session
+from longhouse.models.http_client import Endpoint, StatusFailure, json_headers, open_pool
+from longhouse.models.http_connection import Timeouts
+from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http_pool import Pool
 from longhouse.redaction import redaction_of
 from longhouse.store import webhook_deliveries, webhooks
 from longhouse.store.database import Database
@@ -61,10 +63,10 @@ class DeliveryOptions:
 class Deliverer:
     """The deliveries of one process."""
 
-    def __init__(self, db: Database, worker: str, http: aiohttp.ClientSession, options: DeliveryOptions) -> None:
+    def __init__(self, db: Database, worker: str, pool: Pool, options: DeliveryOptions) -> None:
         self._db = db
         self._worker = worker
-        self._http = http
+        self._pool = pool
         self._options = options
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
@@ -168,7 +170,7 @@ class Deliverer:
         # A receiver may quote them with their prefix or without.
         keys = [secret.removeprefix(webhooks.PREFIX) for secret in claim.secrets]
         endpoint = Endpoint(
-            http=self._http,
+            pool=self._pool,
             url=parse(claim.url),
             headers=json_headers() | signed,
             redaction=redaction_of([*keys, *signed.values()]),
@@ -218,8 +220,8 @@ async def open_webhooks(
     db: Database, worker: str, egress: Egress, options: DeliveryOptions, *, lookup: Lookup | None = None
 ) -> AsyncIterator[Webhooks]:
     """Finds and delivers while the block runs."""
-    async with open_session(egress, lookup=lookup or Resolver(), limit=MOST_AT_ONCE) as http:
-        deliverer = Deliverer(db, worker, http, options)
+    async with open_pool(egress, Timeouts(), lookup=lookup or Resolver(), limit=MOST_AT_ONCE) as pool:
+        deliverer = Deliverer(db, worker, pool, options)
         collector = Collector(db, deliverer.nudge)
         deliverer.has_webhooks = lambda: collector.has_webhooks
         async with deliverer.running(), background.running("webhook_events", collector.step):

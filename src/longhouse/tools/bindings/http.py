@@ -8,19 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, Unpack
 
-import aiohttp
 import msgspec
 
 from longhouse.agents.tool import Tool
 from longhouse.egress import HTTP, Egress, Lookup, look_up
-from longhouse.models.http_client import (
-    BoundedResponse,
-    Endpoint,
-    HttpFailure,
-    StatusFailure,
-    json_headers,
-    open_session,
-)
+from longhouse.models.http_client import BoundedResponse, Endpoint, StatusFailure, json_headers, open_pool
+from longhouse.models.http_connection import Timeouts
+from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http_pool import Pool
 from longhouse.redaction import Redaction, redaction_of
 from longhouse.tools.bindings.remote import MOST_BYTES, EndpointBinding, EndpointOptions, RemoteError
 from longhouse.tools.outcomes import NotBegun
@@ -36,13 +31,13 @@ class RemoteBinding(EndpointBinding):
         self,
         tool: Tool,
         endpoint: str,
-        http: aiohttp.ClientSession,
+        pool: Pool,
         *,
         most_bytes: int = MOST_BYTES,
         **options: Unpack[EndpointOptions],
     ) -> None:
         super().__init__(tool, endpoint, HTTP, **options)
-        self._http = http
+        self._pool = pool
         self._most_bytes = most_bytes
 
     async def _call(self, given: dict[str, Any], key: str) -> str:
@@ -50,11 +45,11 @@ class RemoteBinding(EndpointBinding):
         name, secret, connected = self.tool.name, self._secret(), asyncio.Event()
         hidden = redaction_of([secret] if secret else [])
         headers = json_headers(secret or "") | {"Accept-Encoding": "gzip", "Idempotency-Key": key}
-        endpoint = Endpoint(http=self._http, url=self._url, headers=headers, redaction=hidden)
+        endpoint = Endpoint(pool=self._pool, url=self._url, headers=headers, redaction=hidden)
         try:
             # The validated value is sent, not the model's text: two parsers may read that text differently.
             async with endpoint.post(
-                msgspec.json.encode(given), most_bytes=self._most_bytes, trace=connected
+                msgspec.json.encode(given), most_bytes=self._most_bytes, connected=connected
             ) as answer:
                 return hidden.hide(await self._read(answer, hidden))
         except asyncio.CancelledError:
@@ -79,15 +74,7 @@ class RemoteBinding(EndpointBinding):
 
 
 @asynccontextmanager
-async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[aiohttp.ClientSession]:
+async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[Pool]:
     """The connection pool of all remote tools; it connects only where the egress rules allow it."""
-
-    async def connected(http: aiohttp.ClientSession, trace: Any, params: Any) -> None:
-        if isinstance(trace.trace_request_ctx, asyncio.Event):
-            trace.trace_request_ctx.set()
-
-    # Sets the event of a request when its connection is established, after DNS, TCP and TLS.
-    tracing = aiohttp.TraceConfig()
-    tracing.on_connection_create_end.append(connected)
-    async with open_session(egress, lookup=lookup, traces=[tracing]) as http:
-        yield http
+    async with open_pool(egress, Timeouts(), lookup=lookup) as pool:
+        yield pool

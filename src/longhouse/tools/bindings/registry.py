@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-import aiohttp
 from yarl import URL
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import GRPC
+from longhouse.models.http_pool import Pool
 from longhouse.tools.bindings import isolated, python
 from longhouse.tools.bindings.agent import agent_binding
 from longhouse.tools.bindings.base import Binding
@@ -19,7 +19,7 @@ from longhouse.tools.toolbox import Binder
 
 
 def binder_of(
-    http: aiohttp.ClientSession,
+    pool: Pool,
     channels: Channels,
     secret_for: SecretFor,
     packages: Sequence[str],
@@ -35,7 +35,7 @@ def binder_of(
             url, options = way.remote_endpoint, EndpointOptions(api_key_ref=way.api_key_ref, secret_for=secret_for)
             if URL(url).scheme in GRPC:
                 return GrpcBinding(descriptor.tool, url, channels, **options)
-            return RemoteBinding(descriptor.tool, url, http, **options)
+            return RemoteBinding(descriptor.tool, url, pool, **options)
         if not way.python_entrypoint:
             return None
         if python.isolation_of(descriptor) == "process":
