@@ -8,7 +8,7 @@ ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
     ".": 1_670,  # cron and its moments; what agents do, counted; trace contexts; prices of models
-    "agents": 3_530,  # tools of clients; answers in a format; classes by import string
+    "agents": 3_610,  # tools of clients; answers in a format; classes by import string
     "api": 18_340,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 900,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
@@ -17,11 +17,11 @@ BUDGETS = {
     "integrations": 2_310,  # webhooks: what is told, and how it is sent; turns that no collector got; traces
     "journal": 3_370,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
-    "models": 2_040,  # bounded counts; SOCKS proxies
-    "runtime": 5_070,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
+    "models": 2_570,  # bounded counts; SOCKS proxies
+    "runtime": 5_100,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_130,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 14_640,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
-    "tools": 6_390,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
+    "tools": 6_400,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 
 
