@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -196,6 +197,12 @@ async def dsn(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A fresh, migrated database."""
     async with database(request, TEMPLATE) as dsn:
         yield dsn
+
+
+@pytest.fixture
+def new_connections(request: pytest.FixtureRequest, dsn: str) -> None:
+    """For a test that changes what a connection to its database begins with: none was opened by an earlier one."""
+    request.config.databases.backends.clear(urlsplit(dsn).path[1:])  # type: ignore[attr-defined]
 
 
 @pytest.fixture
