@@ -28,6 +28,7 @@ import mcp_nursery
 from browser_helpers import open_browser
 from databases import TEMPLATE, Databases, dsn_of
 from longhouse.integrations.redis.client import open_redis
+from longhouse.memory.documents import sandbox
 from longhouse.store import connections, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import cluster, open_postgres
@@ -53,6 +54,7 @@ LONG = (
 )  # fmt: skip
 """Stories that take many seconds each."""
 
+READER = sandbox.COMMAND
 MANY = 500
 """Tests that are worth some seconds of preparation."""
 
@@ -138,6 +140,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if forked_workers.collects(session.config) and len(session.items) > MANY:
         for module in (conformance, forked_server, mcp_nursery):
             module.share()
+        sandbox.COMMAND = (*mcp_nursery.forked("-m"), sandbox.WORKER)  # type: ignore[misc]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -197,6 +200,12 @@ async def dsn(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A fresh, migrated database."""
     async with database(request, TEMPLATE) as dsn:
         yield dsn
+
+
+@pytest.fixture
+def started_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents are read by processes that are started, not forked from one that has loaded what they need."""
+    monkeypatch.setattr(sandbox, "COMMAND", READER)
 
 
 @pytest.fixture
