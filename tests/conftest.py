@@ -19,6 +19,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 import structlog
+from hypothesis import HealthCheck, settings
 from redis.asyncio import Redis
 
 import conformance
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 # A connection of a pool is waited for a little longer than in production before another one is opened: four workers on
 # two processors hold each other up, and to each new connection Postgres owes a process and all plans once more.
 connections.PATIENCE = 0.1  # type: ignore[misc]
+
+# Four workers on two processors hold each other up: how long an example takes says nothing of it.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 gc.disable()  # until everything is collected: imports leave no garbage
 

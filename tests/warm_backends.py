@@ -9,7 +9,7 @@ was broken off in the middle of anything, or that does not answer as it should, 
 
 import asyncio
 import socket
-from asyncio.unix_events import _UnixSelectorEventLoop as Loop  # type: ignore[attr-defined]
+from asyncio.unix_events import _UnixSelectorEventLoop
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from asyncpg.protocol import Protocol
 
+Loop: Any = _UnixSelectorEventLoop
 MOST: Final = 6
 """Sockets that are kept: a house has four connections, and Postgres room for a hundred."""
 WITHIN: Final = 10.0

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 AT_ONCE: Final = 2
 """Processes that read files, in one server: each may take its whole memory."""
 WORKER: Final = "longhouse.memory.documents.worker"
-COMMAND: Final = (sys.executable, "-P", "-m", WORKER)
+COMMAND: Final[tuple[str, ...]] = (sys.executable, "-P", "-m", WORKER)
 _DEFAULTS: Final = ParseLimits()
 _TOO_LONG: Final = frozenset({-signal.SIGXCPU, -signal.SIGALRM})
 # What a Python outside the usual places needs to start; secrets of the server stay here.
