@@ -172,7 +172,7 @@ class Toolbox:
         if binding:
             _keep(self._bound, (name, version), binding)
             if binding.probe:
-                self._bound[binding.probe.tool.name, version] = binding.probe
+                _keep(self._bound, (binding.probe.tool.name, version), binding.probe)
         return binding
 
     async def active(self, name: str, owner: str) -> Tool | None:
