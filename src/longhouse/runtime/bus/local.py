@@ -22,10 +22,8 @@ MOST_ATTENDED: Final = 10_000
 LINGER: Final = 0.1
 """Seconds that events in the middle of a turn wait for others: to tell each by itself costs as much as to record it,
 and nobody sees a tenth of a second. Text, questions and the end of the turn wait for nothing."""
-
-
-_MIDDLE: Final = (Facts, SubagentsChanged)
-"""What may come in the middle of a turn."""
+_MAY_WAIT: Final = (Facts, SubagentsChanged)
+"""Items that say whether more follows (`more_follow`)."""
 
 
 class Relay(Protocol):
@@ -62,7 +60,7 @@ class Subscription:
         if isinstance(item, JournalGrew) and item.head is not None and item.head <= self.seen:
             return
         self._items.append(item)
-        if not isinstance(item, _MIDDLE) or not item.more_follow:
+        if not isinstance(item, _MAY_WAIT) or not item.more_follow:
             self._ready.set()
         elif self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(LINGER, self._ready.set)
