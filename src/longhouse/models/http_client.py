@@ -254,7 +254,7 @@ def _address(text: str, what: str, egress: Egress, has_user: bool = True, scheme
         url = URL(text)
     except ValueError:
         url = URL()
-    if url.scheme not in schemes or not url.host or (not has_user and (url.user or url.password)):
+    if url.scheme not in schemes or not url.raw_host or (not has_user and (url.user or url.password)):
         starts = " or ".join(f"{scheme}://" for scheme in schemes)
         raise SetupError(f"{what} is not an address that starts with {starts}")
     if url.port is None:
