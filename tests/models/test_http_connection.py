@@ -462,6 +462,22 @@ async def test_a_name_that_no_host_can_have_is_a_failure_as_any_other() -> None:
             assert endpoint.name == "xn--a.test"
 
 
+async def test_a_server_and_a_proxy_that_quote_what_they_were_sent_reveal_no_password() -> None:
+    async def play(server: Server, reader: StreamReader, writer: StreamWriter) -> None:
+        await server.request(reader)
+        said = server.heads[-1] + b" pass-of-ann pass-of-proxy"
+        writer.write(b"HTTP/1.1 407 No\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
+
+    async with served(play) as server:
+        url, proxy = (f"http://{who}@127.0.0.1:{server.port}" for who in ("ann:pass-of-ann", "bob:pass-of-proxy"))
+        async with open_endpoint(url, proxy=proxy) as endpoint:
+            said = (await failure_of(endpoint)).sentence("it")
+        assert b"Proxy-Authorization: Basic Ym9iOnBhc3Mtb2YtcHJveHk=\r\n" in server.heads[0]
+        assert b"\nAuthorization: Basic YW5uOnBhc3Mtb2YtYW5u\r\n" in server.heads[0]
+        assert said.count("Basic [secret]") == 2
+        assert "pass-of" not in said
+
+
 async def test_a_line_break_makes_no_header() -> None:
     async with open_pool(ANYWHERE, Timeouts()) as pool:
         for name, value in (("X", "a\r\nEvil: 1"), ("X\nEvil", "1"), ("X", "a\0")):

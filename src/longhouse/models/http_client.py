@@ -203,8 +203,10 @@ async def open_endpoint(
     headers = json_headers(api_key)
     if url.user and not api_key:
         headers["Authorization"] = basic(url)
+    named = [one for one in (url, via) if one and one.user]
     secrets = filter(None, (api_key, url.password, via.password if via else None))
-    redaction = redaction_of(secrets, "[secret]")
+    # A server may quote the header that carried them, too.
+    redaction = redaction_of([*secrets, *(basic(one).removeprefix("Basic ") for one in named)], "[secret]")
     timeouts = Timeouts(connect=connect, hang=hang, within=math.inf if within is None else within)
     async with open_pool(egress, timeouts, keep=True, limit=limit, proxy=via) as pool:
         yield Endpoint(pool=pool, url=url.with_user(None), headers=headers, redaction=redaction)
