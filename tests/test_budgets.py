@@ -17,7 +17,7 @@ BUDGETS = {
     "integrations": 2_310,  # webhooks: what is told, and how it is sent; turns that no collector got; traces
     "journal": 3_370,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
-    "models": 2_570,  # bounded counts; SOCKS proxies
+    "models": 2_580,  # bounded counts; SOCKS proxies
     "runtime": 5_100,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_130,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 14_640,  # the pool of connections; webhooks and schedules; forks, responses; places and permits

@@ -123,6 +123,7 @@ READABLE = {
     "of HTTP 1.0": b"HTTP/1.0 200 OK\r\n\r\nhello",
     "chunked": OK + CHUNKED + b'2;a="b"\r\nhe\r\n3 \r\nllo\r\n0\r\nX-Trailer: 1\r\n\r\n',
     "interim": INTERIM + WHOLE,
+    "interim with a body": b"HTTP/1.1 199 X\r\nContent-Length: 3\r\n\r\nabc" + WHOLE,
     "bare line feeds": WHOLE.replace(b"\r\n", b"\n"),
     "no reason": WHOLE.replace(b" OK", b""),
     "odd headers": OK + b"X: \x01\xff\r\nX-Empty:\r\nX: again\r\ncontent-LENGTH: 5\r\n\r\nhello",
@@ -138,6 +139,7 @@ async def test_a_response_is_the_same_however_it_is_sent_and_cut() -> None:
         ):
             assert (response.status, await response.body(), await response.body()) == (200, b"hello", b""), how
             assert response.headers.get("x", "\x01\ufffd") == "\x01\ufffd", "the first of its name"
+            assert "x-trailer" not in response.headers
         assert server.bodies == [b"{}"]
 
 
@@ -151,11 +153,16 @@ BROKEN = {
     "a long head": (OK + b"X: " + b"x" * 400_000, NO_HTTP),
     "many headers": (OK + b"X: x\r\n" * 100_000, NO_HTTP),
     "many interim heads": (INTERIM * 10_000, NO_HTTP),
+    "an interim with an endless body": (b"HTTP/1.1 199 X\r\nContent-Length: 9999999\r\n\r\n" + bytes(600_000), NO_HTTP),
     "no chunk": (OK + CHUNKED + b"zz\r\n", CUT),
     "a long extension": (OK + CHUNKED + b"5;" + b"x" * 400_000, CUT),
     "many trailers": (OK + CHUNKED + b"5\r\nhello\r\n0\r\n" + b"X: x\r\n" * 100_000, CUT),
     "half a body": (OK + b"Content-Length: 6\r\n\r\nhello", CUT),
     "half a chunk": (OK + CHUNKED + b"6\r\nhello", CUT),
+    "half a chunk, two encodings": (OK + b"Transfer-Encoding: gzip\r\n" + CHUNKED + b"6\r\nhello", CUT),
+    "half a chunk, spaces": (OK + CHUNKED.replace(b"chunked", b"Chunked  ") + b"6\r\nhello", CUT),
+    "half a chunk, a space before the colon": (OK + CHUNKED.replace(b":", b" :") + b"6\r\nhello", CUT),
+    "half a body, a space before the colon": (OK + b"Content-Length : 6\r\n\r\nhello", CUT),
     "half a head": (OK + b"Content-Le", "it closed the connection without an answer"),
     "an interim alone": (INTERIM, "it closed the connection without an answer"),
     "nothing": (b"", "it closed the connection without an answer"),
@@ -164,7 +171,7 @@ BROKEN = {
 
 async def test_a_broken_response_is_a_failure_that_may_be_retried() -> None:
     for how, (answer, sentence) in BROKEN.items():
-        async with served(answering(answer)) as server, open_endpoint(server.url) as endpoint:
+        async with served(answering(answer)) as server, open_endpoint(server.url) as endpoint, asyncio.timeout(20):
             failure = await failure_of(endpoint)
             assert (failure.sentence("it"), failure.retryable, bool(failure.kind)) == (sentence, True, True), how
         assert server.connections == 1, "a POST is not repeated by itself"
@@ -331,6 +338,37 @@ async def test_what_is_not_read_is_not_received_and_does_not_count_as_silence() 
         assert await asyncio.wait_for(is_over.wait(), 20)
 
 
+async def test_what_follows_a_whole_response_is_not_received_without_end() -> None:
+    for more in (b"garbage", OK + b"X: x\r\nContent-Length: 0\r\n\r\n"):
+        is_refused = asyncio.Event()
+
+        async def play(
+            server: Server,
+            reader: StreamReader,
+            writer: StreamWriter,
+            more: bytes = more,
+            is_refused: asyncio.Event = is_refused,
+        ) -> None:
+            await server.request(reader)
+            writer.write(WHOLE)
+            try:
+                while True:
+                    writer.write(more * 1000)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            except OSError:
+                is_refused.set()
+
+        async with (
+            asyncio.timeout(20),
+            served(play) as server,
+            open_endpoint(server.url) as endpoint,
+            endpoint.post(b"{}", most_bytes=5) as response,
+        ):
+            await is_refused.wait()
+            assert await response.body() == b"hello"
+
+
 async def test_half_a_body_is_never_taken_for_a_whole_one_even_if_nobody_was_reading() -> None:
     async def play(server: Server, reader: StreamReader, writer: StreamWriter) -> None:
         await server.request(reader)
@@ -415,6 +453,31 @@ async def test_a_connection_that_comes_after_the_end_of_the_pool_is_not_used() -
         assert server.bodies == []
 
 
+async def test_a_name_that_no_host_can_have_is_a_failure_as_any_other() -> None:
+    for scheme in ("http", "https"):
+        async with open_endpoint(f"{scheme}://{'a' * 64}.test/v1") as endpoint:
+            failure = await failure_of(endpoint)
+        assert (failure.sentence("it"), failure.retryable) == ("it could not be reached: no such name", False)
+        async with open_endpoint(f"{scheme}://xn--a.test/v1") as endpoint:  # encodes nothing
+            assert endpoint.name == "xn--a.test"
+
+
+async def test_a_server_and_a_proxy_that_quote_what_they_were_sent_reveal_no_password() -> None:
+    async def play(server: Server, reader: StreamReader, writer: StreamWriter) -> None:
+        await server.request(reader)
+        said = server.heads[-1] + b" pass-of-ann pass-of-proxy"
+        writer.write(b"HTTP/1.1 407 No\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
+
+    async with served(play) as server:
+        url, proxy = (f"http://{who}@127.0.0.1:{server.port}" for who in ("ann:pass-of-ann", "bob:pass-of-proxy"))
+        async with open_endpoint(url, proxy=proxy) as endpoint:
+            said = (await failure_of(endpoint)).sentence("it")
+        assert b"Proxy-Authorization: Basic Ym9iOnBhc3Mtb2YtcHJveHk=\r\n" in server.heads[0]
+        assert b"\nAuthorization: Basic YW5uOnBhc3Mtb2YtYW5u\r\n" in server.heads[0]
+        assert said.count("Basic [secret]") == 2
+        assert "pass-of" not in said
+
+
 async def test_a_line_break_makes_no_header() -> None:
     async with open_pool(ANYWHERE, Timeouts()) as pool:
         for name, value in (("X", "a\r\nEvil: 1"), ("X\nEvil", "1"), ("X", "a\0")):
@@ -493,6 +556,15 @@ async def _verified(folder: Path, patch: pytest.MonkeyPatch) -> None:
         assert server.connections == before + 4
         with pytest.raises(HttpFailure, match="could not be reached"):
             await asked(f"https://localhost:{proxy.port}/v1", connect=0.3)  # does not speak TLS
+        # Whenever a handshake is given up, nothing of it stays that would disturb the next ones.
+        for turns in range(60):
+            async with open_endpoint(direct, KEY) as endpoint:
+                given_up = asyncio.create_task(posted(endpoint))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                given_up.cancel()
+                await asyncio.gather(given_up, return_exceptions=True)
+                assert await asyncio.gather(*(posted(endpoint) for _ in range(3))) == [b"hello"] * 3
     assert "localhost" in names
     assert all(f"Authorization: Bearer {KEY}\r\n".encode() in head for head in server.heads)
     assert all(b"Proxy" not in head for head in server.heads)

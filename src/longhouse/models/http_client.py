@@ -203,8 +203,10 @@ async def open_endpoint(
     headers = json_headers(api_key)
     if url.user and not api_key:
         headers["Authorization"] = basic(url)
+    named = [one for one in (url, via) if one and one.user]
     secrets = filter(None, (api_key, url.password, via.password if via else None))
-    redaction = redaction_of(secrets, "[secret]")
+    # A server may quote the header that carried them, too.
+    redaction = redaction_of([*secrets, *(basic(one).removeprefix("Basic ") for one in named)], "[secret]")
     timeouts = Timeouts(connect=connect, hang=hang, within=math.inf if within is None else within)
     async with open_pool(egress, timeouts, keep=True, limit=limit, proxy=via) as pool:
         yield Endpoint(pool=pool, url=url.with_user(None), headers=headers, redaction=redaction)
@@ -254,7 +256,7 @@ def _address(text: str, what: str, egress: Egress, has_user: bool = True, scheme
         url = URL(text)
     except ValueError:
         url = URL()
-    if url.scheme not in schemes or not url.host or (not has_user and (url.user or url.password)):
+    if url.scheme not in schemes or not url.raw_host or (not has_user and (url.user or url.password)):
         starts = " or ".join(f"{scheme}://" for scheme in schemes)
         raise SetupError(f"{what} is not an address that starts with {starts}")
     if url.port is None:

@@ -46,7 +46,7 @@ class Response:
         self.status = 0
         self.reason = b""
         self.headers: dict[bytes, bytes] = {}
-        """By name in lower case; of a repeated one the first."""
+        """By name in lower case; of a repeated one the first. Those after the body are dropped."""
         self.is_complete = False
         self.pieces: list[bytes] = []
         self.held = 0
@@ -74,9 +74,11 @@ class Response:
     @property
     def ends_with_connection(self) -> bool:
         """Whether nothing but the end of the connection tells the end of the body."""
-        if not self.status or b"content-length" in self.headers:
+        # The parser takes a name with a space after it for the name.
+        headers = {name.strip(): value.lower() for name, value in self.headers.items()}
+        if not self.status or b"content-length" in headers:
             return False
-        return not self.headers.get(b"transfer-encoding", b"").lower().endswith(b"chunked")
+        return b"chunked" not in headers.get(b"transfer-encoding", b"")
 
     def wake(self) -> None:
         if self.waiter and not self.waiter.done():
@@ -211,16 +213,19 @@ class Connection(asyncio.Protocol):
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.setdefault(name.lower(), value)
+        name = name.lower()
+        if self._headers.setdefault(name, value) is not value and name.startswith(b"transfer-encoding"):
+            self._headers[name] += b", " + value  # the last of several tells whether the body is in chunks
 
     def on_headers_complete(self) -> None:
         response, status = self._response, self._parser.get_status_code()
         if response and not response.is_complete and status >= 200:
             response.status, response.reason, response.headers = status, self._reason, self._headers
+            self._headers = {}
 
     def on_body(self, piece: bytes) -> None:
         response = self._response
-        if response and not response.is_complete:
+        if response and response.status and not response.is_complete:  # not of an interim response
             self._bodiless = 0
             response.pieces.append(piece)
             response.held += len(piece)
@@ -234,11 +239,11 @@ class Connection(asyncio.Protocol):
     # --- failures
 
     def _broken(self, response: Response) -> None:
-        """What came is no HTTP; after a whole response, that does not matter any more."""
+        """What came is no HTTP; a response that is whole already stays so, but nothing more is received."""
         self._is_last = True
         if response.is_complete:
-            return
-        if response.status:
+            self.transport.abort()
+        elif response.status:
             self._fail(response, _cut_off(response, None))
         else:
             kind = "ClientResponseError"

@@ -44,6 +44,8 @@ class Dialer:
                 return await self._connected(origin, await self._addresses(self._socks or origin), make)
         except OSError as error:
             raise unreachable(error, self._within) from None
+        except UnicodeError:  # a name that no name server and no certificate can have
+            raise HttpFailure("could not be reached", "no such name", kind="UnicodeError", retryable=False) from None
 
     async def _by_proxy(self, proxy: URL, origin: URL, make: Callable[[], Connection]) -> Connection:
         addresses = await self._addresses(proxy)
@@ -57,10 +59,10 @@ class Dialer:
             return connection
         try:
             await _tunnel(connection, proxy, origin)
-            return await _secured(connection, origin, make())
         except BaseException:
             connection.close()
             raise
+        return await _secured(connection, origin, make())
 
     async def _connected(self, to: URL, addresses: list[_AddressInfo], make: Callable[[], Connection]) -> Connection:
         loop = asyncio.get_running_loop()
@@ -70,12 +72,11 @@ class Dialer:
         try:
             if self._socks:
                 await socks.ask(loop, sock, self._socks, to.raw_host or "", to.port or 0)
-            tls, name = (tls_context(), _server_name(to)) if to.scheme == "https" else (None, None)
-            _, connection = await loop.create_connection(make, sock=sock, ssl=tls, server_hostname=name)
+            _, connection = await loop.create_connection(make, sock=sock)
         except BaseException:
             sock.close()
             raise
-        return connection
+        return await _secured(connection, to, make()) if to.scheme == "https" else connection
 
     async def _addresses(self, url: URL) -> list[_AddressInfo]:
         host, port = url.raw_host or "", url.port or 0
@@ -116,12 +117,18 @@ async def _tunnel(connection: Connection, proxy: URL, origin: URL) -> None:
         raise _no_proxy("ClientHttpProxyError")
 
 
-async def _secured(tunnel: Connection, origin: URL, connection: Connection) -> Connection:
-    loop = asyncio.get_running_loop()
-    tunnel.leave()
-    secured = await loop.start_tls(tunnel.transport, connection, tls_context(), server_hostname=_server_name(origin))
-    if secured is None:  # the transport was closed meanwhile
-        raise _no_proxy("ServerDisconnectedError")
+async def _secured(plain: Connection, to: URL, connection: Connection) -> Connection:
+    """TLS over an open connection, which is closed at once where that fails or is cancelled."""
+    loop, name, secured = asyncio.get_running_loop(), _server_name(to), None
+    plain.leave()
+    try:
+        if plain.is_open:
+            secured = await loop.start_tls(plain.transport, connection, tls_context(), server_hostname=name)
+        if secured is None or secured.is_closing():
+            raise ConnectionResetError(None, "the connection was closed")
+    except BaseException:
+        plain.close()
+        raise
     connection.connection_made(secured)
     return connection
 
