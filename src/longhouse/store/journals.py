@@ -109,6 +109,11 @@ SELECT head, due, CASE WHEN due THEN {{spent}} END AS spent FROM moved
 # The same for several sessions, each with an event or two and the usage of one model. A session that somebody else has
 # locked is left out: nobody waits for a lock while others wait for them. Its place on the disk, which cannot change
 # while it is locked, is found at once whatever Postgres knows of the table's size.
+# What the others of the same key have used counts too: it is not visible to the statement either.
+_OF_KEY: Final = "(SELECT sum(other.{what})::bigint FROM moved other WHERE other.key_id = moved.key_id)"
+_SPENT_TOGETHER: Final = budgets.spent_of(
+    "moved.key_id", tokens=_OF_KEY.format(what="total"), turns=_OF_KEY.format(what="turns")
+)
 _TOGETHER: Final = f"""
 WITH locked AS MATERIALIZED (
     SELECT one.*, there.place FROM (VALUES {{rows}}) AS one ({{columns}}) CROSS JOIN LATERAL (
@@ -130,8 +135,7 @@ WITH locked AS MATERIALIZED (
 ), counted AS (
     {usage.WRITE_TOGETHER}
 )
-SELECT session, head, due, CASE WHEN due THEN {budgets.spent_of("key_id", tokens="total", turns="turns")} END AS spent
-FROM moved
+SELECT session, head, due, CASE WHEN due THEN {_SPENT_TOGETHER} END AS spent FROM moved
 """
 _MOVED: Final = {
     "session": "text",
