@@ -13,11 +13,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 import pytest_asyncio
 import structlog
+from hypothesis import HealthCheck, settings
 from redis.asyncio import Redis
 
 import conformance
@@ -27,6 +29,7 @@ import mcp_nursery
 from browser_helpers import open_browser
 from databases import TEMPLATE, Databases, dsn_of
 from longhouse.integrations.redis.client import open_redis
+from longhouse.memory.documents import sandbox
 from longhouse.store import connections, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import cluster, open_postgres
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
 # two processors hold each other up, and to each new connection Postgres owes a process and all plans once more.
 connections.PATIENCE = 0.1  # type: ignore[misc]
 
+# Four workers on two processors hold each other up: how long an example takes says nothing of it.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
 gc.disable()  # until everything is collected: imports leave no garbage
 
 BRIEF = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_wal_size": "256MB"}
@@ -52,6 +59,7 @@ LONG = (
 )  # fmt: skip
 """Stories that take many seconds each."""
 
+READER = sandbox.COMMAND
 MANY = 500
 """Tests that are worth some seconds of preparation."""
 
@@ -137,6 +145,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if forked_workers.collects(session.config) and len(session.items) > MANY:
         for module in (conformance, forked_server, mcp_nursery):
             module.share()
+        sandbox.COMMAND = (*mcp_nursery.forked("-m"), sandbox.WORKER)  # type: ignore[misc]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -196,6 +205,18 @@ async def dsn(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A fresh, migrated database."""
     async with database(request, TEMPLATE) as dsn:
         yield dsn
+
+
+@pytest.fixture
+def started_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents are read by processes that are started, not forked from one that has loaded what they need."""
+    monkeypatch.setattr(sandbox, "COMMAND", READER)
+
+
+@pytest.fixture
+def new_connections(request: pytest.FixtureRequest, dsn: str) -> None:
+    """For a test that changes what a connection to its database begins with: none was opened by an earlier one."""
+    request.config.databases.backends.clear(urlsplit(dsn).path[1:])  # type: ignore[attr-defined]
 
 
 @pytest.fixture

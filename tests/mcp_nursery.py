@@ -1,11 +1,13 @@
-"""MCP servers forked from a process that has loaded fastmcp: that takes seconds, and tests start many of them.
+"""MCP servers and readers of documents, forked from a process that has loaded what they need: that takes most of their
+time, and tests start hundreds of them.
 
-A test names `forked(script, …)` as the command. That is a small program which hands its channels, its variables and
-its arguments to the nursery, lives as long as the server that is forked for them, and takes it along when it is killed.
+A test names `forked(script, …)` or `forked("-m", module, …)` as the command. That is a small program which hands its
+channels, its variables and its arguments to the nursery, lives as long as the server that is forked for them, and takes
+it along when it is killed.
 """
 
 import atexit
-import json
+import marshal
 import os
 import runpy
 import select
@@ -19,13 +21,15 @@ import threading
 from functools import cache
 from pathlib import Path
 
-# Without site-packages it starts in no time.
+# Without site-packages, and with modules that are part of the interpreter, it starts in no time.
 ASK = """
-import json, os, socket, sys
-line = socket.socket(socket.AF_UNIX)
+import _socket, marshal, posix, sys
+line = _socket.socket(_socket.AF_UNIX)
 line.connect(sys.argv[1])
-asked = json.dumps({"command": sys.argv[2:], "environment": dict(os.environ)}).encode()
-socket.send_fds(line, [asked], [0, 1, 2])
+environment = {name.decode(): value.decode() for name, value in posix.environ.items()}
+asked = marshal.dumps((sys.argv[2:], environment, posix.getcwd()))
+channels = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+line.sendmsg([asked], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, channels)])
 line.recv(1)
 """
 MOST = 2**16
@@ -65,7 +69,10 @@ def share() -> None:
 
 
 def main(listener: socket.socket) -> None:
-    import fastmcp.server.middleware  # noqa: F401, PLC0415 - who only asks for a server loads none of it
+    # Who only asks for a server loads none of it.
+    import fastmcp.server.middleware  # noqa: F401, PLC0415
+
+    from longhouse.memory.documents import detect, draft, frames, html, markdown, text  # noqa: F401, PLC0415
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who are done
     while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
@@ -78,16 +85,22 @@ def main(listener: socket.socket) -> None:
 
 def _serve(line: socket.socket) -> None:
     asked, channels, _, _ = socket.recv_fds(line, MOST, 3)
-    told = json.loads(asked)
+    command, environment, folder = marshal.loads(asked)
     for number, channel in enumerate(channels):
         os.dup2(channel, number)
         os.close(channel)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
-    os.environ.update(told["environment"])
+    os.environ.update(environment)
+    os.chdir(folder)
     threading.Thread(target=_leave_with, args=(line,), daemon=True).start()
-    sys.argv, sys.path = told["command"], [str(Path(told["command"][0]).parent), *sys.path]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if command[0] == "-m":
+        sys.argv = command[1:]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path = command, [str(Path(command[0]).parent), *sys.path]
+        runpy.run_path(command[0], run_name="__main__")
+    sys.stdout.flush()
     os._exit(0)
 
 

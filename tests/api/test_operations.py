@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ from longhouse.models.scripted import ScriptedStatus, say
 from longhouse.store.leases import WorkerRow
 from longhouse.store.statistics import SAMPLE_SIZE
 from longhouse.tools import BaseTool, ToolContext
+from mcp_nursery import forked
 from server_helpers import House, Serving
 
 MCP_SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_test_server.py")
@@ -147,7 +147,8 @@ async def test_mcp_servers_tell_how_they_are_and_what_they_said(serving: Serving
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         away = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
-        stdio = {"command": sys.executable, "args": [MCP_SERVER, "stdio"], "env": {"NOTES": str(tmp_path / "notes")}}
+        command, *arguments = forked(MCP_SERVER, "stdio")
+        stdio = {"command": command, "args": arguments, "env": {"NOTES": str(tmp_path / "notes")}}
         config = tmp_path / "mcp.json"
         config.write_text(json.dumps({"mcpServers": {"near": stdio, "far": {"url": away}}}))
         async with keyed(serving, lambda body: answer("Done."), mcp_config=config) as house:

@@ -149,7 +149,7 @@ async def written_for_those_who_may_hear(house: House, bob: Client, theirs: Rece
 async def looked_at(house: House, session_id: str) -> None:
     """Has the collector look at a session once more, in which nothing has happened."""
     await house.db.run("INSERT INTO webhook_news (session_id) VALUES (:id)", id=session_id)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await house.db.value("SELECT count(*) FROM webhook_news"):
             await asyncio.sleep(0.02)
 

@@ -16,6 +16,8 @@ import pytest
 from document_files import Drawn, flow, pdf, raw_docx, written
 from longhouse.memory.documents import DocumentError, ParseLimits, parse, sandbox
 
+pytestmark = pytest.mark.usefixtures("started_readers")
+
 ENTITIES = (
     '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">'
     + "".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9))

@@ -102,6 +102,7 @@ async def test_a_database_that_is_closed_asks_nothing_more(dsn: str) -> None:
         await db.value("SELECT 1")
 
 
+@pytest.mark.usefixtures("new_connections")
 async def test_a_write_waits_until_it_may_be_written(dsn: str, db: Database) -> None:
     name = urlsplit(dsn).path[1:]
     await db.run("CREATE TABLE notes (note text)")

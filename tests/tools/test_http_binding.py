@@ -98,6 +98,7 @@ async def test_the_arguments_go_out_as_json_under_the_key_of_the_call() -> None:
     assert asked.headers["Idempotency-Key"].endswith(":1-action-0")
     assert (asked.headers["Content-Type"], asked.headers["Accept"]) == ("application/json", "application/json")
     assert asked.headers["Host"] == f"127.0.0.1:{served.port}"
+    assert asked.headers["Connection"] == "close"
     assert "Authorization" not in asked.headers
     assert "Cookie" not in asked.headers
 

@@ -74,7 +74,7 @@ def _serve_as(child: Child, options: dict[str, object], *, works: bool) -> None:
     """Serves as one of several processes; the supervisor says why that failed, once for all of them."""
     child.end_with_supervisor()
     try:
-        run(Settings(**options), importlib.import_module("longhouse.cli.serving").serving(works=works, child=child))
+        run(Settings(**options), importlib.import_module("longhouse.cli.child_serving").serving_as(child, works=works))
     except LonghouseError as error:
         child.tell(Failed.of(error))
         raise typer.Exit(1) from None

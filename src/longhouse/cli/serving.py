@@ -24,10 +24,8 @@ import longhouse
 from longhouse import background
 from longhouse.api import monitoring
 from longhouse.api.http_protocol import config_of, raise_file_limit
-from longhouse.api.siblings import Siblings
 from longhouse.app import App, open_app
 from longhouse.cli import environment
-from longhouse.cli.child import HELP_EVERY, Child, Ready, help_out, reached_at
 from longhouse.cli.house import POSTGRES_ENDED
 from longhouse.cli.listening import check_start, greet, is_local, listening, missing_key, refuse_missing_key, url_of
 from longhouse.cli.running import Host, Main, add_commands, given
@@ -46,50 +44,32 @@ WatchPort = Annotated[
 cli = typer.Typer()
 
 
-def serving(*, works: bool, child: Child | None = None, postgres: Postgres | None = None) -> Main:
-    """What `longhouse serve` runs; `child`: as one of several processes behind one port; `postgres`: runs already."""
-    house = partial(open_app, works=works, postgres=postgres)
-    return partial(serve_house, open_house=house) if child is None else partial(_serve_child, house, child)
+def serving(*, works: bool, postgres: Postgres | None = None) -> Main:
+    """What `longhouse serve` runs; `postgres`: runs already."""
+    return partial(serve_house, open_house=partial(open_app, works=works, postgres=postgres))
 
 
 async def serve_house(settings: Settings, *, open_house: Opening) -> None:
     """Serves a house until a signal comes."""
     await check_start(settings)
     with listening(settings.host, settings.port) as listener:
-        async with _serving(settings, open_house) as (app, served, is_open):
+        async with serving_app(settings, open_house) as (app, served, is_open):
             greet(listener, is_open=is_open, is_demo=app.is_demo)
-            await _until_end(app, served.serve(sockets=[listener]))
-
-
-async def _serve_child(open_house: Opening, child: Child, settings: Settings) -> None:
-    def among(app: App) -> Siblings:
-        sockets = [child.socket_of(number) for number in range(child.of)]
-        return Siblings(app.asgi, sockets, child.number, settings.root_path)
-
-    with child.listening() as (listener, others):
-        async with (
-            _serving(settings, open_house, in_front=among, others=others) as (app, served, is_open),
-            background.running(
-                "others_connections", partial(help_out, others, served.take), every=HELP_EVERY, after=HELP_EVERY
-            ),
-        ):
-            with reached_at(child.socket_of(child.number)) as private:
-                child.tell(Ready(is_open=is_open, is_demo=app.is_demo))
-                await _until_end(app, served.serve(sockets=[listener, private]))
+            await until_end(app, served.serve(sockets=[listener]))
 
 
 @asynccontextmanager
-async def _serving(
+async def serving_app(
     settings: Settings,
     open_house: Opening,
     *,
     in_front: Callable[[App], ASGIApp] = lambda app: app.asgi,
     others: Iterable[socket.socket] = (),
-) -> AsyncIterator[tuple[App, "_Server", bool]]:
+) -> AsyncIterator[tuple[App, "Server", bool]]:
     """An open house, the server in front of it, and whether it is open to everybody."""
     raise_file_limit()
     async with open_house(settings) as app:
-        served = _Server(config_of(in_front(app), trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
+        served = Server(config_of(in_front(app), trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
         _on_end(partial(_leave, served, others))
         is_open = await app.authenticator.is_open()
         if is_open and not is_local(settings.host):
@@ -115,12 +95,12 @@ async def work(settings: Settings, host: Host = None, port: WatchPort = None) ->
                 typer.echo(f"its state is served on {url_of(listener)}")
                 asgi = monitoring.only_monitoring(app.asgi, ended.is_set)
                 await watching.enter_async_context(_watched(asgi, listener))
-            await _until_end(app, ended.wait())
+            await until_end(app, ended.wait())
 
 
 @asynccontextmanager
 async def _watched(asgi: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
-    served = _Server(config_of(asgi, timeout_graceful_shutdown=1))
+    served = Server(config_of(asgi, timeout_graceful_shutdown=1))
     serving = asyncio.create_task(background.guarded("watching", served.serve(sockets=[listener])))
     try:
         yield
@@ -137,7 +117,7 @@ def freeze_objects() -> None:
     gc.set_threshold(*COLLECT_AFTER)
 
 
-async def _until_end(app: App, work: Coroutine[Any, Any, object]) -> None:
+async def until_end(app: App, work: Coroutine[Any, Any, object]) -> None:
     """Waits until the work ends; if Postgres exits first, stops with an error of one sentence."""
     working = asyncio.create_task(work)
     if app.postgres is None:
@@ -153,13 +133,13 @@ async def _until_end(app: App, work: Coroutine[Any, Any, object]) -> None:
     await working
 
 
-def _leave(served: "_Server", others: Iterable[socket.socket]) -> None:
+def _leave(served: "Server", others: Iterable[socket.socket]) -> None:
     served.leave()
     for one in others:
         one.close()
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """A uvicorn server without signal handling, which belongs to the process.
 
     Uvicorn would raise captured signals again at its end, and SIGTERM would kill the process before the worker has

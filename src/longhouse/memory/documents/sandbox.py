@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 AT_ONCE: Final = 2
 """Processes that read files, in one server: each may take its whole memory."""
 WORKER: Final = "longhouse.memory.documents.worker"
+COMMAND: Final[tuple[str, ...]] = (sys.executable, "-P", "-m", WORKER)
 _DEFAULTS: Final = ParseLimits()
 _TOO_LONG: Final = frozenset({-signal.SIGXCPU, -signal.SIGALRM})
 # What a Python outside the usual places needs to start; secrets of the server stay here.
@@ -131,7 +132,7 @@ async def _reader(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The process that reads the file; it has ended when the block ends."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", WORKER, json.dumps({"name": name, "limits": asdict(limits)})),
+        *(*COMMAND, json.dumps({"name": name, "limits": asdict(limits)})),
         env=_environment(),
         cwd="/",
         stdin=source,
