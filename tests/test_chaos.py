@@ -219,9 +219,9 @@ async def test_a_point_is_passed_so_often_and_no_further(monkeypatch: pytest.Mon
 
 
 async def test_a_stream_is_cut_in_the_middle_of_any_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed: list[int] = []
+    killed, sent = list[int](), list[bytes]()
     monkeypatch.setattr(kill_points.Trigger, "kill", lambda trigger: killed.append(len(sent)))
-    pieces, sent = (b"accepted", b"text", Last(b"done")), list[bytes]()
+    pieces = (b"accepted", b"text", Last(b"done"))
 
     async def source() -> AsyncGenerator[bytes, None]:
         for piece in pieces:
