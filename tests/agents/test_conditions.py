@@ -162,3 +162,9 @@ def test_a_rule_closes_tools_by_stage_but_never_those_that_finish() -> None:
             name="t", rules=Rules(availability=(Availability(when="stage == research", exclude=("work",)),))
         )
         assert open_tools(session_of(), other, [work, finish], NOW) == [work, finish]
+
+
+def test_of_conditions_that_are_only_tried_out_no_more_are_kept_than_of_others() -> None:
+    for n in range(5_000):
+        assert conditions.holds(f"iteration < {n} or iteration >= 0", FACTS)
+    assert conditions.parse.cache_info().currsize < 5_000

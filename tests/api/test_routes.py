@@ -2,16 +2,20 @@
 
 import asyncio
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
-from attack_helpers import ask
-from fastapi import Depends
+import pytest
+from attack_helpers import answers, ask, raw
+from fastapi import Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from key_helpers import Client, admin_of, client_of, keyed, methods_of, routes_of
 
-from longhouse.api import auth, wire
+from longhouse.api import auth, json_route, wire
+from longhouse.api.caller import Caller
 from longhouse.api.console.pages import PAGES
-from longhouse.api.json_route import StrictRoute
+from longhouse.api.json_route import StrictRoute, of_app
+from longhouse.errors import CallerError
 from server_helpers import House, Serving
 
 CONSOLE = {*PAGES, "/console/{path:path}", "/console/session"}
@@ -85,6 +89,12 @@ async def test_who_calls_without_the_key_it_needs_is_refused_everywhere(serving:
                 sent = house.http.request(method, f"{path}?nonsense=1", data=b"{", headers={"content-type": "text/x"})
                 async with sent as response:
                     assert response.status == 401, "nothing of a request is looked at before its key"
+            if who != "anybody" and method != "GET":
+                for size in (7, 10**12):
+                    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                    lines = f"content-length: {size}\r\nconnection: close\r\n\r\n"
+                    received = await raw(house.url, (head + lines).encode())
+                    assert answers(received) == [401], "a body that never comes is not waited for"
             if who == "admin":
                 status, error = await ann.refused(method, path, body={} if method != "GET" else None)
                 assert (status, error["code"]) == (403, "insufficient_permissions"), (method, path)
@@ -150,3 +160,40 @@ async def test_a_request_waits_for_a_route_that_the_openapi_document_makes_in_a_
     assert not done
     assert callable(await asking)
     assert await describing is not None
+
+
+async def test_an_endpoint_that_is_called_directly_is_behind_all_guards_of_its_route() -> None:
+    asked, seen = [], []
+
+    class Door:
+        async def authenticate(self, request: Request, *, is_metered: bool = True) -> Caller:
+            asked.append(is_metered)
+            return Caller(owner="ann", role=role)
+
+    class Given(wire.StrictModel):
+        name: str
+
+    async def endpoint(body: Given, caller: auth.User, shop: Annotated[Any, of_app("shop")]) -> Response:
+        seen.append((body.name, caller.owner, shop))
+        return Response(status_code=204)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b'{"name": "Anna"}', "more_body": False}
+
+    endpoint.__annotations__ = {"body": Given, "caller": auth.User, "shop": Annotated[Any, of_app("shop")]}
+    first, second = Depends(auth.user), Depends(auth.watcher)
+    route = StrictRoute("/shop", endpoint, methods=["POST"], dependencies=[first, second])
+    assert json_route._direct(route.dependant)
+    handler, state = route.get_route_handler(), SimpleNamespace(authenticator=Door(), shop="the shop")
+    scope = {
+        "type": "http", "method": "POST", "path": "/shop", "query_string": b"", "app": SimpleNamespace(state=state),
+        "headers": [(b"content-type", b"application/json")],
+    }  # fmt: skip
+    role: Any = "user"
+    with pytest.raises(CallerError, match="admin key"):
+        await handler(Request(scope, receive))
+    assert not seen
+    asked.clear()
+    role = "admin"
+    assert (await handler(Request(scope, receive))).status_code == 204
+    assert (seen, asked) == ([("Anna", "ann", "the shop")], [True, True, False]), "before the body, then each once"

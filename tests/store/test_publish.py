@@ -9,9 +9,13 @@ from unsteady_connection import COMMIT, unsteady
 
 from longhouse.agents.template import MultiAgentMeta, Template
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.journal.events import Fault
+from longhouse.store import erasures
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import ConcurrentChange, PublishTerms, retry_on_change
 from longhouse.store.database import Database
+from longhouse.tools.bindings.base import Binding
+from longhouse.tools.toolbox import Toolbox
 from search_helpers import generation
 
 OURS = PublishTerms(over=("us",))
@@ -176,3 +180,38 @@ async def test_a_change_whose_reply_is_lost_finds_itself_again(dsn: str) -> None
         line.lose_reply(at=COMMIT)
         assert await retry_on_change(change) == (2, True)
         assert line.cuts == 1
+
+
+async def test_what_was_erased_with_its_owner_is_never_taken_for_what_others_publish_under_its_name(
+    catalog: Catalog, db: Database
+) -> None:
+    async def bound(descriptor: ToolDescriptor) -> Binding:
+        return Binding(descriptor.tool, lambda arguments: Fault(code="none", message=""))
+
+    await catalog.tools.publish([tool("kept")], by="us")
+    await publish(catalog, "Ann's.", terms=PublishTerms())
+    await catalog.tools.publish([tool(text="Ann's, better.", owner="ann")], by="us")
+    await catalog.templates.publish([template("Ann's secrets.", owner="ann")], by="us")
+    others = Catalog(db), Toolbox([], catalog=catalog, binder=bound)
+    for version in (1, 2):
+        assert await others[1].resolve("price", version)
+    for process in (catalog, others[0]):
+        assert await process.templates.find("clerk", owner="ann")
+
+    assert await erasures.forget_owner(db, "ann") == {"tools": 2, "templates": 1, "webhooks": 0}
+    [bobs] = await catalog.tools.publish([tool(text="Bob's.", owner="bob")], by="us")
+    await catalog.templates.publish([template("Bob's.", owner="bob")], by="us")
+    found = await others[1].active("price", "bob")
+    assert found is not None
+    assert (found.description, found.version) == ("Bob's.", bobs.version)
+    for process in (catalog, others[0]):
+        clerk = await process.templates.find("clerk", owner="bob")
+        assert clerk is not None
+        assert clerk.multi_agent_meta.capabilities == "Bob's."
+        assert await process.templates.named("clerk")
+    assert bobs.version == 3, "sessions that work with one of the two before find neither it nor another's"
+    [kept] = await catalog.tools.publish([tool("kept", "Better.")], by="us")
+    assert kept.version == 2, "who was there before goes on as before"
+    assert await erasures.forget_owner(db, "bob") == {"tools": 2, "templates": 1, "webhooks": 0}
+    [again] = await catalog.tools.publish([tool(text="Bob's.")], by="us")
+    assert again.version == 4

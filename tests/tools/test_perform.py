@@ -12,10 +12,15 @@ import pydantic
 import pytest
 from structlog.testing import capture_logs
 
+from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.session import Session
-from longhouse.tools import BaseTool, ToolContext, execution
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
+from longhouse.tools import BaseTool, ToolContext, execution, toolbox
+from longhouse.tools.bindings.base import OWN_PROBE, Binding
 from longhouse.tools.toolbox import MAX_ARGUMENTS, Result, Toolbox
 from server_helpers import folded, opened, prompted, returned, started, turn_of, used
 
@@ -505,3 +510,24 @@ async def test_an_async_tool_behind_a_plain_decorator_is_awaited() -> None:
             return "awaited"
 
     assert (await perform(Wrapped)).outcome == Output(content="awaited")
+
+
+async def test_of_many_tools_the_newest_are_kept_and_each_with_what_asks_about_its_calls(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolbox, "MOST_BOUND", 4)
+    nothing = Fault(code="none", message="")
+
+    async def bound(descriptor: ToolDescriptor) -> Binding:
+        asks = Binding(Tool(f"{descriptor.name}{OWN_PROBE}", "", {}), lambda arguments: nothing)
+        return Binding(descriptor.tool, lambda arguments: nothing, probe=asks)
+
+    catalog, way = Catalog(db), RuntimeBinding(remote_endpoint="https://shop.example/")
+    names = ("pay", "ship", "send")
+    described = [ToolDescriptor(name=name, description_short="Does it.", runtime_binding=way) for name in names]
+    await catalog.tools.publish(described, by="test")
+    box = Toolbox([], catalog=catalog, binder=bound)
+    for name in ("pay", "ship", "send", "pay", "ship", "pay", "send", "pay"):
+        assert await box.resolve(name, 1)
+        assert len(box._bound) <= 4
+        assert await box.resolve(f"{name}{OWN_PROBE}", 1), "a call of this tool in doubt can be asked about"

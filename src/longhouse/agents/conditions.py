@@ -3,7 +3,7 @@
 import operator
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 from longhouse.journal.events import Limits
@@ -54,7 +54,7 @@ def holds(text: str, facts: Facts) -> bool:
     return False
 
 
-@cache
+@lru_cache(maxsize=4096)
 def parse(text: str) -> list[list[Check]]:
     """The alternatives of a condition and the terms of each; raises ValueError with the part that cannot be parsed.
 

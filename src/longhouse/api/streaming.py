@@ -76,7 +76,7 @@ class EventStream(Response, Generic[Sent]):
         return named("error", wire.envelope_of(error))
 
     async def _write(self, send: Send, inflight: InflightRequest) -> None:
-        # The head goes out with the first piece, in one write: that is there at once.
+        # Sent by the task that also sends the first piece: where that is there at once, both go out in one write.
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         is_last = False
         async with aclosing(self._pieces) as pieces:

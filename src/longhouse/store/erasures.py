@@ -78,10 +78,14 @@ DROP_KEYS: Final = """
 DROP_CATALOG: Final = """
     WITH names AS (DELETE FROM catalog_names WHERE owner = :owner RETURNING kind, name), versions AS (
         DELETE FROM catalog_versions v USING names n WHERE v.kind = n.kind AND v.name = n.name
+        RETURNING v.kind, v.version
     ), overlays AS (
         DELETE FROM security_overlays o USING names n WHERE n.kind = 'tool' AND o.name = n.name
     ), moved AS (
-        UPDATE catalog_generation SET generation = generation + 1 WHERE kind IN (SELECT kind FROM names)
+        UPDATE catalog_generation g
+        SET generation = generation + 1,
+            erased_upto = GREATEST(erased_upto, (SELECT max(v.version) FROM versions v WHERE v.kind = g.kind))
+        WHERE kind IN (SELECT kind FROM names)
     )
     SELECT count(*) FILTER (WHERE kind = 'tool') AS tools, count(*) FILTER (WHERE kind = 'template') AS templates
     FROM names

@@ -110,7 +110,7 @@ class Toolbox:
         self._here: dict[str, Binding] = {cls.tool_name: class_binding(cls) for cls in self._classes.values()}
         self._bound: dict[tuple[str, int], Binding] = {}
         self._made_configs: dict[tuple[str, int, str], ToolConfig] = {}
-        """Template, its version and a tool -> what the tool is called with: neither changes while we run."""
+        """Template, its version, a tool -> what the tool is called with. Neither versions nor our settings change."""
         self._config = config or ToolConfig()
         self._configs = configs or {}
         """Configurations of agents that have their own."""
@@ -172,7 +172,7 @@ class Toolbox:
         if binding:
             _keep(self._bound, (name, version), binding)
             if binding.probe:
-                self._bound[binding.probe.tool.name, version] = binding.probe
+                _keep(self._bound, (binding.probe.tool.name, version), binding.probe)
         return binding
 
     async def active(self, name: str, owner: str) -> Tool | None:

@@ -24,8 +24,8 @@ LINGER: Final = 0.1
 and nobody sees a tenth of a second. Text, questions and the end of the turn wait for nothing."""
 KEPT: Final = 100
 """Unread items with which the session after them is kept: each of those is as large as the session is long."""
-_MIDDLE: Final = (Facts, SubagentsChanged)
-"""What may come in the middle of a turn."""
+_MAY_WAIT: Final = (Facts, SubagentsChanged)
+"""Items that say whether more follows (`more_follow`)."""
 
 
 class Relay(Protocol):
@@ -64,7 +64,7 @@ class Subscription:
         if len(self._items) >= KEPT and isinstance(item, Facts):
             item = Facts(item.recorded, item.more_follow)
         self._items.append(item)
-        if not isinstance(item, _MIDDLE) or not item.more_follow:
+        if not isinstance(item, _MAY_WAIT) or not item.more_follow:
             self._ready.set()
         elif self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(LINGER, self._ready.set)

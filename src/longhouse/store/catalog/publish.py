@@ -83,7 +83,8 @@ WITH asked AS (
 ), numbered AS (
     SELECT k.*, COALESCE(
                k.there,
-               COALESCE((SELECT max(v.version) FROM catalog_versions v WHERE v.kind = :kind AND v.name = k.name), 0)
+               COALESCE((SELECT max(v.version) FROM catalog_versions v WHERE v.kind = :kind AND v.name = k.name),
+                        (SELECT erased_upto FROM catalog_generation WHERE kind = :kind))
                + count(*) FILTER (WHERE k.there IS NULL) OVER (PARTITION BY k.name ORDER BY k.nth)
            ) AS version
     FROM known k
