@@ -113,7 +113,7 @@ def _after_first_item(function: Function, trigger: Trigger) -> Function:
 
 
 def _half_sent(function: Function, trigger: Trigger) -> Function:
-    async def wrapped(response: Any, send: Function, session: str) -> None:
+    def cutting(send: Function) -> Function:
         async def cut(message: dict[str, Any]) -> None:
             body = message.get("body", b"")
             if len(body) > 1 and trigger.is_due():
@@ -122,7 +122,11 @@ def _half_sent(function: Function, trigger: Trigger) -> Function:
                 trigger.kill()
             await send(message)
 
-        await function(response, cut, session)
+        return cut
+
+    async def wrapped(response: Any, send: Function, inflight: Any) -> None:
+        inflight.send = cutting(inflight.send)
+        await function(response, cutting(send), inflight)
 
     return wrapped
 

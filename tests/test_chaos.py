@@ -1,8 +1,9 @@
 """The checks of the chaos test find what they are there for; what it patches by name is there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, MutableMapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,8 @@ from chaos.ledger import Effect
 from chaos.patching import located, replaced
 from chaos.report import report
 
+from longhouse.api.inflight import InflightRequest
+from longhouse.api.streaming import EventStream, Last
 from longhouse.journal import events
 from longhouse.journal.counters import Counters
 from longhouse.journal.events import Event, Fault, Output, Recorded
@@ -213,3 +216,23 @@ async def test_a_point_is_passed_so_often_and_no_further(monkeypatch: pytest.Mon
             for _ in range(4):
                 assert await wrapped("x") == "x"
     assert killed == ["before", "after"]
+
+
+async def test_a_stream_is_cut_in_the_middle_of_any_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, sent = list[int](), list[bytes]()
+    monkeypatch.setattr(kill_points.Trigger, "kill", lambda trigger: killed.append(len(sent)))
+    pieces = (b"accepted", b"text", Last(b"done"))
+
+    async def source() -> AsyncGenerator[bytes, None]:
+        for piece in pieces:
+            yield piece
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message.get("body", b""))
+
+    for nth, piece in enumerate(pieces, 1):
+        write = kill_points._WRAPS["half_sent"](EventStream._write, kill_points.Trigger("half_sent", nth))
+        sent.clear()
+        await write(EventStream(source()), send, InflightRequest(None, send))
+        assert sent == [b"", *pieces[: nth - 1], piece[: len(piece) // 2], *pieces[nth - 1 :]]
+    assert killed == [2, 3, 4]

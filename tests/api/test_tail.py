@@ -11,7 +11,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank
 from longhouse.runtime.bus.items import Facts, JournalGrew, SubagentsChanged
-from longhouse.runtime.bus.local import Subscription
+from longhouse.runtime.bus.local import KEPT, Subscription
 from server_helpers import BEGAN
 
 
@@ -51,4 +51,12 @@ async def test_what_is_told_twice_or_in_part_is_given_once_and_with_the_sessions
         batch = await anext(followed)
     assert batch == facts[1:]
     assert batch.sessions == {3: after_three}
+    # Of what a slow follower has not read, few whole sessions are kept.
+    more = [Recorded(seq=seq, at=BEGAN, event=events.Finished(answer="слово")) for seq in range(6, 1_006)]
+    for one in more:
+        subscription.put(Facts((one,), session=replace(blank("s"), head=one.seq)))
+    async with asyncio.timeout(10):
+        batch = await anext(followed)
+    assert batch == more
+    assert list(batch.sessions) == list(range(6, 6 + KEPT))
     await followed.aclose()

@@ -70,11 +70,14 @@ class Gathering:
                 self._waiting.append((row, turn))
             else:
                 group[row[0]] = row, turn
+        loop = asyncio.get_running_loop()
+        if self._waiting:  # of a session that is in the group already; perhaps nobody comes after it
+            self._impatience = loop.call_later(PATIENCE, self._begin)
         if len(group) == 1:
             [(_, turn)] = group.values()
             turn.set_result(None)
         elif group:
-            task = asyncio.get_running_loop().create_task(self._write(list(group.values())))
+            task = loop.create_task(self._write(list(group.values())))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -106,15 +106,21 @@ WITH moved AS (
 SELECT head, due, CASE WHEN due THEN {{spent}} END AS spent FROM moved
 """
 
+# Other sessions of the same key may be in the same statement.
+_OF_KEY: Final = "(SELECT sum(other.{what})::bigint FROM moved other WHERE other.key_id = moved.key_id)"
+_SPENT_TOGETHER: Final = budgets.spent_of(
+    "moved.key_id", tokens=_OF_KEY.format(what="total"), turns=_OF_KEY.format(what="turns")
+)
 # The same for several sessions, each with an event or two and the usage of one model. A session that somebody else has
-# locked is left out: nobody waits for a lock while others wait for them. Its place on the disk, which cannot change
-# while it is locked, is found at once whatever Postgres knows of the table's size.
+# locked is left out: nobody waits for a lock while others wait for them. Its place on the disk cannot change while it
+# is locked. The limit cuts nothing off: by it, Postgres expects one row. If it expected eight, it would read all of a
+# table that is new, and go on to do so while the table grows.
 _TOGETHER: Final = f"""
 WITH locked AS MATERIALIZED (
     SELECT one.*, there.place FROM (VALUES {{rows}}) AS one ({{columns}}) CROSS JOIN LATERAL (
         SELECT ctid AS place FROM sessions WHERE id = one.session AND fence = one.fence
         FOR NO KEY UPDATE SKIP LOCKED
-    ) there
+    ) there LIMIT (SELECT {{count}})
 ), moved AS (
     UPDATE sessions s SET {_MOVE.format(one="one.")} FROM locked one WHERE s.ctid = one.place
     RETURNING s.head, s.due, s.conversation_id, s.owner, s.key_id, one.*
@@ -130,8 +136,7 @@ WITH locked AS MATERIALIZED (
 ), counted AS (
     {usage.WRITE_TOGETHER}
 )
-SELECT session, head, due, CASE WHEN due THEN {budgets.spent_of("key_id", tokens="total", turns="turns")} END AS spent
-FROM moved
+SELECT session, head, due, CASE WHEN due THEN {_SPENT_TOGETHER} END AS spent FROM moved
 """
 _MOVED: Final = {
     "session": "text",
@@ -298,6 +303,7 @@ def _gathered(count: int) -> str:
     rows = [", ".join(f"${next(numbers)}::{type_}" for type_ in columns.values()) for _ in range(count)]
     new = [", ".join([*(f"moved.{name}_{nth}" for name in _EVENT), f"{nth}"]) for nth in (1, 2)]
     return _TOGETHER.format(
+        count=count,
         rows=", ".join(f"({row})" for row in rows),
         columns=", ".join(columns),
         events=", ".join(f"({event})" for event in new),

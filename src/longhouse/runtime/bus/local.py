@@ -22,6 +22,8 @@ MOST_ATTENDED: Final = 10_000
 LINGER: Final = 0.1
 """Seconds that events in the middle of a turn wait for others: to tell each by itself costs as much as to record it,
 and nobody sees a tenth of a second. Text, questions and the end of the turn wait for nothing."""
+KEPT: Final = 100
+"""Unread items with which the session after them is kept: each of those is as large as the session is long."""
 _MAY_WAIT: Final = (Facts, SubagentsChanged)
 """Items that say whether more follows (`more_follow`)."""
 
@@ -59,6 +61,8 @@ class Subscription:
     def put(self, item: Item) -> None:
         if isinstance(item, JournalGrew) and item.head is not None and item.head <= self.seen:
             return
+        if len(self._items) >= KEPT and isinstance(item, Facts):
+            item = Facts(item.recorded, item.more_follow)
         self._items.append(item)
         if not isinstance(item, _MAY_WAIT) or not item.more_follow:
             self._ready.set()
