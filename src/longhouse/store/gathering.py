@@ -11,7 +11,7 @@ from longhouse.store.connections import Loan
 
 log = structlog.get_logger()
 
-MOST: Final = 8
+MOST: Final = 4
 """Rows in one statement."""
 PATIENCE: Final = 0.02
 """Seconds after which the next statement begins while another is still under way: that one may wait for a lock."""

@@ -322,7 +322,7 @@ def _said(rows: Sequence[_Row], used: dict[str, usage.Used]) -> tuple[Any, ...] 
 
 
 def _together(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The statement with its values. Its places are 2, 4 or 8, some of them empty: each connection has to plan it."""
+    """The statement with its values. Its places are 2 or 4, some of them empty: each connection has to plan it."""
     places = 1 << (len(rows) - 1).bit_length()
     values = list(itertools.chain.from_iterable(rows))
     return (_gathered(places), *values, *[None] * (len(rows[0]) * (places - len(rows))))
