@@ -130,7 +130,10 @@ async def test_an_installation_with_a_graph_of_halfvecs_comes_along(request: pyt
     async with database(request) as dsn:
         await made_formerly(dsn)
         async with open_database(dsn) as db:
+            # What publishes here is of today, and reads a column that came later.
+            await db.run("ALTER TABLE catalog_generation ADD COLUMN erased_upto integer NOT NULL DEFAULT 0")
             await publish(db, *SOME)
+            await db.run("ALTER TABLE catalog_generation DROP COLUMN erased_upto")
             await db.run(OLD_VECTORS)
             await db.run("GRANT SELECT ON tools TO pg_monitor WITH GRANT OPTION")
             await migrate.migrate(db)
