@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -62,13 +61,12 @@ async def listen(
     return accumulated.reply()
 
 
-@dataclass(slots=True)
-class _PartialCall:
+class _PartialCall(msgspec.Struct):
     """A tool call that is still streaming."""
 
     id: str = ""
     name: str = ""
-    arguments: list[str] = field(default_factory=list)
+    arguments: list[str] = []
     reader: AnswerReader | None = None
 
 

@@ -1,7 +1,6 @@
 """Turns a finished model reply into events: the reply, the tool calls, and the outcomes known at once."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -89,7 +88,7 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             misfits += [written] if isinstance(written, Fault) else []
             shaped = written if isinstance(written, str) and written else intent.arguments
             intents.append(msgspec.structs.replace(intent, arguments=shaped))
-        return replace(verdict, intents=tuple(intents)), misfits[0] if misfits else None
+        return msgspec.structs.replace(verdict, intents=tuple(intents)), misfits[0] if misfits else None
 
     def _given_up(self, reply: Reply, verdict: Verdict, misfit: Fault) -> list[Event]:
         """The turn fails: the model was asked often enough. None of the reply's calls is made."""

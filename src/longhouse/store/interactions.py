@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Literal, get_args
 
@@ -48,8 +47,7 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
+class LedgerRow(msgspec.Struct, frozen=True):
     """An interaction with what is stored beside it."""
 
     interaction: Interaction
@@ -79,7 +77,7 @@ Key = tuple[str, str]
 
 
 PUBLIC: Final = tuple(Interaction.__struct_fields__)
-BESIDE: Final = tuple(one.name for one in fields(LedgerRow))[1:-2]
+BESIDE: Final = LedgerRow.__struct_fields__[1:-2]
 COLUMNS: Final = ", ".join(PUBLIC)
 ALL: Final = f"""{COLUMNS}, owner, "user", session_id, seq, agent, depth, shown, detail"""
 TYPES: Final = {

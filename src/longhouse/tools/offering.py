@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
+import msgspec
 import structlog
 
 from longhouse import clock
@@ -48,8 +49,7 @@ class ToolSelector(Protocol):
     ) -> tuple[list[ToolDescriptor], Selection | None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(msgspec.Struct, frozen=True):
     """The tools of a step and how they were selected; the selection is None if all permitted tools are offered."""
 
     tools: Sequence[Tool]

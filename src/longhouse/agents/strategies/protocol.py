@@ -24,8 +24,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     provider_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The interpreted reply: tool calls, an answer in plain text, reasoning, or an error if it cannot be parsed."""
 
     intents: tuple[Intent, ...] = ()
@@ -147,8 +146,7 @@ class Request:
         return digest(self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A model's complete message, accumulated from its deltas."""
 
     text: str = ""

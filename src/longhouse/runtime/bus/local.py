@@ -19,9 +19,9 @@ NEVER: Final = 2**63 - 1
 ATTENDED_FOR: Final = 60.0
 """Seconds after which somebody in another process who followed a session, and did not say so again, has left."""
 MOST_ATTENDED: Final = 10_000
-LINGER: Final = 0.1
+LINGER: Final = 0.02
 """Seconds that events in the middle of a turn wait for others: to tell each by itself costs as much as to record it,
-and nobody sees a tenth of a second. Text, questions and the end of the turn wait for nothing."""
+and nobody sees it. Text, questions and the end of the turn wait for nothing."""
 KEPT: Final = 100
 """Unread items with which the session after them is kept: each of those is as large as the session is long."""
 _MAY_WAIT: Final = (Facts, SubagentsChanged)
