@@ -84,7 +84,7 @@ class Offering:
             return own
         tools = own.tools or await self._final_answer(session)
         open_tools = rules.open_tools(session, turn, template, clock.now())
-        return replace(own, tools=client_tools.beside(tools, asked, template, open_tools))
+        return msgspec.structs.replace(own, tools=client_tools.beside(tools, asked, template, open_tools))
 
     async def _final_answer(self, session: Session) -> list[Tool]:
         """An agent without tools answers in plain text; beside the client's tools it needs one to answer with."""
