@@ -8,10 +8,11 @@ import re
 from calendar import monthrange
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
 
 MACROS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -34,8 +35,7 @@ ZONE: Final = re.compile(r"(?!posix/|right/|localtime$|posixrules$|Factory$)[A-Z
 _PART: Final = re.compile(r"(?P<first>\*|[a-z0-9]+)(-(?P<last>[a-z0-9]+))?(/(?P<step>[0-9]{1,4}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(msgspec.Struct, frozen=True):
     name: str
     least: int
     most: int
@@ -87,8 +87,7 @@ _FIELDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(msgspec.Struct, frozen=True):
     """What an expression allows. If it restricts days of the month and weekdays, one of the two is enough."""
 
     minutes: frozenset[int]

@@ -11,10 +11,10 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypedDict
 
+import msgspec
 from yarl import URL
 
 from longhouse.errors import SetupError
@@ -70,8 +70,7 @@ class EgressRefused(OSError):  # noqa: N818 - it says what happened
         super().__init__(errno.EACCES, words)
 
 
-@dataclass(frozen=True, slots=True)
-class _Allowed:
+class _Allowed(msgspec.Struct, frozen=True):
     """One entry of the operator's allow list: a name or a network, at one port or at all ports."""
 
     place: str | Network

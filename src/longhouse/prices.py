@@ -1,15 +1,15 @@
 """What models cost, where the operator says so: prices of a million tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+
+import msgspec
 
 MILLION = 1_000_000
 HOW = "should be like gpt-4o-mini=0.15/0.60, with the prices of a million tokens read and written, and of cached ones"
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(msgspec.Struct, frozen=True):
     """Of a million tokens, in the currency of the settings."""
 
     prompt: Decimal

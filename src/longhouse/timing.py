@@ -1,9 +1,10 @@
 """When schedules fire: which moments are due, and which of them are missed."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final, Literal
+
+import msgspec
 
 from longhouse import cron
 
@@ -18,8 +19,7 @@ MOST_COUNTED: Final = 1_000
 """Missed moments that are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """By a cron expression, or once at a moment."""
 
     cron: str | None
@@ -49,8 +49,7 @@ class Timing:
         return found[-MOST_COUNTED:] or [first]
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(msgspec.Struct, frozen=True):
     """What is to be done about the moments that have passed."""
 
     fires: tuple[datetime, ...]

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 HEADER: Final = "traceparent"
 _CONTEXT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
@@ -58,8 +59,7 @@ def _span(*parts: object) -> str:
     return hashlib.blake2b("\0".join(map(str, parts)).encode(errors="replace"), digest_size=8).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
+class TraceContext(msgspec.Struct, frozen=True):
     """The trace of a turn, as a client's request or the turn itself names it."""
 
     trace_id: str
@@ -72,8 +72,7 @@ class TraceContext:
         return f"00-{self.trace_id}-{span}-{int(self.sampled):02x}"
 
 
-@dataclass(frozen=True, slots=True)
-class Tracing:
+class Tracing(msgspec.Struct, frozen=True):
     """Which turns are traced."""
 
     share: float = 1.0

@@ -1,8 +1,9 @@
 """Selects and orders the tools that a step is offered from the permitted ones; pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session, Turn
@@ -61,8 +62,7 @@ def selection(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True):
     """The tools that may be offered, in groups that each have their own order."""
 
     required: Sequence[str]

@@ -6,7 +6,6 @@ session and its template, so the same request can be reproduced from the journal
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Final, assert_never
 
@@ -129,8 +128,7 @@ def history(session: Session, template: Template) -> Iterator[Message]:
         yield from _messages(entry, template, {})
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(msgspec.Struct, frozen=True):
     """The messages of one entry, and by index the stubs that may replace some of them."""
 
     messages: list[Message]

@@ -4,11 +4,11 @@ import re
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Annotated, Any, Final, Literal, TypedDict
 from urllib.parse import unquote
 
+import msgspec
 import structlog
 from fastapi import Query, Request
 from pydantic import BeforeValidator, Field
@@ -250,8 +250,7 @@ def _missing() -> CallerError:
     return wire.not_found("There is no such document.", code="document_not_found")
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A file that was uploaded, on disk."""
 
     file: IO[bytes]

@@ -1,9 +1,9 @@
 """The HTTP application: all routes, and error handlers with one envelope."""
 
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -141,8 +141,7 @@ ROUTERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """What the routes are served with."""
 
     db: Database
@@ -158,13 +157,13 @@ class Parts:
     memory: MemoryParts | None = None
     model_for: ModelFor | None = None
     offering: Offering | None = None
-    model: ConfiguredModel = field(default_factory=ConfiguredModel)
+    model: ConfiguredModel = msgspec.field(default_factory=ConfiguredModel)
     is_mirrored: bool = False
     retain_days: int | None = None
-    prices: Prices = field(default_factory=Prices)
+    prices: Prices = msgspec.field(default_factory=Prices)
     root_path: str = ""
-    mcp: McpEndpoint = field(default_factory=McpEndpoint)
-    egress: Egress = field(default_factory=Egress)
+    mcp: McpEndpoint = msgspec.field(default_factory=McpEndpoint)
+    egress: Egress = msgspec.field(default_factory=Egress)
     """Where tools and webhooks may reach."""
     max_schedules: int = 100
 

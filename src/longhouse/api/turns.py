@@ -33,8 +33,7 @@ NAMESPACE: Final = uuid.UUID("5b0c3c1e-64f5-4d35-9a4b-2a6f0b2f8d51")
 """Of conversations that are named after the idempotency key of their first message."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnd:
+class TurnEnd(msgspec.Struct, frozen=True):
     """Where a turn has stopped: with an answer, with what it asks a person, or with an error."""
 
     session: Session

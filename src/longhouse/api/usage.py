@@ -1,11 +1,11 @@
 """What keys and owners have used, on which days and of which models, and what that cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Final, TypedDict
 
+import msgspec
 from fastapi import Query
 from pydantic import Field
 
@@ -47,9 +47,8 @@ BUDGETS: Final[list[dict[str, Any]]] = [
 OWNERS: Final[list[dict[str, Any]]] = [{"owner": "shop", **COUNTS}]
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    of_models: Mapping[str, Price] = field(default_factory=dict)
+class Prices(msgspec.Struct, frozen=True):
+    of_models: Mapping[str, Price] = msgspec.field(default_factory=dict)
     currency: str = "USD"
 
     def cost(self, rows: Iterable[UsedOnDay]) -> float | None:

@@ -1,7 +1,6 @@
 """Webhooks: who is told of what happens in the caller's sessions, and the log of what was sent."""
 
 import uuid
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -71,8 +70,7 @@ class LogQuery(pagination.Paged):
     status: Omittable[DeliveryStatus] = Field(None, description="Deliveries of this status alone")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownWebhook:
+class ShownWebhook(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["webhook"] = "webhook"
     url: str
@@ -92,14 +90,12 @@ class ShownWebhook:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookWithSecret(ShownWebhook):
+class WebhookWithSecret(ShownWebhook, frozen=True, kw_only=True):
     secret: str
     """Not shown again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownDelivery:
+class ShownDelivery(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """What the receiver gets as `webhook-id`."""
     object: Literal["webhook.delivery"] = "webhook.delivery"
@@ -117,8 +113,7 @@ class ShownDelivery:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Webhooks:
+class Webhooks(msgspec.Struct, frozen=True):
     """What the routes are served with."""
 
     db: Database

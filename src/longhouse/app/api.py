@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
 from starlette.types import ASGIApp
 
 from longhouse import background, prices
@@ -34,8 +34,7 @@ SIZE_EVERY: Final = 1800.0
 """Seconds; a record for each hour is made even if one attempt fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(msgspec.Struct, frozen=True):
     authenticator: Authenticator
     asgi: ASGIApp
 

@@ -4,7 +4,8 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from longhouse import background
 from longhouse.activity import Activity
@@ -24,8 +25,7 @@ from longhouse.store.postgres import Postgres
 from longhouse.tracing import Tracing
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
+class Core(msgspec.Struct, frozen=True):
     setup: Configured
     name: str
     """Of this process, among the workers."""

@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+
+import msgspec
 
 from longhouse.config.effective import Configured
 from longhouse.models import embedding_table
@@ -17,8 +18,7 @@ from longhouse.runtime.instances import ModelFor
 from longhouse.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Models:
+class Models(msgspec.Struct, frozen=True):
     model_for: ModelFor
     embedder: Embedder | None
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +11,7 @@ from longhouse.errors import CallerError
 _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """One changed path; None where a side has no value."""
 
     path: str

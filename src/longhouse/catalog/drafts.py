@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -25,8 +24,7 @@ GIVEN: Final = ("version", "latest", "digest", "published_by", "published_at", "
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """Why a descriptor is refused: its position in the request, the field, and the reason."""
 
     nth: int

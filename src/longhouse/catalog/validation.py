@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from yarl import URL
 
 from longhouse.agents import entrypoints
@@ -37,17 +38,16 @@ Found = tuple[tuple[int | str, ...], str]
 """A field, and its problem."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogValidator:
+class CatalogValidator(msgspec.Struct, frozen=True):
     """Validates and publishes descriptors: all of a request or none."""
 
     catalog: Catalog
-    egress: Egress = field(default_factory=Egress)
+    egress: Egress = msgspec.field(default_factory=Egress)
     """Where tools may connect."""
-    models: Egress = field(default_factory=Egress)
+    models: Egress = msgspec.field(default_factory=Egress)
     """Where templates may send their requests."""
     packages: Sequence[str] = ()
-    secrets: Secrets = field(default_factory=Secrets)
+    secrets: Secrets = msgspec.field(default_factory=Secrets)
     known: Callable[[str], ToolDescriptor | None] = python.described
     """How the class of an entrypoint describes itself, if somebody has imported it; imports nothing."""
 

@@ -43,8 +43,7 @@ HEADINGS: Final = {
 _BETWEEN: Final = re.compile(r"[\s;,]+")
 
 
-@dataclass(frozen=True, slots=True)
-class BenchTurn:
+class BenchTurn(msgspec.Struct, frozen=True):
     id: str
     text: str
     speaker: str

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -71,12 +70,11 @@ class BenchQuery(msgspec.Struct):
     steps: list[str] | None = None
 
 
-@dataclass(slots=True)
-class Measured:
+class Measured(msgspec.Struct):
     """The measurements of one kind of search, per query."""
 
-    found: list[tuple[list[str], set[str]]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    found: list[tuple[list[str], set[str]]] = msgspec.field(default_factory=list)
+    seconds: list[float] = msgspec.field(default_factory=list)
 
     def figures(self) -> dict[str, float]:
         each = [_figures(ranked, relevant) for ranked, relevant in self.found]

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -42,8 +42,7 @@ FailOn = Literal["way", "answer", "never"]
 MOST: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A recorded session: in the database, or in the file of a capsule."""
 
     session_id: str
@@ -188,8 +187,7 @@ async def _draft(catalog: Catalog, sources: Sequence[Source], name: str, version
     return draft, await catalog.templates.active(name) == draft.version
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
+class _Stage(msgspec.Struct, frozen=True):
     """What sessions are replayed with."""
 
     db: Database

@@ -1,10 +1,10 @@
 """Draws a session as a tree: turns, steps and calls, with each sub-agent below its call."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
 from rich.text import Text
 from rich.tree import Tree
 
@@ -18,8 +18,7 @@ from longhouse.store.timelines import SessionTimeline
 STYLES: Final = {"COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "ok": "green", "error": "red"}
 
 
-@dataclass(frozen=True, slots=True)
-class TreeDrawing:
+class TreeDrawing(msgspec.Struct, frozen=True):
     """Draws a session; the timelines are those of the session and of all sub-agents that it called."""
 
     timelines: Mapping[str, SessionTimeline]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from longhouse.agents import entrypoints, naming
@@ -36,8 +37,7 @@ _TEMPLATE: Final = tuple(one.name for one in fields(Template) if one.name not in
 _TOOL_LISTS: Final = ("required", "allowlist", "denylist")
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """Sections and fields of an agent, merged from several files; `places` lists the highest priority first."""
 
     places: tuple[tuple[YamlDocument, Where], ...]

@@ -3,10 +3,11 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from pydantic import SecretStr
 
 from longhouse.agents.template import Template
@@ -22,8 +23,7 @@ from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.mcp.config import McpServer, read_servers
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
+class Configured(msgspec.Struct, frozen=True):
     settings: Settings
     """The settings; those that the environment does not set come from the files."""
     files: LoadedFiles

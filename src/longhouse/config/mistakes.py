@@ -1,7 +1,6 @@
 """Collects the mistakes in configuration files, so that all of them are reported at once."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +19,7 @@ WORDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FilePlace:
+class FilePlace(msgspec.Struct, frozen=True):
     """A place in a file: file, line and path of the field."""
 
     file: Path

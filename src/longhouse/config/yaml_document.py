@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from longhouse.config.mistakes import FilePlace, Mistakes, validated
@@ -30,11 +30,10 @@ _GATHERED: Final = {f"{_TAG}{name}" for name in ("map", "seq")}
 _UNKEEPABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
-@dataclass(slots=True)
-class YamlDocument:
+class YamlDocument(msgspec.Struct):
     file: Path
-    values: dict[str, Any] = field(default_factory=dict)
-    lines: dict[Where, int] = field(default_factory=dict)
+    values: dict[str, Any] = msgspec.field(default_factory=dict)
+    lines: dict[Where, int] = msgspec.field(default_factory=dict)
     """Path of a value -> its line."""
 
     def place(self, path: Where) -> FilePlace:

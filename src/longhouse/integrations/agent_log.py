@@ -6,7 +6,6 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypedDict
@@ -28,12 +27,11 @@ log = structlog.get_logger()
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
-@dataclass(frozen=True, slots=True)
-class LogFolder:
+class LogFolder(msgspec.Struct, frozen=True):
     db: Database
     catalog: Catalog
     path: Path | None
-    others: Mapping[str, Path] = field(default_factory=dict)
+    others: Mapping[str, Path] = msgspec.field(default_factory=dict)
     """Folders of single agents, by agent name."""
 
     async def keep(self, session: Session) -> None:

@@ -7,7 +7,7 @@ killed. A collector that is away costs no memory and no turn: what it has missed
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Self
@@ -52,8 +52,7 @@ class CollectorAway(Exception):  # noqa: N818 - the sentence in the log says it
     """The collector cannot be reached, or asks for patience."""
 
 
-@dataclass(slots=True)
-class SentSpans:
+class SentSpans(msgspec.Struct):
     """How many spans were sent, and how many the collector has refused."""
 
     sent: int = 0

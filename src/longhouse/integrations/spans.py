@@ -5,9 +5,10 @@ They hold names, numbers and ids: no text that a person, a model or a tool has w
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 from longhouse import tracing
 from longhouse.journal import events
@@ -26,8 +27,7 @@ LONGEST: Final = 200
 Value = str | int | float | bool | tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """Something that happened within a span."""
 
     name: str
@@ -35,8 +35,7 @@ class Moment:
     attributes: dict[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     id: str
     parent: str
     """Empty: it is the root of its trace."""
@@ -47,7 +46,7 @@ class Span:
     kind: int = INTERNAL
     error: str = ""
     """The code of what went wrong; empty if nothing did."""
-    moments: tuple[Moment, ...] = field(default=())
+    moments: tuple[Moment, ...] = ()
 
 
 def spans_of(row: ProjectionRow, prompted: events.Prompted, records: Sequence[Recorded], parent: str) -> list[Span]:
@@ -75,8 +74,7 @@ def title_spans_of(row: ProjectionRow, prompt: int, records: Sequence[Recorded])
     return [Span(span_id, parent, _chat_name(""), before.at, record.at, about, kind=CLIENT)]
 
 
-@dataclass(frozen=True, slots=True)
-class _TurnSpans:
+class _TurnSpans(msgspec.Struct, frozen=True):
     row: ProjectionRow
     turn: TimelineTurn
     ended_at: datetime

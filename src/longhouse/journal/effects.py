@@ -1,9 +1,10 @@
 """Calls that may change the world, as a journal tells of them: intended, done, failed, unknown."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
+
+import msgspec
 
 from longhouse.journal import open_calls
 from longhouse.journal.events import Called, Decided, Fault, Recorded, Resumed, Returned
@@ -23,8 +24,7 @@ BROKEN_OFF: Final = frozenset({"abandoned", "cancelled", "forgotten", "worker_lo
 """Codes of faults with which a call was ended from outside, whatever it had done by then."""
 
 
-@dataclass(slots=True)
-class CallEffect:
+class CallEffect(msgspec.Struct):
     """One call of a tool that is `idempotent` or `once`."""
 
     seq: int

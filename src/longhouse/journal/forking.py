@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from longhouse.journal import events
@@ -60,8 +61,7 @@ def origins_of(session: Session, after: int, left_out: Sequence[str] = ()) -> tu
     return (*session.origins, Origin(session=session.id, after=after, left_out=tuple(left_out)))
 
 
-@dataclass(frozen=True, slots=True)
-class AgentCalls:
+class AgentCalls(msgspec.Struct, frozen=True):
     """The calls of agents in the first events of a session, by the handle of the task that they wait for."""
 
     made: Collection[str]
@@ -95,8 +95,7 @@ def postponed(session: Session, records: Sequence[Recorded], by: timedelta) -> d
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Joint:
+class Joint(msgspec.Struct, frozen=True):
     """What lies between the last event that a session of a branch has inherited and its own first one."""
 
     origin: str

@@ -1,9 +1,10 @@
 """A session's journal as a timeline: turns, steps, calls, their durations, and what held them up."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
+
+import msgspec
 
 from longhouse.journal import events, open_calls
 from longhouse.journal.events import INTERRUPTED, Outcome, Recorded
@@ -15,8 +16,7 @@ WaitsFor = Literal["clarification", "approval", "unknown_outcome", "worker_lost"
 IN_ORDER: Final[tuple[QuestionKind, ...]] = ("clarification", "approval", "unknown_outcome", "worker_lost", "client")
 
 
-@dataclass(slots=True)
-class TimelineUse:
+class TimelineUse(msgspec.Struct):
     """One call, from its intent to its outcome."""
 
     called: events.Called
@@ -27,16 +27,14 @@ class TimelineUse:
     """Answered from memory: the tool did not run."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineRetry:
+class TimelineRetry(msgspec.Struct, frozen=True):
     """A model call that failed, and after which the step was tried again."""
 
     at: datetime
     reason: str
 
 
-@dataclass(slots=True)
-class TimelineStep:
+class TimelineStep(msgspec.Struct):
     """One reply of the model, and its calls."""
 
     number: int
@@ -45,12 +43,11 @@ class TimelineStep:
     began_at: datetime
     ended_at: datetime
     worker: str = ""
-    uses: list[TimelineUse] = field(default_factory=list)
-    retries: list[TimelineRetry] = field(default_factory=list)
+    uses: list[TimelineUse] = msgspec.field(default_factory=list)
+    retries: list[TimelineRetry] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
-class TimelineWait:
+class TimelineWait(msgspec.Struct):
     """A time in which the turn could not move by itself; without `until`, it still waits."""
 
     reason: WaitsFor
@@ -58,8 +55,7 @@ class TimelineWait:
     until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Takeover:
+class Takeover(msgspec.Struct, frozen=True):
     """The turn went on in another worker."""
 
     at: datetime
@@ -71,8 +67,7 @@ class Takeover:
     """Since the last heartbeat of the lost worker; where that is not known, since the last event before."""
 
 
-@dataclass(slots=True)
-class TimelineTurn:
+class TimelineTurn(msgspec.Struct):
     """One prompt and its events in this session."""
 
     number: int
@@ -81,9 +76,9 @@ class TimelineTurn:
     task: str
     began_at: datetime
     version: int = 0
-    steps: list[TimelineStep] = field(default_factory=list)
-    waits: list[TimelineWait] = field(default_factory=list)
-    takeovers: list[Takeover] = field(default_factory=list)
+    steps: list[TimelineStep] = msgspec.field(default_factory=list)
+    waits: list[TimelineWait] = msgspec.field(default_factory=list)
+    takeovers: list[Takeover] = msgspec.field(default_factory=list)
     ended: str = ""
     """Empty while the turn runs."""
     ended_at: datetime | None = None
@@ -94,20 +89,19 @@ class TimelineTurn:
         self.ended, self.ended_at, self.words = ended, at, words
 
 
-@dataclass(slots=True)
-class Timeline:
+class Timeline(msgspec.Struct):
     """The turns of a journal, oldest first, as its events come; `turns_before` and `steps_before` were not read."""
 
     turns_before: int = 0
     steps_before: int = 0
-    turns: list[TimelineTurn] = field(default_factory=list)
-    open: dict[str, Open] = field(default_factory=dict)
+    turns: list[TimelineTurn] = msgspec.field(default_factory=list)
+    open: dict[str, Open] = msgspec.field(default_factory=dict)
     """The calls without an outcome."""
-    queue: dict[int, str] = field(default_factory=dict)
+    queue: dict[int, str] = msgspec.field(default_factory=dict)
     """Prompts that no turn has begun with: seq -> trace."""
-    _prompts: dict[int, str] = field(default_factory=dict)
-    _uses: dict[str, TimelineUse] = field(default_factory=dict)
-    _retries: list[TimelineRetry] = field(default_factory=list)
+    _prompts: dict[int, str] = msgspec.field(default_factory=dict)
+    _uses: dict[str, TimelineUse] = msgspec.field(default_factory=dict)
+    _retries: list[TimelineRetry] = msgspec.field(default_factory=list)
     _before: datetime | None = None
     _worker: str = ""
 

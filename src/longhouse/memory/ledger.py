@@ -6,10 +6,11 @@ Compressing an agent's memory is the runtime's work (runtime/condense.py), since
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from longhouse import clock
 from longhouse.errors import CallerError
@@ -35,8 +36,7 @@ MOST_OF_TRACE: Final = 10_000
 """Interactions of a trace that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
+class Added(msgspec.Struct, frozen=True):
     data: list[Interaction]
     noted: list[tuple[str, int]]
     """The sessions in which it was noted, with their new heads."""

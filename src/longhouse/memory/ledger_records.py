@@ -36,8 +36,7 @@ Party = tuple[str, Collected]
 USER: Final[Party] = ("user", "user")
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     id: str
     seq: int
     party: Party

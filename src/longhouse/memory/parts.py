@@ -1,7 +1,8 @@
 """What agents remember with, as it is opened together: documents, the ledger, and the memory of sessions."""
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.memory.ledger import Ledger
@@ -13,8 +14,7 @@ MOST_COUNTED: Final = 100_000
 """Rows of a table that are counted for one look at the metrics."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCounts:
+class MemoryCounts(msgspec.Struct, frozen=True):
     """What is stored of memory; of each, no more than `MOST_COUNTED` are counted."""
 
     own_documents: int
@@ -22,8 +22,7 @@ class MemoryCounts:
     passages_without_vectors: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryParts:
+class MemoryParts(msgspec.Struct, frozen=True):
     documents: DocumentLibrary
     ledger: Ledger
     sessions: SessionMemory

@@ -5,9 +5,10 @@ in its scope only, and is gone as soon as it is deleted.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, get_args
+
+import msgspec
 
 from longhouse.agents import tokens
 from longhouse.agents.template import MemoryPolicy, MemoryScope, Template
@@ -42,8 +43,7 @@ MAX_LOOKED_AT: Final = 100_000
 """Characters of a long item in which the best part is looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class _Words(msgspec.Struct, frozen=True):
     recalled: str
     shown: str
     caution: str
@@ -80,8 +80,7 @@ _WORDS: Final[Mapping[Language, _Words]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """Something remembered: where it is from, and what it says."""
 
     source: str

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -45,8 +44,7 @@ async def only_ids(session: Session, ids: Sequence[str]) -> Sequence[dict[str, A
     return [{"id": one} for one in ids]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionMemory:
+class SessionMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Notes and shows what sessions remember, by the settings and the policy of each template."""
 
     enabled: bool = True

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+import msgspec
+
 log = logging.getLogger(__name__)
 
 ChunkType = Literal["search_result", "page_content", "table"]
@@ -34,8 +36,7 @@ _UNSEEN: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Letters and symbols that look like nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Texts:
+class _Texts(msgspec.Struct, frozen=True):
     found: str
     outlines: str
     known: str

@@ -7,10 +7,10 @@ bound. One coarse timer per connection watches all of its exchanges, instead of 
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, cast
 
 import httptools
+import msgspec
 from yarl import URL
 
 from longhouse.models.http_failure import HttpFailure, late
@@ -25,8 +25,7 @@ MOST_HEAD: Final = 64 * 2**10
 """Bytes without one of a body among them: the head, interim responses, trailers, chunk extensions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which a request has failed."""
 
     connect: float = CONNECT

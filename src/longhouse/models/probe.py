@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -19,8 +18,7 @@ MOST_TOKENS: Final = 1000
 CITIES: Final = ["Lima", "Oslo"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeFinding:
+class ProbeFinding(msgspec.Struct, frozen=True):
     """One capability: whether the endpoint has it (None: unknown), and the reason."""
 
     ability: str
@@ -28,12 +26,11 @@ class ProbeFinding:
     why: str
 
 
-@dataclass(slots=True)
-class _Reply:
+class _Reply(msgspec.Struct):
     """The parts of a reply that the probe looks at."""
 
     text: str = ""
-    calls: dict[int, str] = field(default_factory=dict)
+    calls: dict[int, str] = msgspec.field(default_factory=dict)
     finish: str = ""
 
 

@@ -1,7 +1,8 @@
 """Plans delegation: which calls of sub-agents are allowed, and what history they carry."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
 from longhouse.agents.template import Template
@@ -20,18 +21,16 @@ PriorOf = Callable[[str, str, Sequence[HistoryOf]], Awaitable[list[tuple[Message
 """Earlier messages of a conversation (its id and owner) for each that is asked for, from an external store."""
 
 
-@dataclass(slots=True)
-class DelegationPlan:
+class DelegationPlan(msgspec.Struct):
     """The sub-agent calls of one reply."""
 
-    tasks: list[Delegation] = field(default_factory=list)
-    collects: list[Collect] = field(default_factory=list)
-    faults: dict[str, Outcome] = field(default_factory=dict)
+    tasks: list[Delegation] = msgspec.field(default_factory=list)
+    collects: list[Collect] = msgspec.field(default_factory=list)
+    faults: dict[str, Outcome] = msgspec.field(default_factory=dict)
     """Call -> why it is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class DelegationPlanner:
+class DelegationPlanner(msgspec.Struct, frozen=True):
     catalog: Catalog
     toolbox: Toolbox
     db: Database

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
 import structlog
 
 from longhouse import background
@@ -43,8 +44,7 @@ class _TimeIsOver(Exception):  # noqa: N818 - it is no error
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Eraser:
+class Eraser(msgspec.Struct, frozen=True):
     inbox: Inbox
 
     async def plan(self, target: Target) -> Plan:

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
 from longhouse import background
@@ -20,8 +20,7 @@ log = structlog.get_logger()
 POLL_EVERY: Final = 1.0
 
 
-@dataclass(slots=True)
-class FileCleanup:
+class FileCleanup(msgspec.Struct):
     """Sessions may be deleted by any process; each machine cleans up its own folders."""
 
     db: Database

@@ -5,9 +5,9 @@ every session that is due.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 from msgspec import structs
 
 from longhouse import clock
@@ -37,8 +37,7 @@ from longhouse.store.journals import Placed
 from longhouse.store.requests import Accepted
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True):
     """The session right after the commit of the message, and no later."""
 
     session: Session
@@ -46,8 +45,7 @@ class Delivered:
     """Others appended before the message: the session may have advanced before it was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inbox:
+class Inbox(msgspec.Struct, frozen=True):
     db: Database
     bus: Bus
 

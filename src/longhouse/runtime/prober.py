@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -36,8 +35,7 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prober:
+class Prober(msgspec.Struct, frozen=True):
     db: Database
     toolbox: Toolbox
 

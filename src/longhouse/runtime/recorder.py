@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
 from msgspec.structs import replace
 
 from longhouse import clock
@@ -55,15 +56,14 @@ async def _none_able(_: Session, probed: Collection[str]) -> Sequence[str]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Recorder:
+class Recorder(msgspec.Struct, frozen=True):
     db: Database
     bus: Bus
     delegates: DelegationPlanner
     worker: str
     able: Callable[[Session, Collection[str]], Awaitable[Sequence[str]]] = _none_able
     """Calls in doubt, other than these, of which probes can tell: those are asked before a person is."""
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
     """Refused calls, counted by fault code."""
 
     async def record(self, run: Run, new: Sequence[Event]) -> None:

@@ -76,8 +76,7 @@ def _never(arguments: str) -> Work:
     return refuse
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedTurn:
+class RecordedTurn(msgspec.Struct, frozen=True):
     """A turn of a journal, and the session before it."""
 
     number: int

@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
 import structlog
 
 from longhouse import background, clock
@@ -27,8 +27,7 @@ UNSTORED_FOR: Final = timedelta(minutes=10)
 BEGINNING: Final = (datetime(1970, 1, 1, tzinfo=UTC), "")
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(msgspec.Struct, frozen=True):
     inbox: Inbox
     days: int | None = None
     """For all owners and states that have no policy of their own; None: for ever."""

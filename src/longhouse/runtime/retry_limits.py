@@ -1,11 +1,11 @@
 """How long trouble of a model is waited out, and how long each wait is."""
 
 import random
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLimits:
+class RetryLimits(msgspec.Struct, frozen=True):
     """Retry limits and back-off for provider errors, in seconds."""
 
     attended: float = 60.0

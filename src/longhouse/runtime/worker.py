@@ -7,10 +7,10 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 import structlog
 
 from longhouse import background, clock
@@ -39,16 +39,14 @@ QUIET_FOR: Final = 10.0
 """Seconds that running steps have at shutdown to reach their next record."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
+class WorkerOptions(msgspec.Struct, frozen=True):
     slots: int = 32
     lease: float = 6.0
     per_key: int | None = None
     """Sessions that run at once for a key which has no such limit of its own; None: any number."""
 
 
-@dataclass(slots=True)
-class RunningSession:
+class RunningSession(msgspec.Struct):
     """A session that this worker advances or is about to claim."""
 
     task: asyncio.Task[None]

@@ -1,8 +1,10 @@
 """The agent directory: finds agents by their own descriptions and by what their tools can do."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from longhouse.search import ranking
 from longhouse.search.document import DESCRIPTIVE_TYPES
@@ -14,8 +16,7 @@ CANDIDATES: Final = 100
 """Agents that are candidates by their own text, and tools whose agents are: a lower rank is no reason to choose one."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentHit:
+class AgentHit(msgspec.Struct, frozen=True):
     """An agent found by a search, with the evidence."""
 
     name: str
@@ -44,8 +45,7 @@ class AgentHit:
         return [hit for hit in (self.own, self.tool) if hit]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentDirectory:
+class AgentDirectory(msgspec.Struct, frozen=True):
     finder: Finder
 
     async def search(self, query: str, top_k: int, *, owner: str | None = None) -> list[AgentHit]:

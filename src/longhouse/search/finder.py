@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import asyncpg
+import msgspec
 
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
@@ -44,8 +44,7 @@ MOST_KEPT: Final = 256
 """Searches whose hits a process keeps: a few megabytes at most. Of a query, which people said, it keeps a digest."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
+class SearchHit(msgspec.Struct, frozen=True):
     """A search result. `score` ranks within one search; `lexical` and `semantic` are comparable between searches."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from longhouse.search import ranking
 from longhouse.search.finder import top
@@ -25,8 +26,7 @@ NEAREST: Final = 600
 """Candidates by meaning, of which at first only a part is compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(msgspec.Struct, frozen=True):
     """The places of the best passages, with their scores and similarities."""
 
     places: Places
@@ -34,8 +34,7 @@ class Ranked:
     cosines: Scores | None
 
 
-@dataclass(frozen=True, slots=True)
-class PassageRanking:
+class PassageRanking(msgspec.Struct, frozen=True):
     """Ranks the permitted passages for a query."""
 
     found: QueryPostings

@@ -84,8 +84,7 @@ class Passage:
     """The order within the thread; of two with the same, the one written first comes first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassageHit:
+class PassageHit(msgspec.Struct, frozen=True, kw_only=True):
     """A found passage."""
 
     id: int

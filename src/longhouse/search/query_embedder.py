@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from longhouse import arrays
 from longhouse.models.protocol import Embedder
@@ -13,8 +13,7 @@ from longhouse.store.search import index
 from longhouse.store.search.vectors import Space, Vectors
 
 
-@dataclass(frozen=True, slots=True)
-class SearchQuery:
+class SearchQuery(msgspec.Struct, frozen=True):
     """A search query: the whole text, then its clauses; with a vector of each where there is an embedding model."""
 
     texts: tuple[str, ...]

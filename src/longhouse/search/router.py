@@ -1,8 +1,9 @@
 """Routes `model="auto"`: chooses the agent that fits a request, and gives the reason."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from longhouse.search import directory
 from longhouse.search.directory import AgentDirectory, AgentHit
@@ -13,8 +14,7 @@ CANDIDATES: Final = 5
 MORE_CANDIDATES: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Routed:
+class Routed(msgspec.Struct, frozen=True):
     """The chosen template, and the reason."""
 
     template: str
@@ -26,8 +26,7 @@ class Routed:
         return {"template": self.template, "why": self.why, "confidence": round(self.confidence, 3)}
 
 
-@dataclass(frozen=True, slots=True)
-class Router:
+class Router(msgspec.Struct, frozen=True):
     directory: AgentDirectory
     default: str
     """The template used when no agent fits: a wrong choice would be more likely than a right one."""

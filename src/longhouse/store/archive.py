@@ -12,7 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Generic, TypeVar
 
@@ -166,8 +165,7 @@ class Archive(Generic[M]):
                 look(name, piece)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[M]):
+class Kind(msgspec.Struct, Generic[M], frozen=True):
     """A kind of archive: how it is recognised, and what its manifest is."""
 
     format: str

@@ -2,9 +2,10 @@
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+
+import msgspec
 
 from longhouse.store.database import Database
 from longhouse.store.keys import digest_of
@@ -51,8 +52,7 @@ ENDED: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BrowserSession:
+class BrowserSession(msgspec.Struct, frozen=True):
     """What a browser is bound to."""
 
     key_id: str

@@ -4,9 +4,10 @@ A session whose key has used one up waits until it is full again, or raised; nob
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+import msgspec
 
 from longhouse import clock
 from longhouse.store.database import Database, Transaction
@@ -70,8 +71,7 @@ USED: Final = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SpentBudget:
+class SpentBudget(msgspec.Struct, frozen=True):
     """A budget that is used up."""
 
     name: str
@@ -103,8 +103,7 @@ def full_at(name: str, now: datetime | None = None) -> datetime:
     return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """What came of an attempt to let a session wait for a budget."""
 
     spent: SpentBudget

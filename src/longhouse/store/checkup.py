@@ -1,8 +1,9 @@
 """What `longhouse doctor` asks Postgres: its clock, rights of the role, the extension, room for connections."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from longhouse import clock
 from longhouse.store import migrate
@@ -33,8 +34,7 @@ LACKING: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Checkup:
+class Checkup(msgspec.Struct, frozen=True):
     version: str
     role: str
     is_read_only: bool

@@ -7,10 +7,10 @@ A vacuum alone frees the space and leaves the bytes in it until something else i
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 
 from longhouse.store.connections import quoted
 from longhouse.store.database import Database
@@ -43,10 +43,9 @@ PAUSE: Final = 1.0
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(slots=True)
-class Compacted:
+class Compacted(msgspec.Struct):
     tables: int = 0
-    left: list[str] = field(default_factory=list)
+    left: list[str] = msgspec.field(default_factory=list)
     """Sentences about what could not be done, and by whom it can."""
 
 

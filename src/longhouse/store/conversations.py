@@ -1,7 +1,6 @@
 """Conversations of /v1/conversations: their metadata, and the items that were added to them by themselves."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -41,15 +40,13 @@ SESSIONS: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True):
     id: str
     metadata: dict[str, str]
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class AddedItem:
+class AddedItem(msgspec.Struct, frozen=True):
     id: str
     item: dict[str, Any]
     used_in: str | None

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
@@ -88,8 +87,7 @@ class UnknownDocument(LonghouseError):  # noqa: N818 - it says what is asked for
     """There is no such document, or no such part of it; the message names those that there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """A document and its current version."""
 
     id: int
@@ -111,8 +109,7 @@ class Document:
     changed_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentVersion:
+class DocumentVersion(msgspec.Struct, frozen=True):
     version: int
     digest: str
     filename: str
@@ -134,8 +131,7 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
     number: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentText:
+class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
     """A file that was read, ready to be stored."""
 
     owner: str | None

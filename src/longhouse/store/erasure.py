@@ -8,9 +8,10 @@ import hashlib
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 from longhouse.journal.events import Fault
 from longhouse.journal.roles import tools_of
@@ -134,20 +135,18 @@ THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids)"
 SWEEP: Final = "DELETE FROM forgotten WHERE at < now() - interval '7 days'"
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(msgspec.Struct, frozen=True):
     """The effects of an erasure."""
 
     ids: list[str]
     """The sessions that were erased."""
     appended: list[tuple[str, int]]
     """The sessions that waited for one of them and got a fault, with their new heads."""
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
     """How much of each kind went."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErasedSession:
+class ErasedSession(msgspec.Struct, frozen=True):
     """An erased session: what is needed to find its copies in other systems."""
 
     nth: int
@@ -240,8 +239,7 @@ async def forget_derived(tx: Transaction, ids: Sequence[str]) -> tuple[int, int]
     return interactions, found
 
 
-@dataclass(frozen=True, slots=True)
-class _ForgottenMemories:
+class _ForgottenMemories(msgspec.Struct, frozen=True):
     files: int
     passages: dict[str, list[str] | None]
     """Scope of passages -> the files whose passages go; None: those of all."""

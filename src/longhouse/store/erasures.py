@@ -3,9 +3,10 @@ can go on with what a killed one began. Here is also what goes besides the sessi
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
+
+import msgspec
 
 from longhouse.store import memory_files, memory_scopes, schedules
 from longhouse.store.catalog import publish
@@ -123,8 +124,7 @@ SCHEDULES: Final = schedules.GONE.format(these="owner = :owner AND {these} AND c
 CONVERSATION: Final = "DELETE FROM conversations WHERE owner = :owner AND id = :name AND created_at <= :at"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """What is to be erased."""
 
     kind: Kind

@@ -1,8 +1,9 @@
 """What operators watch of all processes together, counted at a bounded cost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, get_args
+
+import msgspec
 
 from longhouse.journal.session import Ended, State
 from longhouse.store import places, webhook_deliveries
@@ -50,8 +51,7 @@ STATES: Final = """
 OPEN_STATES: Final = tuple(state for state in State if state not in get_args(Ended))
 
 
-@dataclass(frozen=True, slots=True)
-class FleetCounts:
+class FleetCounts(msgspec.Struct, frozen=True):
     workers: int
     slots: int
     """Sessions that these workers can advance at once."""
@@ -65,11 +65,11 @@ class FleetCounts:
     """Sessions that wait for a person to say what became of a call, or whether a step is tried again."""
     schedule_lag: float
     """Seconds that the first schedule has waited whose moment has come; 0 if there is none."""
-    states: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, int] = msgspec.field(default_factory=dict)
     """State -> sessions, of those that have not ended."""
-    waiting_for_place: Mapping[str, int] = field(default_factory=dict)
+    waiting_for_place: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Limit -> sessions."""
-    webhooks: Pending = field(default_factory=lambda: Pending(0, 0.0))
+    webhooks: Pending = msgspec.field(default_factory=lambda: Pending(0, 0.0))
     """What waits to be sent to webhooks."""
 
 

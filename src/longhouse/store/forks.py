@@ -7,11 +7,11 @@ that the branch does not know. Between these, a clock decides.
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 from msgspec.structs import replace
 
 from longhouse import clock
@@ -172,8 +172,7 @@ class NoSuchEvent(LookupError):  # noqa: N818 - it says what the session lacks
         self.head = head
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(msgspec.Struct, frozen=True):
     """A session of a fork: a copy of another one up to an event of it, and ready to go on."""
 
     session: Session
@@ -181,8 +180,7 @@ class Branch:
     due: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
+class Fork(msgspec.Struct, frozen=True):
     top: Branch
     below: Sequence[Branch]
     """The agents that it had called."""
@@ -259,8 +257,7 @@ async def made_by(db: Database, session_id: str, owner: str) -> Fork | None:
     return Fork(top, [one for one in branches if one is not top]) if top else None
 
 
-@dataclass(slots=True)
-class _Source:
+class _Source(msgspec.Struct):
     """What is copied: sessions of a conversation, each up to an event."""
 
     tx: Transaction
@@ -270,12 +267,12 @@ class _Source:
     top: str
     after: int
     tasks: Sequence[asyncpg.Record] = ()
-    cuts: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, int] = msgspec.field(default_factory=dict)
     """Session -> its last event in the branch."""
     at: datetime | None = None
     """The moment of the fork; None: now, at the last event of the session."""
-    _records: dict[str, list[Recorded]] = field(default_factory=dict)
-    _calls: dict[str, tuple[int, AgentCalls]] = field(default_factory=dict)
+    _records: dict[str, list[Recorded]] = msgspec.field(default_factory=dict)
+    _calls: dict[str, tuple[int, AgentCalls]] = msgspec.field(default_factory=dict)
 
     async def read(self) -> None:
         last = await self.records(self.top, self.after)
@@ -328,8 +325,7 @@ class _Source:
         return known[:upto]
 
 
-@dataclass(slots=True)
-class _Writing:
+class _Writing(msgspec.Struct):
     """Writes the copies under names of their own."""
 
     source: _Source
@@ -337,7 +333,7 @@ class _Writing:
     key: str | None
     allowed: Allowed
     new_ids: dict[str, str]
-    now: datetime = field(default_factory=clock.now)
+    now: datetime = msgspec.field(default_factory=clock.now)
 
     async def write(self) -> Fork:
         source, tx = self.source, self.source.tx

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
+import msgspec
+
 from longhouse.store import budgets
 from longhouse.store.budgets import SpentBudget
 from longhouse.store.database import Database, Transaction
@@ -113,8 +115,7 @@ class Key:
     """Until then its former secret is valid too."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundKey:
+class FoundKey(msgspec.Struct, frozen=True):
     """A key that was looked up by a secret."""
 
     key: Key

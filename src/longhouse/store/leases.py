@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 import asyncpg
+import msgspec
 
 import longhouse
 from longhouse.journal.events import INTERRUPTED
@@ -214,8 +215,7 @@ class WorkerRow(WorkerFacts):
     worker_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True):
     """Another worker, with the facts that tell whether it is dead."""
 
     worker: str

@@ -4,9 +4,10 @@ Each change is one statement under the scope's lock, made once for each call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
+
+import msgspec
 
 from longhouse.store.database import Database, Transaction
 from longhouse.store.memory_scopes import Scope
@@ -32,16 +33,14 @@ Verdict = Literal[
 """The result of a change; `repeated`: this call has already made it; `forgotten`: its session has been erased."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(msgspec.Struct, frozen=True):
     path: str
     is_directory: bool
     size: int
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class ScopedEntry:
+class ScopedEntry(msgspec.Struct, frozen=True):
     """A file or directory, with the key of its scope and the call that wrote it last."""
 
     scope: str
@@ -57,8 +56,7 @@ class ScopedEntry:
         return f"{self.scope}\n{self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class FileVersion:
+class FileVersion(msgspec.Struct, frozen=True):
     """A file at one moment; each change has another `version`."""
 
     path: str
@@ -67,8 +65,7 @@ class FileVersion:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(msgspec.Struct, frozen=True):
     """The file or directory at a path; a directory has no content."""
 
     content: str | None

@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -15,8 +14,7 @@ LONGEST_KEY: Final = 400
 """Bytes of a scope's key; a longer one is kept as its digest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """A set of files that is shared, and the owner that it belongs to."""
 
     owner: str
@@ -109,8 +107,7 @@ def of_whole_conversation(conversation: str) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeNames:
+class ScopeNames(msgspec.Struct, frozen=True):
     """What a scope's key says of it."""
 
     scope: MemoryScope

@@ -1,8 +1,9 @@
 """What keys may use, counted for all gateways together: permits, which they take in blocks, and open requests."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from longhouse.store.database import Database
 
@@ -52,15 +53,13 @@ USED: Final = f"""
 FORGET: Final = "DELETE FROM open_requests WHERE at < now() - interval '1 minute'"
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True):
     permits: int
     left: float
     """What is left for all gateways."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyUse:
+class KeyUse(msgspec.Struct, frozen=True):
     """What of a key's limits is used, without what the gateway that asks knows better."""
 
     open: int

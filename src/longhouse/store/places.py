@@ -8,10 +8,10 @@ transaction that holds the limit's lock.
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
+import msgspec
 
 from longhouse.store.database import Database, Transaction
 
@@ -128,8 +128,7 @@ FORGET: Final = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LimitedClaim:
+class LimitedClaim(msgspec.Struct, frozen=True):
     """The outcome of a claim under limits."""
 
     row: asyncpg.Record | None

@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, get_args
+
+import msgspec
 
 from longhouse.journal.events import Side
 from longhouse.journal.session import EPHEMERAL_LABEL
 from longhouse.store.database import Database
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectionRow:
+class ProjectionRow(msgspec.Struct, frozen=True):
     """A session as projections need it."""
 
     id: str
@@ -30,8 +30,7 @@ class ProjectionRow:
         return re.match(EPHEMERAL_LABEL, self.label) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryOf:
+class HistoryOf(msgspec.Struct, frozen=True):
     """Whose history in a conversation: a sub-agent's, under its label, or that of the user with the root agents."""
 
     agent: str | None = None

@@ -2,9 +2,10 @@
 steps that lost their workers, and calls whose results the client has to send."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+import msgspec
 
 from longhouse.journal.session import LOST_STEP, LOST_STEP_PREFIX, TAKES_WORKERS, QuestionKind
 from longhouse.store.database import Database
@@ -140,8 +141,7 @@ MARKS: Final = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionFilter:
+class QuestionFilter(msgspec.Struct, frozen=True):
     """Which questions a list shows; None: all of them."""
 
     owner: str | None = None
@@ -157,8 +157,7 @@ class QuestionFilter:
         return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class OpenQuestion:
+class OpenQuestion(msgspec.Struct, frozen=True):
     """A call, or a step, that waits for a person, and the root session of the one that made it."""
 
     root: str

@@ -1,7 +1,6 @@
 """The registry of agent instances: each worker writes its own. It may be lost: the workers write it again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,8 +10,7 @@ from longhouse.store.database import Database
 from longhouse.store.pages import Position, page
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredInstance:
+class RegisteredInstance(msgspec.Struct, frozen=True):
     """An agent instance in the registry."""
 
     instance_id: str

@@ -101,8 +101,7 @@ class NewResponse:
     """Items that were added to the conversation, and come with the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseRow:
+class ResponseRow(msgspec.Struct, frozen=True):
     id: str
     owner: str
     session_id: str
@@ -114,8 +113,7 @@ class ResponseRow:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class ShownText:
+class ShownText(msgspec.Struct, frozen=True):
     """Text of a reply that was shown before the reply was recorded."""
 
     seq: int

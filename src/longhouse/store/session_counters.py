@@ -5,7 +5,6 @@ An append does nothing for them. A read counts what was appended since the last 
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
@@ -82,8 +81,7 @@ async def _count(db: Database, behind: Mapping[str, tuple[Counters, int]]) -> di
     return {one: counters for one, (counters, _) in behind.items()}
 
 
-@dataclass(slots=True)
-class _Span:
+class _Span(msgspec.Struct):
     """A session whose events are being counted."""
 
     counters: Counters

@@ -3,11 +3,12 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from longhouse.journal.counters import COUNTERS_VERSION, folded
 from longhouse.store import session_counters, sessions
@@ -44,8 +45,7 @@ COUNT: Final = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Facets:
+class Facets(msgspec.Struct, frozen=True):
     """How many of the sessions that were looked at have each value, most first."""
 
     sessions: int
@@ -57,13 +57,12 @@ class Facets:
     failing_tools: dict[str, int]
 
 
-@dataclass(slots=True)
-class _Shared:
+class _Shared(msgspec.Struct):
     """What somebody has just counted, for all who ask the same; those who come meanwhile wait for it."""
 
     counted: Facets | None = None
     until: float = 0.0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
 _shared: Final[WeakKeyDictionary[Database, dict[str, _Shared]]] = WeakKeyDictionary()

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from longhouse.journal.events import Side
 from longhouse.store.database import Database, Executor
 from longhouse.store.pages import Position, page
@@ -29,8 +31,7 @@ class SessionRow:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Rested:
+class Rested(msgspec.Struct, frozen=True):
     """A session found by the fingerprint of one of its rests; `is_newest`: the session has no later rest."""
 
     session_id: str
@@ -38,8 +39,7 @@ class Rested:
     is_newest: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedRequest:
+class AcceptedRequest(msgspec.Struct, frozen=True):
     """The session, turn and event of an accepted request."""
 
     digest: str

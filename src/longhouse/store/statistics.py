@@ -6,9 +6,10 @@ Durations are counted in buckets: a percentile is read from their counts, and co
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
+
+import msgspec
 
 from longhouse.journal.refusals import ENDED, REFUSED
 from longhouse.store.database import Database
@@ -157,8 +158,7 @@ SAMPLE_SIZE: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(msgspec.Struct, frozen=True):
     """How often something of one kind happened within a slice, in one bucket of durations."""
 
     kind: Kind

@@ -1,8 +1,9 @@
 """Reads the timelines of a session's last turns and of the sub-agents that worked for them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -36,8 +37,7 @@ BEGINNINGS: Final = """
 TROUBLED: Final = "SELECT id, troubled_at FROM sessions WHERE id = ANY(:ids) AND troubled_at IS NOT NULL"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTimeline:
+class SessionTimeline(msgspec.Struct, frozen=True):
     """The last turns of one session."""
 
     agent: str
@@ -48,7 +48,7 @@ class SessionTimeline:
     timeline: Timeline
     traces: frozenset[str] = frozenset()
     """In a sub-agent: the traces in which it worked for the session that is asked for."""
-    tasks: dict[str, tuple[str, int]] = field(default_factory=dict)
+    tasks: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
     """Call -> the task that it delegated: the sub-agent's session, and the seq of the prompt there."""
 
     @property
@@ -57,8 +57,7 @@ class SessionTimeline:
         return [turn for turn in turns if turn.trace in self.traces] if self.traces else turns
 
 
-@dataclass(frozen=True, slots=True)
-class TreeTimelines:
+class TreeTimelines(msgspec.Struct, frozen=True):
     """The timelines of a session, first, and of the sub-agents that its last turns called."""
 
     sessions: Mapping[str, SessionTimeline]
@@ -90,8 +89,7 @@ async def timelines_of(db: Database, session_id: str, last: int) -> TreeTimeline
     return TreeTimelines(found, len(below) - len(kept))
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(msgspec.Struct, frozen=True):
     records: Sequence[Recorded]
     turns_before: int = 0
     steps_before: int = 0

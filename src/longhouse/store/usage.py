@@ -2,9 +2,10 @@
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date
 from typing import Final
+
+import msgspec
 
 from longhouse.journal import events
 from longhouse.journal.events import Event, Usage
@@ -78,8 +79,7 @@ FOUND: Final = f"""
 """
 
 
-@dataclass(slots=True)
-class Used:
+class Used(msgspec.Struct):
     """What was used of one model."""
 
     turns: int = 0
@@ -92,12 +92,11 @@ class Used:
     total_tokens: int = 0
 
     def add(self, other: "Used") -> None:
-        for name in self.__slots__:
+        for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-@dataclass(frozen=True, slots=True)
-class UsedOnDay:
+class UsedOnDay(msgspec.Struct, frozen=True):
     key_id: str
     """Empty: no keys were set."""
     key_name: str

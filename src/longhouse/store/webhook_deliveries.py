@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
+import msgspec
+
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.pages import Position, page
 from longhouse.store.webhooks import VALID_KEY
@@ -224,8 +226,7 @@ PENDING: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A session that may have something to tell."""
 
     id: str
@@ -233,8 +234,7 @@ class Found:
     conversation: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewsPage:
+class NewsPage(msgspec.Struct, frozen=True):
     """Sessions of which it was noted that they may have something to tell."""
 
     found: Sequence[Found] = ()
@@ -242,8 +242,7 @@ class NewsPage:
     """Where the next page begins; 0: this was the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastMove:
+class LastMove(msgspec.Struct, frozen=True):
     """The last event by which a session moved."""
 
     session_id: str
@@ -252,8 +251,7 @@ class LastMove:
     global_seq: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True):
     """What waits to be sent."""
 
     number: int
@@ -261,8 +259,7 @@ class Pending:
     """Seconds that the first of it has waited."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """A session of a conversation, and the last of its events that was looked at."""
 
     id: str
@@ -279,8 +276,7 @@ class Member:
         return self.head > self.seen
 
 
-@dataclass(frozen=True, slots=True)
-class NewDelivery:
+class NewDelivery(msgspec.Struct, frozen=True):
     webhook_id: str
     key: str
     """Names what happened: the same each time that it is found."""
@@ -291,12 +287,11 @@ class NewDelivery:
     payload: str
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(msgspec.Struct, frozen=True):
     """What a look at a conversation has found, and how far it went in each journal."""
 
     deliveries: Sequence[NewDelivery] = ()
-    heads: Mapping[str, int] = field(default_factory=dict)
+    heads: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 Look = Callable[[Transaction, Sequence[Member]], Awaitable[Findings]]
@@ -312,16 +307,14 @@ class Claim:
     """The present one first; while a former one is valid, that too."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueDelivery:
+class DueDelivery(msgspec.Struct, frozen=True):
     id: str
     session_id: str | None
     payload: str
     attempts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """An entry of the log."""
 
     id: str

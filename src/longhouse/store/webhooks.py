@@ -6,9 +6,10 @@ import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
+
+import msgspec
 
 from longhouse.store import browser_sessions
 from longhouse.store.database import Database, Executor, Transaction
@@ -101,8 +102,7 @@ class TooMany(Exception):  # noqa: N818 - it says what there is
     """The owner has as many webhooks as it may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook:
+class Webhook(msgspec.Struct, frozen=True):
     """A webhook as it is shown: without its secret."""
 
     id: str
@@ -121,8 +121,7 @@ class Webhook:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(msgspec.Struct, frozen=True):
     """A webhook as far as it says what it is told of."""
 
     id: str
@@ -146,8 +145,7 @@ class Listener:
         return global_seq > self.told_after
 
 
-@dataclass(frozen=True, slots=True)
-class Viewer:
+class Viewer(msgspec.Struct, frozen=True):
     """Whose webhooks are looked at."""
 
     owner: str

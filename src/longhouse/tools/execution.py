@@ -8,7 +8,6 @@ import contextvars
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -67,12 +66,11 @@ class _Ended(msgspec.Struct, frozen=True):
         return self.value
 
 
-@dataclass(slots=True)
-class _ToolThreads:
+class _ToolThreads(msgspec.Struct):
     """The threads of one tool."""
 
-    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EACH))
-    hanging: set[asyncio.Future[_Ended]] = field(default_factory=set)
+    free: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(EACH))
+    hanging: set[asyncio.Future[_Ended]] = msgspec.field(default_factory=set)
     """Threads whose call was abandoned and that have not ended."""
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -56,26 +56,24 @@ class Offered(msgspec.Struct, frozen=True):
     selection: Selection | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """A template completed with all tools that its steps need, and the active versions of the tools it names."""
 
     template: Template
     active: Mapping[str, int]
     changes: int
     until: float
-    permitted: dict[tuple[Any, ...], Sequence[tuple[str, int]]] = field(default_factory=dict)
+    permitted: dict[tuple[Any, ...], Sequence[tuple[str, int]]] = msgspec.field(default_factory=dict)
     """The tools that it permits and their versions, by what differs between its sessions."""
 
 
-@dataclass(slots=True)
-class Offering:
+class Offering(msgspec.Struct):
     catalog: Catalog
     toolbox: Toolbox
     search: ToolSelector | None = None
     """Selects tools if a policy permits more than may be offered."""
-    _known: dict[tuple[str, str], Known] = field(default_factory=dict)
-    _warned: set[tuple[str, str]] = field(default_factory=set)
+    _known: dict[tuple[str, str], Known] = msgspec.field(default_factory=dict)
+    _warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
 
     async def choose(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The agent's own tools, and those of the client, if the template takes them."""

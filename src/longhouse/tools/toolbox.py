@@ -67,8 +67,7 @@ class Result(msgspec.Struct, frozen=True):
     """The result is a remembered one: the tool did not run."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSource:
+class ToolSource(msgspec.Struct, frozen=True):
     """A server whose tools this process can run, as it is now."""
 
     name: str

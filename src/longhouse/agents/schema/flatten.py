@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from longhouse.agents.schema import resolve
 
 DEPTH: Final = 20
@@ -15,8 +17,7 @@ DEPTH: Final = 20
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaPlace:
+class SchemaPlace(msgspec.Struct, frozen=True):
     """A schema nested in another one, not yet flattened."""
 
     schema: Any

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypedDict
 
+import msgspec
 from pydantic import Field, SecretStr, StrictStr
 
 from longhouse.api import auth, wire
@@ -34,14 +34,13 @@ FOUND: Final[dict[str, Any]] = {
 router = strict_router("Admin", auth.admin)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredModel:
+class ConfiguredModel(msgspec.Struct, frozen=True):
     """What clients may know of the model that is configured: never its address or key."""
 
     name: str = ""
     is_demo: bool = True
     """None is configured: the demo model answers."""
-    egress: Egress = field(default_factory=Egress)
+    egress: Egress = msgspec.field(default_factory=Egress)
     """Where somebody with an admin key may send requests: where templates may."""
     hang: float = HANG
 

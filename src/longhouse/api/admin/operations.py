@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypedDict
 
+import msgspec
+
 import longhouse
 from longhouse import clock
 from longhouse.api import auth, pagination, wire
@@ -66,8 +68,7 @@ SERVER: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(msgspec.Struct, frozen=True):
     tone: Tone
     text: str
 

@@ -1,8 +1,8 @@
 """Routes of retention: after how many days sessions are erased, by owner and state."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypedDict
 
+import msgspec
 import structlog
 from pydantic import Field
 
@@ -17,8 +17,7 @@ MOST: Final = 36_500
 Days = Annotated[int, Field(strict=True, ge=1, le=MOST)] | None
 
 
-@dataclass(frozen=True, slots=True)
-class RetainDays:
+class RetainDays(msgspec.Struct, frozen=True):
     """What the settings say."""
 
     days: int | None = None

@@ -4,12 +4,12 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
 from typing import Final
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
 from longhouse.api import addresses, wire
@@ -68,8 +68,7 @@ _OF_RELEASE: Final = re.compile(r"([0-9a-f]{16})/(.+)")
 router = APIRouter(include_in_schema=False)
 
 
-@dataclass(frozen=True, slots=True)
-class StaticFile:
+class StaticFile(msgspec.Struct, frozen=True):
     content: bytes
     media_type: str
     etag: str

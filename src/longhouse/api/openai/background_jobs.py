@@ -5,7 +5,6 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -58,8 +57,7 @@ def is_job(chat: ChatRequest, headers: Mapping[str, str]) -> bool:
     return any(text.startswith(begin) and also in text for begin, also in PROMPTS)
 
 
-@dataclass(frozen=True, slots=True)
-class BackgroundJobs:
+class BackgroundJobs(msgspec.Struct, frozen=True):
     db: Database
     resolver: SessionResolver
     model_for: ModelFor

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -34,8 +33,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ID: Final = re.compile(rf"{PREFIX}[0-9a-f]{{32}}")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientResult:
+class ClientResult(msgspec.Struct, frozen=True):
     """The result of a call, as a client sends it."""
 
     id: str

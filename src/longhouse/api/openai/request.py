@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, Literal
 
+import msgspec
+
 from longhouse import tracing
 from longhouse.api import wire
 from longhouse.api.caller import Caller
@@ -26,8 +28,7 @@ from longhouse.store.requests import Accepted
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientHistory:
+class ClientHistory(msgspec.Struct, frozen=True):
     """The messages of a request: the history, the results of calls that the client runs, and new messages."""
 
     before: tuple[ChatMessage, ...]
@@ -52,8 +53,7 @@ class ClientHistory:
         return any(message.role == "assistant" for message in self.before)
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(msgspec.Struct, frozen=True):
     """What a new session goes on from: an earlier response, which other messages have followed since."""
 
     conversation: str | None
@@ -61,8 +61,7 @@ class Branch:
     prior: tuple[Message, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalAnswer:
+class ApprovalAnswer(msgspec.Struct, frozen=True):
     """A person's decision on a call, by the name that the session's questions have."""
 
     call: str

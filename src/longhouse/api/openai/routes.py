@@ -1,9 +1,9 @@
 """The OpenAI protocol: /v1/chat/completions and /v1/models."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
+import msgspec
 from fastapi import APIRouter, Depends, Request
 
 from longhouse.agents.template import Template
@@ -42,8 +42,7 @@ class ModelList(TypedDict):
     data: list[ListedModel]
 
 
-@dataclass(frozen=True, slots=True)
-class ChatParts:
+class ChatParts(msgspec.Struct, frozen=True):
     """What these routes are served with."""
 
     db: Database

@@ -55,8 +55,7 @@ SHOWN: Final = 2_000
 """Characters of a tool's result that are shown; the journal has the whole result."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCall:
+class ClientCall(msgspec.Struct, frozen=True):
     """A call that the client is to run."""
 
     index: int

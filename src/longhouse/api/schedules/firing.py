@@ -7,11 +7,11 @@ transaction, which is refused if another process was first: a process that is ki
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 import asyncpg
+import msgspec
 import structlog
 
 from longhouse import background, timing
@@ -41,8 +41,7 @@ MOST_WAITING: Final = 10
 NO_KEY: Final = "The key that it fires with was revoked, or has expired."
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(msgspec.Struct, frozen=True):
     """Where a prompt goes: to a session that is there, or to a new one."""
 
     caller: Caller
@@ -54,8 +53,7 @@ class _Target:
     """What an external store has of the conversation, for a new session."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct, frozen=True):
     """One moment: it is fired, unless something is in the way."""
 
     due_at: datetime
@@ -67,8 +65,7 @@ class _Attempt:
     last_due_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduler:
+class Scheduler(msgspec.Struct, frozen=True):
     db: Database
     bus: Bus
     catalog: Catalog

@@ -207,8 +207,7 @@ def _selection(replied: Replied, offered: Sequence[str]) -> ShownSelection | Non
     }
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(msgspec.Struct, frozen=True):
     """One reply of a session, counted over all its turns, and what it was asked with."""
 
     number: int

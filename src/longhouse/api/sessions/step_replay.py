@@ -1,10 +1,11 @@
 """Asks the model of a step again, on what it saw then or on what another version would show it; nothing is recorded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Final, TypedDict
 
+import msgspec
 from msgspec import structs
 from pydantic import Field, StrictBool, StrictInt, StrictStr
 
@@ -103,8 +104,7 @@ class ReplayedStep(TypedDict):
     changes: StepChanges
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(msgspec.Struct, frozen=True):
     """What is to be asked, and whom."""
 
     template: Template
@@ -113,8 +113,7 @@ class _Question:
     """The template whose endpoint is asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepReplays:
+class StepReplays(msgspec.Struct, frozen=True):
     """What the route works with."""
 
     sessions: Sessions

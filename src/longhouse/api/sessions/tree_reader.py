@@ -5,10 +5,11 @@ The chat and the tree's server-sent events render its result.
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Literal, NotRequired, TypedDict, cast
+
+import msgspec
 
 from longhouse.api.sessions.tail import Seen
 from longhouse.api.sessions.waiting import handles_in
@@ -80,8 +81,7 @@ SubagentEventName = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class SubagentEvent:
+class SubagentEvent(msgspec.Struct, frozen=True):
     """One event of a sub-agent, with the event that clients see, or None if they see nothing."""
 
     session: str
@@ -89,8 +89,7 @@ class SubagentEvent:
     shown: Activity | None
 
 
-@dataclass(slots=True)
-class TreeReader:
+class TreeReader(msgspec.Struct):
     """Reads new events of a tree; the top session's own events come from its tail and are merged with the rest."""
 
     db: Database
@@ -103,12 +102,12 @@ class TreeReader:
     """Trace -> session -> the seq up to which its journal was read; None: in every other trace."""
     polls: bool = False
     """Is the reader polled, mostly with nothing new? Then long journals are read page by page."""
-    held: list[Seen] = field(default_factory=list)
+    held: list[Seen] = msgspec.field(default_factory=list)
     """Events of the top session that are held back until their causes in sub-agents are certainly read."""
     is_cut: bool = False
     """Was there more than one page to read?"""
     _mark: int | None = None
-    _tools: dict[str, dict[str, str]] = field(default_factory=dict)
+    _tools: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     """Session -> call -> its tool; empty for a question, since its answer is no tool result."""
 
     @classmethod

@@ -4,9 +4,11 @@ Call ids are unique within a session only, and sub-agents may use the same ids.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 from longhouse import clock
 from longhouse.errors import CallerError
@@ -25,8 +27,7 @@ MAX_TEXT: Final = 200_000
 """Characters of an answer, of a comment, of the result of a call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """An open question, and the agent that asks it."""
 
     session: Session
@@ -53,8 +54,7 @@ class Question:
         return (self.session.id, self.call.call) == (other.session.id, other.call.call)
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingStatus:
+class WaitingStatus(msgspec.Struct, frozen=True):
     """What a session and its sub-agents wait for."""
 
     rests: bool

@@ -3,7 +3,6 @@
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -25,8 +24,7 @@ class UnansweredError(LonghouseError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class ServerEvent:
+class ServerEvent(msgspec.Struct, frozen=True):
     """One server-sent event."""
 
     name: str
@@ -34,8 +32,7 @@ class ServerEvent:
     data: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ChatClient:
+class ChatClient(msgspec.Struct, frozen=True):
     """A server, and who talks to it."""
 
     http: aiohttp.ClientSession

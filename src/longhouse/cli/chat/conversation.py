@@ -8,10 +8,10 @@ import sys
 import termios
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -389,8 +389,7 @@ def retrial(typed: str) -> dict[str, str] | None:
     return {"decision": found} if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Ask:
+class _Ask(msgspec.Struct, frozen=True):
     """How a decision of one kind is typed."""
 
     prompt: str

@@ -4,9 +4,9 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
@@ -30,8 +30,7 @@ SILENT: Final = ("finishes", "asks", "reasons")
 """Roles of calls that are read as words: an answer, a question, a thought."""
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(msgspec.Struct, frozen=True):
     tool: str
     arguments: str
     began: float

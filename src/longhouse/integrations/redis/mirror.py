@@ -6,7 +6,6 @@ import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -64,8 +63,7 @@ class Flushed(ConnectionError):  # noqa: N818
     """Redis has lost its data since the last check: everything is written again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
+class _Copy(msgspec.Struct, frozen=True):
     """The value of one key, and the sessions it was made from, each with the head up to which it is included."""
 
     key: str

@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -47,16 +46,14 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """An occurrence, and its place in the order of all events of the house; None: older than that order."""
 
     what: Occurrence
     global_seq: int | None
 
 
-@dataclass(slots=True)
-class Trouble:
+class Trouble(msgspec.Struct):
     """A conversation that could not be looked at."""
 
     error: str

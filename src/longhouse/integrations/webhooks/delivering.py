@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
+import msgspec
 import structlog
 
 from longhouse import background, clock
@@ -205,8 +206,7 @@ class Deliverer:
             log.warning("webhook_paused", message="nothing is sent to this webhook any more", webhook=webhook_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Webhooks:
+class Webhooks(msgspec.Struct, frozen=True):
     """What runs for webhooks in this process."""
 
     nudge: Callable[[str], None]

@@ -1,10 +1,11 @@
 """What of a session's journal webhooks tell of: a pure function of the events, so that each finding is the same."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
+
+import msgspec
 
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
@@ -18,8 +19,7 @@ MOST_TEXT: Final = 2_000
 """Characters of a question, or of an error; the session has all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrence:
+class Occurrence(msgspec.Struct, frozen=True):
     """Something that happened in a session, or in a sub-agent of it."""
 
     type: EventType

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from longhouse.journal.messages import clean
 from longhouse.memory.documents.parsed import Block
 
@@ -19,8 +21,7 @@ _ENDS: Final = re.compile(r"(?<=[.!?…;])\s+|(?<=[\u3002\uff01\uff1f\uff1b])|\n
 _NO_SPACE_AFTER: Final = "\u3002\uff01\uff1f\uff1b"
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     text: str
     page: int
     section: int

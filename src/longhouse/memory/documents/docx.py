@@ -5,10 +5,10 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import docx
+import msgspec
 from docx.document import Document
 from docx.opc.constants import RELATIONSHIP_TYPE
 from docx.opc.exceptions import OpcError
@@ -86,8 +86,7 @@ def _title(document: Document) -> str:
     return clean.one_line(part.core_properties.title or "")
 
 
-@dataclass(slots=True)
-class _Level:
+class _Level(msgspec.Struct):
     """How one level of a list is numbered."""
 
     numbered: bool = True
@@ -95,8 +94,7 @@ class _Level:
     start: int = 1
 
 
-@dataclass(slots=True)
-class _Style:
+class _Style(msgspec.Struct):
     level: int = 0
     """Of a heading."""
     number: tuple[str, int] | None = None
@@ -104,14 +102,13 @@ class _Style:
     """Whether it is a line of the table of contents that Word writes: the headings say the same."""
 
 
-@dataclass(slots=True)
-class _Numbering:
+class _Numbering(msgspec.Struct):
     """Styles and lists of a document, and how far each list has counted."""
 
     styles: Mapping[str, _Style]
     lists: Mapping[str, tuple[str, Mapping[int, _Level]]]
     """For each list its template, which counts, and its levels."""
-    counts: dict[str, dict[int, int]] = field(default_factory=dict)
+    counts: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Document) -> "_Numbering":

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from longhouse.memory.documents import clean, headings
 from longhouse.memory.documents.parsed import Block, Format, OutlineEntry, ParsedDocument, ParseLimits, Unreadable
@@ -17,8 +19,7 @@ _MAX_HEADS: Final = 10
 _SENTENCE_END: Final = re.compile(r"[.!?…][\"'»”)]?\s|[。！？；]|\n")  # noqa: RUF001 - signs of another script
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """What a parser found. Without pages of the file's own, they are cut; without an outline, it is the headings."""
 
     blocks: list[Block]

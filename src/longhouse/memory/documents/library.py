@@ -11,7 +11,6 @@ import re
 import unicodedata
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from itertools import islice
 from pathlib import Path, PurePath
@@ -65,8 +64,7 @@ _REG_ID: Final = re.compile(r"(?!\.+$)[\w.-]{1,64}")
 _NO_WORD: Final = re.compile(r"\W+")
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
+class Added(msgspec.Struct, frozen=True):
     """What became of a file."""
 
     document: Document
@@ -386,8 +384,7 @@ def _result(hit: PassageHit, reg_id: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(msgspec.Struct, frozen=True):
     text_id: str
     title: str
     outline: Sequence[Section]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from longhouse.errors import CallerError
 
 BlockKind = Literal["heading", "text", "table", "list", "code"]
@@ -33,8 +35,7 @@ class OutlineEntry:
     number: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedDocument:
+class ParsedDocument(msgspec.Struct, frozen=True):
     """A file that was read whole."""
 
     title: str

@@ -1,6 +1,5 @@
 """What followers of a session are told: events, and the reply that is being written."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -62,8 +61,7 @@ class Written(msgspec.Struct, frozen=True, tag=True):
 Item = Facts | Fragment | JournalGrew | SubagentsChanged | Gone | Written
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(msgspec.Struct):
     """The reply that is streaming now, for followers that subscribe in the middle."""
 
     after: int

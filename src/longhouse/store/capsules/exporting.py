@@ -1,7 +1,6 @@
 """Reads what a capsule is made of: a session, all that it has called, and their files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
@@ -32,8 +31,7 @@ DELEGATIONS: Final = """
 FILE: Final = "SELECT media_type, content FROM files WHERE digest = :digest"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTree:
+class SessionTree(msgspec.Struct, frozen=True):
     """A session and all that it has called, up to heads that fit together."""
 
     top: str

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -40,8 +40,7 @@ WITH changed AS (
 ){_FOLLOWED}"""
 
 
-@dataclass(frozen=True, slots=True)
-class Overlaid:
+class Overlaid(msgspec.Struct, frozen=True):
     """A security overlay, with who changed it and when."""
 
     overlay: SecurityOverlay

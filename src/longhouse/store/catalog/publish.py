@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
+
+import msgspec
 
 from longhouse.errors import CallerError
 
@@ -25,13 +27,12 @@ class Published:
     """Notes for the publisher that do not prevent publishing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishTerms:
+class PublishTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions for publishing, and what publishing must not change."""
 
     over: Sequence[str] | None = None
     """Publishers whose active version may be replaced; else the new version is stored but not activated. None: all."""
-    seen: Mapping[str, int] = field(default_factory=dict)
+    seen: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Name -> the version that the new one was made from, which must still be the active one, or else the latest. Nor
     may the name have been retired meanwhile, if publishing would bring it back."""
     keep_owner: Collection[str] = ()

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -25,8 +24,7 @@ MAX_CACHED: Final = 4096
 """Versions that a process caches; a version never changes, so a cached one does not expire."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
+class CatalogEntry(msgspec.Struct, frozen=True):
     """A name of the catalog with its active and latest version, for lists."""
 
     name: str
@@ -38,8 +36,7 @@ class CatalogEntry:
     """The descriptor of the active version, or else of the latest; with the owner of the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
+class Alike(msgspec.Struct, frozen=True):
     """A name that is equal to another one, or differs from it in case alone."""
 
     name: str
@@ -48,8 +45,7 @@ class Alike:
     """Has the given publisher published any of its versions?"""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     name: str
     version: int
     is_active: bool

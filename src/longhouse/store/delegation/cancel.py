@@ -1,8 +1,9 @@
 """Cancels a trace: in every session that works on it, in one transaction."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from longhouse import clock
 from longhouse.journal import events
@@ -25,8 +26,7 @@ NO_LONGER: Final = "DELETE FROM awaits WHERE parent = ANY(:parents)"
 CANCELLED: Final = Fault(code="cancelled", message="the turn was cancelled")
 
 
-@dataclass(frozen=True, slots=True)
-class CancelResult:
+class CancelResult(msgspec.Struct, frozen=True):
     """The effects of a cancel."""
 
     top: Session

@@ -6,7 +6,6 @@ Locks are taken in one order everywhere, so that there is no deadlock: the conve
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -80,8 +79,7 @@ class Recording(msgspec.Struct, frozen=True):
     """The lease is kept: the holder has something to do that the session does not tell of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collect:
+class Collect(msgspec.Struct, frozen=True):
     """A call that waits for the result of a delegation that another call of the same session has started."""
 
     call: str

@@ -5,11 +5,11 @@ read up to the heads from the same query, are a consistent cut: no event in it l
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import Final
 
 import asyncpg
+import msgspec
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -133,8 +133,7 @@ TOOLS: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(msgspec.Struct, frozen=True):
     """A session from which a tree is read, and the top session that it is read for."""
 
     top: str
@@ -144,8 +143,7 @@ class Root:
     depth: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A session of the tree."""
 
     top: str
@@ -170,8 +168,7 @@ class Node:
         return self.due or self.holder is not None or wakes
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
+class Asker(msgspec.Struct, frozen=True):
     """A session that has asked a person, with its agent and label."""
 
     id: str
@@ -179,8 +176,7 @@ class Asker:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDelegation:
+class OpenDelegation(msgspec.Struct, frozen=True):
     """A task that an earlier turn has delegated, and the time up to which streams of earlier turns have shown it."""
 
     child: str
@@ -217,7 +213,11 @@ def _node(row: asyncpg.Record) -> Node:
 
 def _columns(roots: Sequence[Root]) -> dict[str, list[object]]:
     return dict(
-        zip(("tops", "ids", "traces", "depths"), map(list, zip(*map(astuple, roots), strict=True)), strict=True)
+        zip(
+            ("tops", "ids", "traces", "depths"),
+            map(list, zip(*map(msgspec.structs.astuple, roots), strict=True)),
+            strict=True,
+        )
     )
 
 

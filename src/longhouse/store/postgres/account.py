@@ -5,8 +5,9 @@ import pwd
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from longhouse.errors import SetupError
 
@@ -17,8 +18,7 @@ CANDIDATES = ("postgres", "_postgres", "nobody")
 PASSAGE = 0o711
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """An unprivileged account, by uid and gid: the owner of old data may no longer have a name."""
 
     uid: int

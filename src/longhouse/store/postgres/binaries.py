@@ -6,10 +6,11 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
@@ -25,8 +26,7 @@ OLDER_PROGRAMS: Final = "pginstall/bin"
 LEFT_BEHIND: Final = ("include", "pkgconfig", "*.a", "*.py", "__pycache__")
 
 
-@dataclass(frozen=True, slots=True)
-class Binaries:
+class Binaries(msgspec.Struct, frozen=True):
     """A folder of programs that the account can run."""
 
     folder: Path
@@ -49,8 +49,7 @@ def environment(programs: Path) -> dict[str, str]:
     return env | {"LD_LIBRARY_PATH": ":".join(libraries)}
 
 
-@dataclass(frozen=True, slots=True)
-class BinarySource:
+class BinarySource(msgspec.Struct, frozen=True):
     """Searches for programs that the account can run; `state` stores unpacked programs and results of trials."""
 
     account: Account | None

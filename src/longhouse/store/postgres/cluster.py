@@ -8,9 +8,10 @@ import stat
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+import msgspec
 
 from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
@@ -57,8 +58,7 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(msgspec.Struct, frozen=True):
     """A data directory that is ready to be served."""
 
     home: Path

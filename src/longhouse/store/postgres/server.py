@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
+import msgspec
 
 from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
@@ -33,8 +33,7 @@ STOP_WITHIN = 10.0
 LOG_LIMIT = 5_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Postgres:
+class Postgres(msgspec.Struct, frozen=True):
     """A running server that accepts connections."""
 
     dsn: str
@@ -44,8 +43,7 @@ class Postgres:
     vectors: bool | None  # the extension `vector` works; None: known only to the process that owns it
 
 
-@dataclass(frozen=True, slots=True)
-class Postmaster:
+class Postmaster(msgspec.Struct, frozen=True):
     """The content of a server's `postmaster.pid`."""
 
     pid: int
@@ -239,8 +237,7 @@ def _launched(
     return launcher.launched(command, account=account, env=binaries.environment, log=log.handle, share=(lock,))
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(msgspec.Struct, frozen=True):
     """The log file of Postgres, with the offset at which this start begins."""
 
     path: Path

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
+import msgspec
 
 from longhouse.store.catalog.repository import SEVERAL, Kind
 from longhouse.store.database import Database, Transaction
@@ -143,8 +144,7 @@ EMPTY: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedText:
+class IndexedText(msgspec.Struct, frozen=True):
     """A tool or a template as the index stores it."""
 
     weights: Mapping[str, float]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncpg
+import msgspec
 
 from longhouse.store.database import Database
 from longhouse.store.search.passages import COLUMNS, Shard
@@ -47,8 +47,7 @@ Times: TypeAlias = "npt.NDArray[np.float64]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """The columns of one shard, a row for each slot; a slot is given out once, so that rows are only added."""
 
     vectors: Vectors
@@ -67,8 +66,7 @@ class _Part:
         return self.vectors.nbytes + 24 * len(self.at) + self.links.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class Near:
+class Near(msgspec.Struct, frozen=True):
     """The vectors of one shard, and the first dimensions of each, apart from the mean; 0 without a vector."""
 
     vectors: Vectors
@@ -77,8 +75,7 @@ class Near:
     coarse: Vectors
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """The columns of several shards in sequence; a place is the number of a slot in this sequence."""
 
     shards: tuple[Shard, ...]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
@@ -141,8 +140,7 @@ IN_SHARD: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassageEntry:
+class PassageEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A passage as the index stores it."""
 
     scope: str
@@ -161,8 +159,7 @@ class PassageEntry:
     vector: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(msgspec.Struct, frozen=True):
     """A shard as a search sees it."""
 
     id: int

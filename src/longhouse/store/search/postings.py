@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
+import msgspec
 
 from longhouse.store.database import Database, Transaction
 
@@ -52,8 +52,7 @@ READ: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True):
     """Free slots of a shard that a writer may fill."""
 
     shard: int

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
+import msgspec
 
 from longhouse.agents.tool import RiskLevel
 from longhouse.agents.tool_descriptor import RISKS
@@ -106,8 +107,7 @@ def _select(kind: Kind, candidates: str, held: Sequence[str]) -> str:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUser:
+class ToolUser(msgspec.Struct, frozen=True):
     """A template that names tools."""
 
     name: str

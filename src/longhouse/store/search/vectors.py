@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
@@ -34,8 +33,7 @@ LONG: Final = 4 * BUSY
 READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = :shard AND slot >= :first AND model = :model"
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(msgspec.Struct, frozen=True):
     """The vector space of one embedding model."""
 
     model: int

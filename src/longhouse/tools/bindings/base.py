@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import pydantic
 
 from longhouse.agents.tool import Tool
@@ -19,15 +20,13 @@ OWN_PROBE: Final = ":probe"
 """Ends the name of the tool that asks another tool's own server. No tool of the catalog can have such a name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocking:
+class Blocking(msgspec.Struct, frozen=True):
     """Blocking work: it runs in a thread, so that the event loop and the heartbeat continue."""
 
     call: Callable[[ToolContext, ToolConfig], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Performed:
+class Performed(msgspec.Struct, frozen=True):
     """What a call returned that ran in a process of its own: cut, cleaned and compared there."""
 
     text: str

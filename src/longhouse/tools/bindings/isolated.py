@@ -1,7 +1,7 @@
 """Binding of Python entrypoints that run in processes of their own; their classes are not imported here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -67,8 +67,7 @@ async def bound(descriptor: ToolDescriptor, packages: Sequence[str], processes: 
     return binding
 
 
-@dataclass(slots=True)
-class _Isolated:
+class _Isolated(msgspec.Struct):
     descriptor: ToolDescriptor
     packages: Sequence[str]
     processes: ProcessPool

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -53,8 +52,7 @@ class Pages(msgspec.Struct, frozen=True):
 _Answer = TypeVar("_Answer", Hits, Pages)
 
 
-@dataclass(frozen=True, slots=True)
-class WebSearch:
+class WebSearch(msgspec.Struct, frozen=True):
     """A search service with its connection pool, shared by all tools."""
 
     endpoint: Endpoint

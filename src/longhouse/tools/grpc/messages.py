@@ -2,8 +2,9 @@
 loaded. Fields that are not known are skipped, so that the service can grow."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 CALL: Final = "/longhouse.tool.v1.Tool/Call"
 PROBE: Final = "/longhouse.tool.v1.Tool/Probe"
@@ -21,15 +22,13 @@ class BadMessage(ValueError):  # noqa: N818 - it says what it is
     """The bytes are not a message of this kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFault:
+class RemoteFault(msgspec.Struct, frozen=True):
     code: str = ""
     message: str = ""
     retryable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeResponse:
+class ProbeResponse(msgspec.Struct, frozen=True):
     happened: bool | None
     """None: the server cannot tell."""
     result_json: str

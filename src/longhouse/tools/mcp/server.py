@@ -6,11 +6,11 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import mcp_types
+import msgspec
 import structlog
 from fastmcp.client import Client
 from fastmcp.client.logging import LogMessage
@@ -63,12 +63,11 @@ async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: 
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@dataclass(slots=True)
-class McpConnection:
+class McpConnection(msgspec.Struct):
     """A connected client, and its state since then."""
 
     client: Client[Any]
-    updated: asyncio.Event = field(default_factory=asyncio.Event)
+    updated: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     changed: bool = False
     """The server's tools have changed."""
     lost: bool = False

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Unpack
 
 import anyio
@@ -251,11 +251,10 @@ def _command(entry: ServerEntry) -> list[str]:
     return [*launcher, entry.command, *entry.args]
 
 
-@dataclass(slots=True)
-class _WireLine:
+class _WireLine(msgspec.Struct):
     """A line being read. Past the size limit, only its ends are kept."""
 
-    kept: bytearray = field(default_factory=bytearray)
+    kept: bytearray = msgspec.field(default_factory=bytearray)
     tail: bytes | None = None
     """Set if the line is too long."""
 

@@ -5,7 +5,6 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypedDict
 
@@ -181,8 +180,7 @@ async def _stored(service: ResponseService, caller: Caller, items: Sequence[Any]
     return await reader.kept(items, uuid.uuid4().hex)
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(msgspec.Struct, frozen=True):
     """Items of one moment."""
 
     at: datetime

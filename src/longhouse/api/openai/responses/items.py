@@ -1,8 +1,8 @@
 """The items of a response, and the numbered events of its stream that tell of them; what was told is never changed."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from msgspec import structs
 
 from longhouse.api.openai.responses.objects import (
@@ -36,8 +36,7 @@ SHOWN: Final = 2_000
 """Characters of a tool's result that are shown; the journal has the whole result."""
 
 
-@dataclass(slots=True)
-class OpenMessage:
+class OpenMessage(msgspec.Struct):
     """A message whose end is not known yet."""
 
     index: int

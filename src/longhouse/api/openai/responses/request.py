@@ -4,7 +4,6 @@ import base64
 import binascii
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -311,8 +310,7 @@ class ResponseRequest(Lenient):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Located:
+class _Located(msgspec.Struct, frozen=True):
     """Errors as those of a body: with the body as the first part of their path."""
 
     error: pydantic.ValidationError
@@ -414,8 +412,7 @@ def _asks_approval(item: Any) -> bool:
 # The input as messages
 
 
-@dataclass(frozen=True, slots=True)
-class InputReader:
+class InputReader(msgspec.Struct, frozen=True):
     """Reads the items of a request: images and files become what agents can read."""
 
     db: Database

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 from starlette.types import Scope
 
 from longhouse.agents.template import Streaming
@@ -72,8 +73,7 @@ class _Place:
     """The version of the agent that the request names, where a session goes on."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseService:
+class ResponseService(msgspec.Struct, frozen=True):
     db: Database
     bus: Bus
     catalog: Catalog

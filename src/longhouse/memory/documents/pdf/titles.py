@@ -3,8 +3,9 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from longhouse.memory.documents import headings
 from longhouse.memory.documents.parsed import OutlineEntry
@@ -14,8 +15,7 @@ _LARGER: Final = 1.15
 """A heading is larger than the text by this factor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(msgspec.Struct, frozen=True):
     text: str
     level: int
 
