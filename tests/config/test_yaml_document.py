@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from longhouse.config.mistakes import Mistakes
-from longhouse.config.yaml_document import LARGEST, YamlDocument, read_document
+from longhouse.config.yaml_document import YamlDocument, read_document
+from longhouse.config.yaml_reader import LARGEST
 from longhouse.errors import SetupError
 
 

@@ -12,7 +12,6 @@ from longhouse.journal.events import Fault
 from longhouse.tools import patterns
 from longhouse.tools.arguments import (
     DIALECT,
-    MAX_CHECKS,
     MAX_DEPTH,
     MAX_NODES,
     MAX_SCHEMA,
@@ -21,6 +20,7 @@ from longhouse.tools.arguments import (
     read,
     schema_problem,
 )
+from longhouse.tools.schema_checker import MAX_CHECKS
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 

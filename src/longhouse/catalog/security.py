@@ -7,6 +7,7 @@ import msgspec
 import pydantic
 import structlog
 
+from longhouse.agents.adapters import adapter_of
 from longhouse.agents.tool import RiskLevel
 from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
 from longhouse.catalog import drafts
@@ -21,7 +22,6 @@ from longhouse.validation_messages import explain
 log = structlog.get_logger()
 
 LONGEST: Final = 100_000
-ADAPTER: Final = pydantic.TypeAdapter(SecurityOverlay)
 
 
 def shown(entry: Overlaid | None) -> dict[str, Any] | None:
@@ -107,7 +107,7 @@ def _parsed(fields: Any) -> SecurityOverlay:
     if len(text) > LONGEST or b"\\u0000" in text:
         raise CallerError(f"Nothing is changed: it is longer than {LONGEST} bytes, or holds a NUL character.")
     try:
-        return ADAPTER.validate_json(text, strict=True)
+        return adapter_of(SecurityOverlay).validate_json(text, strict=True)
     except pydantic.ValidationError as error:
         drafts.refuse([drafts.Problem(0, *found) for found in explain(error)], result="Nothing is changed")
         raise

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from longhouse.agents.adapters import adapter_of
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool import Tool
@@ -28,7 +29,7 @@ from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings, comma_list
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
-from longhouse.store.catalog.repository import ADAPTERS, Kind
+from longhouse.store.catalog.repository import Kind
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import isolated, python
 from longhouse.tools.isolation.pool import ProcessPool
@@ -212,7 +213,7 @@ async def describe(
     """Print the complete descriptor of a class, ready to publish."""
     own = python.load(place, configure(settings).settings.tool_packages).descriptor()
     whole = replace(own, runtime_binding=RuntimeBinding(python_entrypoint=place))
-    _print_json(ADAPTERS["tool"].dump_python(whole, mode="json", exclude={"version"}, exclude_none=True))
+    _print_json(adapter_of(ToolDescriptor).dump_python(whole, mode="json", exclude={"version"}, exclude_none=True))
 
 
 async def check(settings: Settings) -> None:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from longhouse.agents import naming
+from longhouse.agents.adapters import adapter_of
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.template import Template, with_tool_names
@@ -24,8 +23,6 @@ from longhouse.config.yaml_document import YamlDocument, merged, read_document
 from longhouse.secrets import BoundSecret, other_address_message
 from longhouse.tools.mcp.config import McpServer
 from longhouse.validation_messages import Where
-
-_TEMPLATE: TypeAdapter[Template] = TypeAdapter(Template)
 
 
 def read_files(
@@ -235,7 +232,7 @@ class LoadedFiles:
         fields = self._defaults
         if built_in:
             # Only the values that the built-in template sets: its defaults have the lowest priority.
-            values = _TEMPLATE.dump_python(built_in, mode="json", exclude_defaults=True, exclude={"version"})
+            values = adapter_of(Template).dump_python(built_in, mode="json", exclude_defaults=True, exclude={"version"})
             fields = merged(fields, values)
         fields = _with_servers(merged(fields, self._fields.get(name, {})), servers)
         agent = self.own.get(name)

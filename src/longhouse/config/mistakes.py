@@ -1,13 +1,13 @@
 """Collects the mistakes in configuration files, so that all of them are reported at once."""
 
 from collections.abc import Collection
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import pydantic
 
+from longhouse.agents.adapters import adapter_of
 from longhouse.errors import SetupError
 from longhouse.validation_messages import Where, explain, path_text
 
@@ -58,16 +58,11 @@ class Mistakes(dict[FilePlace, str]):
         raise FileError("\n".join([f"there {many} in the files:", *lines]), self.read)
 
 
-@cache
-def _adapter(model: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(model)
-
-
 def validated(model: Any, values: dict[str, Any]) -> tuple[Any, list[tuple[Where, str]]]:
     """The values as this model, None where they are invalid; and every problem."""
     try:
         # Through JSON, where lists stay lists and a string is no number.
-        return _adapter(model).validate_json(msgspec.json.encode(values), strict=True), []
+        return adapter_of(model).validate_json(msgspec.json.encode(values), strict=True), []
     except pydantic.ValidationError as error:
         problems = explain(error, model=model, words=WORDS)
         return None, [(path, what.removeprefix("Input ")) for path, what in problems]

@@ -9,6 +9,7 @@ import asyncpg
 import msgspec
 from pydantic import TypeAdapter
 
+from longhouse.agents.adapters import adapter_of
 from longhouse.agents.naming import key
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
@@ -164,11 +165,6 @@ LAST_BY: Final = """
     ORDER BY v.name, v.version DESC
 """
 
-ADAPTERS: Final[dict[Kind, TypeAdapter[Any]]] = {
-    "template": TypeAdapter(Template),
-    "tool": TypeAdapter(ToolDescriptor),
-}
-
 
 class VersionRepository(Generic[T]):
     """The versions of tools or of templates. Versions are cached; which one is active is read each time."""
@@ -178,7 +174,7 @@ class VersionRepository(Generic[T]):
         self._type: type[T] = type_
         self._complete: Callable[[T], T] = complete
         self.kind = kind
-        self.adapter: TypeAdapter[T] = ADAPTERS[kind]
+        self.adapter: TypeAdapter[T] = adapter_of(type_)
         self.changes = 0
         """The number of changes made by this process."""
         self._versions: dict[tuple[str, int], T] = {}

