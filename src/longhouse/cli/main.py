@@ -91,22 +91,21 @@ class LazyCommands(dict[str, Any]):
 
 def _load(name: str, one: Listed) -> Any:
     with imports():
-        _load_structlog()
+        load_without("rich", "structlog")  # tracebacks in colour, which our logs do not print: 70 ms and 5 MB
         module = importlib.import_module(f"longhouse.cli.{one.module}")
     if one.attribute:
         return typer.main.get_group(getattr(module, one.attribute))
     return typer.main.get_group(module.cli).commands[name]
 
 
-def _load_structlog() -> None:
-    """Without Rich, which structlog would load for tracebacks in colour: 70 ms and 5 MB of each start, and our logs do
-    not print them."""
-    if {"rich", "structlog"}.isdisjoint(sys.modules):
-        sys.modules["rich"] = None  # type: ignore[assignment]  # it cannot be imported
+def load_without(absent: str, module: str) -> None:
+    """Loads a module that does without this other one where it is not installed, as if it were not."""
+    if sys.modules.keys().isdisjoint((absent, module)):
+        sys.modules[absent] = None  # type: ignore[assignment]  # Python's own sign for "cannot be imported"
         try:
-            importlib.import_module("structlog")
+            importlib.import_module(module)
         finally:
-            del sys.modules["rich"]
+            del sys.modules[absent]
 
 
 @contextmanager
