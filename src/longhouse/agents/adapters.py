@@ -1,12 +1,15 @@
 """Pydantic's reading and writing of templates, tools and sections of files."""
 
-from functools import cache
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter
 
+T = TypeVar("T")
+_MADE: Final[dict[Any, TypeAdapter[Any]]] = {}
 
-@cache
-def adapter_of(kind: Any) -> TypeAdapter[Any]:
+
+def adapter_of(kind: type[T]) -> TypeAdapter[T]:
     """Made once for a type, when it is first asked for: a template's takes 15 ms."""
-    return TypeAdapter(kind)
+    if kind not in _MADE:
+        _MADE[kind] = TypeAdapter(kind)
+    return _MADE[kind]

@@ -5,9 +5,8 @@ import pwd
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from longhouse.errors import SetupError
 
@@ -18,7 +17,8 @@ CANDIDATES = ("postgres", "_postgres", "nobody")
 PASSAGE = 0o711
 
 
-class Account(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Account:
     """An unprivileged account, by uid and gid: the owner of old data may no longer have a name."""
 
     uid: int

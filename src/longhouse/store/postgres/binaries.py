@@ -6,11 +6,10 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
@@ -26,7 +25,8 @@ OLDER_PROGRAMS: Final = "pginstall/bin"
 LEFT_BEHIND: Final = ("include", "pkgconfig", "*.a", "*.py", "__pycache__")
 
 
-class Binaries(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Binaries:
     """A folder of programs that the account can run."""
 
     folder: Path
@@ -49,7 +49,8 @@ def environment(programs: Path) -> dict[str, str]:
     return env | {"LD_LIBRARY_PATH": ":".join(libraries)}
 
 
-class BinarySource(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BinarySource:
     """Searches for programs that the account can run; `state` stores unpacked programs and results of trials."""
 
     account: Account | None

@@ -8,10 +8,9 @@ import stat
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
-
-import msgspec
 
 from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
@@ -58,7 +57,8 @@ SETTINGS = {
 }
 
 
-class Cluster(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Cluster:
     """A data directory that is ready to be served."""
 
     home: Path

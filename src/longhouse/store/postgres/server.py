@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
-import msgspec
 
 from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
@@ -33,7 +33,8 @@ STOP_WITHIN = 10.0
 LOG_LIMIT = 5_000_000
 
 
-class Postgres(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Postgres:
     """A running server that accepts connections."""
 
     dsn: str
@@ -43,7 +44,8 @@ class Postgres(msgspec.Struct, frozen=True):
     vectors: bool | None  # the extension `vector` works; None: known only to the process that owns it
 
 
-class Postmaster(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Postmaster:
     """The content of a server's `postmaster.pid`."""
 
     pid: int
@@ -237,7 +239,8 @@ def _launched(
     return launcher.launched(command, account=account, env=binaries.environment, log=log.handle, share=(lock,))
 
 
-class Log(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Log:
     """The log file of Postgres, with the offset at which this start begins."""
 
     path: Path
