@@ -4,29 +4,23 @@ FastAPI by itself reads and decodes the body before it runs any dependency, what
 """
 
 import inspect
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.dependencies.utils import request_body_to_args
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.routing import compile_path, get_name
 
 from longhouse.api import auth, wire
+from longhouse.api.lazy_route import LazyRoute
 from longhouse.errors import CallerError
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Answers = dict[int | str, dict[str, Any]]
 """By status: what the OpenAPI document says of a response (`wire.answer`); empty: what it says of all such errors."""
-
-
-_MAKING: Final = threading.RLock()
-"""Held while a route is made: the OpenAPI document makes all of them, in a thread, while requests are served."""
 
 
 def refuses(*statuses: int) -> Answers:
@@ -62,12 +56,8 @@ class DecodedRequest(Request):
         return self._value
 
 
-class JsonRoute(APIRoute):
-    """A route whose first dependency is a guard; unknown query parameters are ignored.
-
-    FastAPI works out the parameters of a route when it is made, which takes a millisecond and 30 kB for each of nearly
-    two hundred. Ours do so when they are first asked for more than their path and methods, which is the first request.
-    """
+class JsonRoute(LazyRoute):
+    """A route whose first dependency is a guard; unknown query parameters are ignored."""
 
     is_strict = False
     reads_body = False
@@ -80,33 +70,7 @@ class JsonRoute(APIRoute):
         ours: dict[str, Any] = {"response_model": None, "responses": {"default": {"description": ""}}}
         guard = next((one.dependency for one in rest.get("dependencies") or ()), None)
         assert isinstance(guard, auth.Guard), f"{path} has no guard as its first dependency"
-        self.given: dict[str, Any] = {**rest, **ours}
-        """What FastAPI makes it of."""
-        self._is_begun = self._is_made = False
-        self.path, self.endpoint, self.name = path, endpoint, rest.get("name") or get_name(endpoint)
-        self.methods = {method.upper() for method in rest.get("methods") or ("GET",)}
-        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
-
-    def __getattr__(self, name: str) -> Any:
-        """Called for what is not set yet."""
-        if self.__dict__.get("_is_made", True):
-            raise AttributeError(f"{type(self).__name__} has no {name!r}")
-        with _MAKING:
-            if not self._is_begun:
-                self._make()
-            elif not self._is_made:  # asked for by FastAPI, while it makes it
-                raise AttributeError(f"{type(self).__name__} has no {name!r} yet")
-        return getattr(self, name)
-
-    def _make(self) -> None:
-        self._is_begun = True
-        try:
-            for kind in get_type_hints(self.endpoint).values():
-                _complete(kind)
-            super().__init__(self.path, self.endpoint, **self.given)
-            self._is_made = True
-        finally:
-            self._is_begun = self._is_made  # what cannot be made says so each time
+        super().__init__(path, endpoint, **{**rest, **ours})
 
     def get_route_handler(self) -> Handler:
         answer = _direct(self.dependant) or super().get_route_handler()
@@ -154,16 +118,6 @@ def _direct(route: Dependant) -> Handler | None:
         return response
 
     return answer
-
-
-def _complete(kind: Any) -> None:
-    """Builds the models of a parameter, which are built at their first use: FastAPI has to find them complete."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        if kind.model_config.pop("defer_build", False):
-            kind.model_rebuild(force=True)
-        return
-    for part in get_args(kind):
-        _complete(part)
 
 
 class StrictRoute(JsonRoute):

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longhouse.api import auth, errors, wire
 from longhouse.api.json_route import of_app
+from longhouse.api.lazy_route import LazyRoute
 from longhouse.api.metrics import Metrics
 from longhouse.errors import CallerError
 from longhouse.store import leases
@@ -35,7 +36,7 @@ class MetricsPage(Response):
 
 
 # Without a response model: FastAPI does not know our types of responses.
-router = APIRouter(tags=["Watching"])
+router = APIRouter(tags=["Watching"], route_class=LazyRoute)
 
 
 @router.get("/health", response_model=None)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.staticfiles import StaticFiles
 
 from longhouse.api import addresses, auth, openapi_schema, wire
+from longhouse.api.lazy_route import LazyRoute
 
 PAGE: Final = Template("""<!DOCTYPE html>
 <html lang="en">
@@ -47,7 +48,7 @@ HEADERS: Final = {
 FILES: Final = StaticFiles(packages=[("fastapi_offline", "static")])
 """The page's scripts come with a package, so that it works offline."""
 
-router = APIRouter(include_in_schema=False, dependencies=[Depends(auth.admin)])
+router = APIRouter(include_in_schema=False, dependencies=[Depends(auth.admin)], route_class=LazyRoute)
 
 
 @router.get("/openapi.json")

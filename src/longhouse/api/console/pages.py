@@ -13,6 +13,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from longhouse.api import addresses, wire
+from longhouse.api.lazy_route import LazyRoute
 
 PAGES: Final = (
     "/",
@@ -65,7 +66,7 @@ that they are kept for ever and an upgrade mixes no files of two versions."""
 STATIC: Final = "/console/{path:path}"
 _OF_RELEASE: Final = re.compile(r"([0-9a-f]{16})/(.+)")
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=LazyRoute)
 
 
 class StaticFile(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from longhouse.api.auth import LOCAL, Authenticator
 from longhouse.api.caller import Caller
 from longhouse.api.console import cookies
 from longhouse.api.json_route import of_app
+from longhouse.api.lazy_route import LazyRoute
 from longhouse.errors import CallerError
 
 log = structlog.get_logger()
@@ -20,7 +21,7 @@ log = structlog.get_logger()
 MAX_BODY: Final = 4096
 """Bytes: whoever signs in is nobody yet."""
 
-router = APIRouter(prefix="/console/session", include_in_schema=False)
+router = APIRouter(prefix="/console/session", include_in_schema=False, route_class=LazyRoute)
 TheAuthenticator = Annotated[Authenticator, of_app("authenticator")]
 TheModel = Annotated[ConfiguredModel, of_app("model")]
 
