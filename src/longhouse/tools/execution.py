@@ -55,6 +55,21 @@ async def done(task: asyncio.Task[Any], *, within: float | None = None) -> None:
             timer.cancel()
 
 
+async def obeyed(work: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+    """Returns or raises what the work does; Late after the timeout. For work that ends when it is cancelled: it runs in
+    the task of its caller."""
+    timer, caller = asyncio.timeout(seconds), asyncio.current_task()
+    try:
+        async with timer:
+            return await work()
+    except BaseException as error:
+        if caller and caller.cancelling():  # whatever the work has made of it
+            raise asyncio.CancelledError from error
+        if timer.expired():
+            raise Late(error) from None
+        raise
+
+
 class _Ended(msgspec.Struct, frozen=True):
     """The result of the work. A SystemExit that it raises must not reach the event loop, as it would from a task."""
 

@@ -25,7 +25,7 @@ from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
-from longhouse.tools.execution import CallExecutor, Late
+from longhouse.tools.execution import CallExecutor, Late, obeyed
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
 
 log = structlog.get_logger()
@@ -240,8 +240,9 @@ class Toolbox:
 
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)
-        work = _bound_to(self._binding(call.tool, call.version), call.tool, call.arguments)
-        if isinstance(work, Fault) or tool is None:
+        binding = self._binding(call.tool, call.version)
+        work = _bound_to(binding, call.tool, call.arguments)
+        if isinstance(work, Fault) or tool is None or binding is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
         overlay = self._overlay(call.tool)
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
@@ -258,7 +259,10 @@ class Toolbox:
             before = written(context)
             if isinstance(work, Blocking):
                 work = partial(self._in_thread, tool.name, work)
-            output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
+            if binding.obeys:
+                output = await obeyed(partial(work, context, config), tool.timeout)
+            else:
+                output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
             if not isinstance(output, Performed):
                 text = bounded(clean(text_of(output)), tool.max_output)
                 output = Performed(text, *changes(before, written(context)), tuple(context.made))
