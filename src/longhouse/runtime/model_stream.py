@@ -1,6 +1,5 @@
 """Reads the stream of a model reply: accumulates its fragments and publishes them to the session's followers."""
 
-import asyncio
 from contextlib import aclosing
 from typing import Final, Literal
 
@@ -19,6 +18,7 @@ from longhouse.runtime.bus.items import Draft, Fragment
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import files
 from longhouse.store.database import Database
+from longhouse.time_limit import TimeLimit
 
 MAX_REPLY: Final = 4_000_000
 """Maximum characters of one reply; a longer reply would not stop by itself."""
@@ -49,10 +49,11 @@ async def listen(
         urls = await files.data_urls(db, digests)
         body = msgspec.structs.replace(body, messages=with_files(body.messages, urls))
     try:
-        async with asyncio.timeout(REPLY_WITHIN), aclosing(model.stream(body)) as deltas:
-            with bus.drafting(session.id, draft):
-                async for delta in deltas:
-                    accumulated.add(delta)
+        with TimeLimit(REPLY_WITHIN):
+            async with aclosing(model.stream(body)) as deltas:
+                with bus.drafting(session.id, draft):
+                    async for delta in deltas:
+                        accumulated.add(delta)
     except TimeoutError:
         late = ProviderError(f"the model did not end its reply within {REPLY_WITHIN:g} seconds", retryable=True)
         raise paid_for(late, accumulated.usage) from None

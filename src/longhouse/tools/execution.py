@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from longhouse.time_limit import TimeLimit
 from longhouse.tools.outcomes import NotBegun
 
 log = structlog.get_logger()
@@ -58,15 +59,16 @@ async def done(task: asyncio.Task[Any], *, within: float | None = None) -> None:
 async def obeyed(work: Callable[[], Awaitable[Any]], seconds: float) -> Any:
     """Returns or raises what the work does; Late after the timeout. For work that ends when it is cancelled: it runs in
     the task of its caller."""
-    timer, caller = asyncio.timeout(seconds), asyncio.current_task()
+    limit = TimeLimit(seconds)
     try:
-        async with timer:
+        with limit:
             return await work()
     except BaseException as error:
-        if caller and caller.cancelling():  # whatever the work has made of it
+        caller = asyncio.current_task()
+        if caller and caller.cancelling():  # by somebody else, whatever the work has made of it
             raise asyncio.CancelledError from error
-        if timer.expired():
-            raise Late(error) from None
+        if limit.is_over:
+            raise Late(error.__cause__) from None
         raise
 
 
