@@ -109,6 +109,8 @@ class Toolbox:
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
         self._here: dict[str, Binding] = {cls.tool_name: class_binding(cls) for cls in self._classes.values()}
         self._bound: dict[tuple[str, int], Binding] = {}
+        self.changes = 0
+        """How often a tool was added, removed or loaded: as long as it stays, `resolve` finds what it found."""
         self._made_configs: dict[tuple[str, int, str], ToolConfig] = {}
         """Template, its version, a tool -> what the tool is called with. Neither versions nor our settings change."""
         self._config = config or ToolConfig()
@@ -139,6 +141,7 @@ class Toolbox:
 
     def remove(self, name: str) -> None:
         """Removes a tool."""
+        self.changes += 1
         self._here.pop(name, None)
         for ref in [ref for ref in self._bound if ref[0] == name]:
             del self._bound[ref]
@@ -150,26 +153,26 @@ class Toolbox:
 
     async def resolve(self, name: str, version: int) -> Tool | None:
         """This version of a tool, ready to be called; None if it cannot be called here."""
-        found = await self.several([(name, version)])
-        return found[0] if found else None
-
-    async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
-        """These versions of tools, ready to be called, without those that cannot be called here."""
-        bindings = [self._bound.get(pair) for pair in versions]
-        if not all(bindings):
-            bindings = [self._bound.get(pair) or await self._load(*pair) for pair in versions]
-        found = [binding.tool for binding in bindings if binding and not binding.is_refused]
+        binding = self._bound.get((name, version)) or await self._load(name, version)
+        if binding is None or binding.is_refused:
+            return None
         if self.catalog is None:
-            return found
+            return binding.tool
         overlays = self.catalog.overlays
         if overlays.is_due:
             await overlays.refresh()
-        return [_overlaid(tool, overlay) if (overlay := overlays.of(tool.name)) else tool for tool in found]
+        overlay = overlays.of(name)
+        return _overlaid(binding.tool, overlay) if overlay else binding.tool
+
+    async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
+        """These versions of tools, ready to be called, without those that cannot be called here."""
+        return [tool for name, version in versions if (tool := await self.resolve(name, version))]
 
     async def _load(self, name: str, version: int) -> Binding | None:
         descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
         binding = await self._binding_of(descriptor) if descriptor else self._here.get(name)
         if binding:
+            self.changes += 1
             _keep(self._bound, (name, version), binding)
             if binding.probe:
                 _keep(self._bound, (binding.probe.tool.name, version), binding.probe)
