@@ -24,7 +24,7 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
 from longhouse.tools.config import ToolConfig
-from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
+from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
 from longhouse.tools.execution import CallExecutor, Late, obeyed
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
 
@@ -247,11 +247,13 @@ class Toolbox:
         work = _bound_to(binding, call.tool, call.arguments)
         if isinstance(work, Fault) or tool is None or binding is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
-        overlay = self._overlay(call.tool)
+        config, overlay = await self._config_of(call.tool, session), self._overlay(call.tool)
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
-            return Result(Fault(code="switched_off", message=f"{call.tool} was switched off; nothing happened"))
-        config = await self._config_of(call.tool, session)
-        refused = await self.count_call(tool, session.owner)
+            refused: Fault | None = Fault(
+                code="switched_off", message=f"{call.tool} was switched off; nothing happened"
+            )
+        else:
+            refused = await self.count_call(tool, session.owner)
         if not refused and "once" in (tool.effect, call.effect):
             refused = begin()
         if refused:
@@ -259,17 +261,17 @@ class Toolbox:
         about = {"tool": call.tool, "session": session.id, "call": call.call}
         try:
             context = context_of(call, session, turn, self._services_of(session), memory_scope)
-            before = written(context)
+            before = None if is_blank(context, turn) else written(context)
             if isinstance(work, Blocking):
                 work = partial(self._in_thread, tool.name, work)
             if binding.obeys:
                 output = await obeyed(partial(work, context, config), tool.timeout)
             else:
                 output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
-            if not isinstance(output, Performed):
-                text = bounded(clean(text_of(output)), tool.max_output)
-                output = Performed(text, *changes(before, written(context)), tuple(context.made))
-            return Result(Output(content=output.text), output.writes, output.adds, output.made)
+            if isinstance(output, Performed):
+                return Result(Output(content=output.text), output.writes, output.adds, output.made)
+            text = bounded(clean(text_of(output)), tool.max_output)
+            return Result(Output(content=text), *changes_of(context, turn, before), tuple(context.made))
         except BaseException as error:
             # Any exception of a tool becomes an outcome for the agent; it never ends the run.
             if _is_ours(error):
