@@ -108,9 +108,10 @@ class _ReplyAccumulator:
         """Was any of it published?"""
         self._reasoning: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
-        self._structure = AnswerReader(
-            ("function", "answer"), given=(("function", DISCRIMINATOR), self._answering or "")
-        )
+        self._structure: AnswerReader | None = None
+        """Reads the answer out of a structured reply."""
+        if self._answering and request.text_is == "structure":
+            self._structure = AnswerReader(("function", "answer"), given=(("function", DISCRIMINATOR), self._answering))
         self.usage: Usage | None = None
         self._finish = ""
         self._model = ""
@@ -131,7 +132,7 @@ class _ReplyAccumulator:
 
     def _add_text(self, text: str) -> None:
         if self._request.text_is == "structure":
-            if self._answering and (answer := self._structure.feed(text)):
+            if self._structure and (answer := self._structure.feed(text)):
                 self._add_answer(answer)
         elif self._is_aside:
             self._publish("reasoning", text)
@@ -192,14 +193,14 @@ class _ReplyAccumulator:
         parts.append(text)
 
     def reply(self) -> Reply:
-        calls = tuple(
+        calls = [
             ProviderCall(id=clean(call.id), name=clean(call.name), arguments=clean_json("".join(call.arguments)))
             for _, call in sorted(self._calls.items())
-        )
+        ]
         return Reply(
             text=clean("".join(self._text)),
             reasoning=clean("".join(self._reasoning)),
-            calls=calls,
+            calls=tuple(calls),
             usage=self.usage,
             finish=clean(self._finish),
             model=clean(self._model),
