@@ -7,6 +7,7 @@ session and its template, so the same request can be reproduced from the journal
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import dropwhile
 from typing import Final, assert_never
 
@@ -234,8 +235,14 @@ def _messages(entry: Entry, template: Template, names: Mapping[str, str]) -> Ite
             assert_never(entry)
 
 
+@lru_cache(maxsize=64)
+def _rendered(system_prompt: str, date: str, available_tools: str) -> str:
+    """Kept, since each step needs it; there are no words of users in it."""
+    return render(system_prompt, current_date=date, available_tools=available_tools)
+
+
 def _system(turn: Turn, template: Template, available_tools: str, extra: str, recall: str) -> System:
-    text = render(template.prompt_pack.system_prompt, current_date=turn.date, available_tools=available_tools)
+    text = _rendered(template.prompt_pack.system_prompt, turn.date, available_tools)
     if turn.prompted.system and template.allow_client_system:
         text = f"{text}\n\n{turn.prompted.system}"
     if turn.prompted.shared:

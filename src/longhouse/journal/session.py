@@ -318,7 +318,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
 
     @property
     def next_calls(self) -> list[Open]:
-        return calls_to_run(self.open.values())
+        return calls_to_run(self.open.values()) if self.open else []
 
     @property
     def is_suspect(self) -> bool:

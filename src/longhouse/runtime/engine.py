@@ -298,7 +298,7 @@ class Engine:
     async def _step(self, run: Run, turn: Turn, instance: Instance) -> None:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
         due = run.session.next_calls
-        if fatal := [call for call in due if call.lost >= MOST_LOST]:
+        if due and (fatal := [call for call in due if call.lost >= MOST_LOST]):
             await self.tool_runner.ask_about(run, fatal, TAKES_WORKERS)
         elif due:
             await self.tool_runner.perform(run, turn, due, instance.template)

@@ -73,7 +73,7 @@ class ToolRunner:
             await self._withdraw(run)
             return
         repeatable = [call for call in due if call.effect != "once" and call.seq <= run.loaded]
-        if doubtful := [call for call in repeatable if await self._may_have_begun(run, call)]:
+        if repeatable and (doubtful := [call for call in repeatable if await self._may_have_begun(run, call)]):
             await self.record_outcomes(run, [self._unknown_outcome(call, LOST) for call in doubtful])
             due = [call for call in due if call not in doubtful]
         if len(due) == 1 and due[0].effect != "once":

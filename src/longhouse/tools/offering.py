@@ -74,7 +74,7 @@ class Offering:
     toolbox: Toolbox
     search: ToolSelector | None = None
     """Selects tools if a policy permits more than may be offered."""
-    _known: dict[tuple[str, str], Known] = field(default_factory=dict)
+    _known: dict[tuple[str, int, str], Known] = field(default_factory=dict)
     _warned: set[tuple[str, str]] = field(default_factory=set)
 
     async def choose(self, session: Session, turn: Turn, template: Template) -> Offered:
@@ -147,7 +147,7 @@ class Offering:
         return permitted
 
     async def _known_for(self, template: Template, owner: str) -> Known:
-        key, now = (template.ref, owner), asyncio.get_running_loop().time()
+        key, now = (template.name, template.version, owner), asyncio.get_running_loop().time()
         known = self._known.get(key)
         if known is None or now >= known.until or known.changes != self.catalog.tools.changes:
             changes = self.catalog.tools.changes
