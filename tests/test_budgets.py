@@ -21,7 +21,7 @@ BUDGETS = {
     "runtime": 5_110,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_130,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 14_650,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
-    "tools": 6_470,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
+    "tools": 6_520,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 
 

@@ -34,9 +34,11 @@ T = TypeVar("T")
 
 MAX_ARGUMENTS: Final = 1_000_000
 """Maximum characters of arguments; longer ones are not parsed."""
+MAX_CHECKED: Final = 2_000
+"""Maximum characters of arguments that are kept as they were parsed, from the check of a call until it runs."""
 MAX_REVISION: Final = 200
 MOST_BOUND: Final = 2048
-"""Maximum tool versions in the cache of bindings."""
+"""Maximum tool versions in the cache of bindings, and calls that were checked and have not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,14 @@ class ReadingCall:
     """The same for calls that ask for the same."""
     revision: str
     """The state of what it reads, before it was read."""
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A call whose arguments fit."""
+
+    binding: Binding
+    arguments: str
+    work: Work
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -111,6 +121,8 @@ class Toolbox:
         self._bound: dict[tuple[str, int], Binding] = {}
         self.changes = 0
         """How often a tool was added, removed or loaded: as long as it stays, `resolve` finds what it found."""
+        self._checked: dict[tuple[str, str], Checked] = {}
+        """Session and call -> the call as it was checked, until it runs."""
         self._made_configs: dict[tuple[str, int, str], ToolConfig] = {}
         """Template, its version, a tool -> what the tool is called with. Neither versions nor our settings change."""
         self._config = config or ToolConfig()
@@ -208,12 +220,14 @@ class Toolbox:
             return class_binding(cls, descriptor)
         return await self._binder(descriptor)
 
-    async def check(self, tool: Tool, arguments: str) -> Fault | None:
-        """Why a call with these arguments cannot run."""
+    async def check(self, tool: Tool, arguments: str, *, before: tuple[str, str] | None = None) -> Fault | None:
+        """Why a call with these arguments cannot run. `before`: the session and the call that are to run next."""
         binding = self._binding(tool.name, tool.version)
         work = _bound_to(binding, tool.name, arguments)
         if isinstance(work, Fault):
             return work
+        if before and binding and len(arguments) <= MAX_CHECKED:
+            _keep(self._checked, before, Checked(binding, arguments, work))
         return await binding.check(arguments) if binding and binding.check else None
 
     async def perform(
@@ -244,7 +258,7 @@ class Toolbox:
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)
         binding = self._binding(call.tool, call.version)
-        work = _bound_to(binding, call.tool, call.arguments)
+        work = self._work_of(call, session, binding)
         if isinstance(work, Fault) or tool is None or binding is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
         config, overlay = await self._config_of(call.tool, session), self._overlay(call.tool)
@@ -280,6 +294,13 @@ class Toolbox:
                 return _late(tool, error)
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
             return _failed(tool, error)
+
+    def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
+        """The work of a call, from its check where that was in this process and its tool is still the same."""
+        checked = self._checked.pop((session.id, call.call), None)
+        if checked and checked.binding is binding and checked.arguments == call.arguments:
+            return checked.work
+        return _bound_to(binding, call.tool, call.arguments)
 
     async def _config_of(self, tool: str, session: Session) -> ToolConfig:
         """What a tool of the session's agent is called with, in this turn."""
