@@ -1,6 +1,7 @@
 """What one reply of a model leads to: calls are made, refused, awaited; and every one of them is answered."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self
@@ -90,7 +91,8 @@ async def test_arguments_are_parsed_once_although_they_are_checked_before_the_ca
     tool = await room.toolbox.resolve("counted", 1)
     assert tool is not None
     again = Open(call="9-action-0", tool="counted", arguments='{"text": "d"}', seq=0)
-    for change in (lambda: None, lambda: room.toolbox.add(class_binding(Counted)), room.toolbox._bound.clear):
+    changes: list[Callable[[], None]] = [lambda: None, lambda: room.toolbox.add(class_binding(Counted))]
+    for change in (*changes, room.toolbox._bound.clear):
         assert await room.toolbox.check(tool, again.arguments, before=(session.id, again.call)) is None
         change()
         result = await room.toolbox.perform(again, session, turn_of(session))
