@@ -7,8 +7,8 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_670,  # cron and its moments; what agents do, counted; trace contexts; prices of models
-    "agents": 3_620,  # tools of clients; answers in a format; classes by import string
+    ".": 1_690,  # cron and its moments; what agents do, counted; trace contexts; prices of models
+    "agents": 3_650,  # tools of clients; answers in a format; classes by import string
     "api": 18_340,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 900,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
@@ -21,7 +21,7 @@ BUDGETS = {
     "runtime": 5_110,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
     "search": 2_130,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
     "store": 14_650,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
-    "tools": 6_410,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
+    "tools": 6_480,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 
 

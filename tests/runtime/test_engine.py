@@ -1,17 +1,19 @@
 """What one reply of a model leads to: calls are made, refused, awaited; and every one of them is answered."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
+import pydantic
 from engine_fixture import Gate, Room
 
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.messages import Assistant
-from longhouse.journal.session import State
+from longhouse.journal.session import Open, State
 from longhouse.models.scripted import Call, Say, call, calls, say
 from longhouse.runtime.bus.items import Fragment
 from longhouse.runtime.engine import _is_spent
@@ -19,7 +21,8 @@ from longhouse.runtime.instances import InstanceStatus
 from longhouse.runtime.reply_handler import MAX_CALLS
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
-from server_helpers import folded, opened, prompted
+from longhouse.tools.bindings.base import class_binding
+from server_helpers import folded, opened, prompted, turn_of
 
 FINISH = call("finalanswertool", answer="Done.")
 
@@ -63,6 +66,41 @@ async def test_the_models_arguments_keep_their_order(db: Database) -> None:
     shown = room.model.bodies[-1].messages[2]
     assert isinstance(shown, Assistant)
     assert shown.tool_calls[0].function.arguments == written
+
+
+async def test_arguments_are_parsed_once_although_they_are_checked_before_the_call_is_recorded(db: Database) -> None:
+    class Counted(BaseTool):
+        """Says it back."""
+
+        parsed: ClassVar[list[str]] = []
+        text: str
+
+        @pydantic.model_validator(mode="after")
+        def note(self) -> Self:
+            self.parsed.append(self.text)
+            return self
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            return self.text
+
+    two = calls(call("counted", text="a"), call("counted", text="b"))
+    room = Room(db, [two, call("counted", text="c"), FINISH], [Counted])
+    session = await room.run()
+    assert (session.state, Counted.parsed) == (State.COMPLETED, ["a", "b", "c"])
+    # Another process, or a tool that has changed meanwhile, parses them itself.
+    tool = await room.toolbox.resolve("counted", 1)
+    assert tool is not None
+    again = Open(call="9-action-0", tool="counted", arguments='{"text": "d"}', seq=0)
+    changes: list[Callable[[], None]] = [lambda: None, lambda: room.toolbox.add(class_binding(Counted))]
+    for change in (*changes, room.toolbox._bound.clear):
+        assert await room.toolbox.check(tool, again.arguments, before=(session.id, again.call)) is None
+        change()
+        result = await room.toolbox.perform(again, session, turn_of(session))
+        assert result.outcome == Output(content="d")
+    other = msgspec.structs.replace(again, arguments='{"text": "e"}')
+    assert await room.toolbox.check(tool, again.arguments, before=(session.id, again.call)) is None
+    assert (await room.toolbox.perform(other, session, turn_of(session))).outcome == Output(content="e")
+    assert Counted.parsed[3:] == [*["d"] * 6, "e"]
 
 
 async def test_parallel_calls_are_all_answered_and_shown_in_the_order_of_the_calls(db: Database) -> None:

@@ -1,5 +1,6 @@
 """Listening to a model: what is shown while it is written, as what, and what is kept back until it is known."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any, Literal
@@ -12,9 +13,12 @@ from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.agents.tool import Tool
-from longhouse.journal.events import ProviderCall, Replied, Sampling
+from longhouse.errors import ProviderError
+from longhouse.journal.events import ProviderCall, Replied, Sampling, Usage
 from longhouse.journal.session import Session
+from longhouse.models.protocol import Delta
 from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
+from longhouse.runtime import model_stream
 from longhouse.runtime.bus.items import Fragment, JournalGrew
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.model_stream import listen
@@ -165,3 +169,23 @@ async def test_where_an_answer_would_be_sent_back_text_is_reasoning_at_once(db: 
     assert reply.streamed_chars == 0
     shown, _ = await heard(db, request, NOON, shows_answer=False)
     assert shown == []
+
+
+async def test_a_reply_without_end_is_given_up_and_paid_for(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(ScriptedModel):
+        closed = False
+
+        async def stream(self, body: Any) -> Any:
+            try:
+                while True:
+                    yield Delta(text="and ", usage=Usage(total_tokens=7))
+                    await asyncio.sleep(0.001)
+            finally:
+                self.closed = True
+
+    monkeypatch.setattr(model_stream, "REPLY_WITHIN", 0.05)
+    bus, model = Bus(), Endless([])
+    with pytest.raises(ProviderError, match=r"did not end its reply within 0\.05 seconds") as late:
+        await listen(db, bus, model, request_of("ToolCallingAgent"), session=begun(), fence=1)
+    assert (late.value.retryable, late.value.usage, model.closed) == (True, Usage(total_tokens=7), True)
+    assert bus.draft(begun().id) is None

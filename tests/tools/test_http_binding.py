@@ -384,6 +384,12 @@ async def test_an_effect_of_which_nothing_was_sent_is_known_not_to_be() -> None:
         code="timeout",
         message="weather was not begun within 0.3 seconds: weather could not be reached; nothing happened",
     )
+    # Who ends the run, and with it the call, is not told of the call's outcome instead.
+    broken_off = asyncio.create_task(call("http://tool.test/", lookup=slow, effect="once"))
+    await asyncio.sleep(0.05)
+    broken_off.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await broken_off
 
 
 async def test_an_endpoint_that_is_gone_is_told() -> None:

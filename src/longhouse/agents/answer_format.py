@@ -23,7 +23,7 @@ IN_WORDS: Final = (
 
 def is_asked(prompt: Prompted) -> bool:
     """Does the client ask for JSON?"""
-    return _format(prompt) is not None
+    return prompt.sampling is not None and _format(prompt) is not None
 
 
 def schema_of(turn: Turn) -> dict[str, Any] | None:

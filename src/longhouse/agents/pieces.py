@@ -47,9 +47,14 @@ class Piece:
 
     def __init__(self, entries: Sequence[Entry], forget: Callable[[object], object]) -> None:
         self.refs = [ref(entry, forget) for entry in entries]
-        uses = (use.tool for entry in entries if isinstance(entry, Step) for use in entry.uses)
-        self.tools = tuple(dict.fromkeys(uses))
-        self.upto = max((entry.seq for entry in entries if isinstance(entry, Summary)), default=0)
+        tools: dict[str, None] = {}
+        self.upto = 0
+        for entry in entries:
+            if isinstance(entry, Step):
+                tools |= dict.fromkeys([use.tool for use in entry.uses])
+            elif isinstance(entry, Summary):
+                self.upto = max(self.upto, entry.seq)
+        self.tools = tuple(tools)
         self.part: Part | None = None
         self.prompts: PromptPack | None = None
         self.names: Mapping[str, str] | None = None
@@ -100,7 +105,10 @@ def tools_used(found: Found) -> frozenset[str]:
 
 
 def has_summary(found: Found) -> bool:
-    return any(piece.upto for _, piece in found)
+    for _, piece in found:  # noqa: SIM110 - a generator would be resumed for each piece, in each step
+        if piece.upto:
+            return True
+    return False
 
 
 def composed(

@@ -158,13 +158,17 @@ def explained(session: Session, tool: str, arguments: str, fault: Fault, *, fini
 
 def refusals(recorded: Iterable[Recorded]) -> list[str]:
     """The error codes of refused calls."""
-    outcomes = [record.event.outcome for record in recorded if isinstance(record.event, Returned)]
-    return [outcome.code for outcome in outcomes if isinstance(outcome, Fault) and outcome.code in REFUSED]
+    codes = []
+    for record in recorded:
+        event = record.event
+        if type(event) is Returned and type(event.outcome) is Fault and event.outcome.code in REFUSED:
+            codes.append(event.outcome.code)
+    return codes
 
 
 def _faulty(session: Session) -> list[tuple[Use, Fault]]:
     """The calls of the turn that returned a fault."""
-    return [(use, use.outcome) for step in session.steps for use in step.uses if isinstance(use.outcome, Fault)]
+    return [(use, use.outcome) for step in session.steps for use in step.uses if type(use.outcome) is Fault]
 
 
 def _failures(faulty: Sequence[tuple[Use, Fault]]) -> Counter[tuple[str, str]]:

@@ -58,9 +58,7 @@ class PromptPack(Strict):
 
     @property
     def names_the_date(self) -> bool:
-        return any(
-            DATE in text for text in (self.system_prompt, self.initial_user_request, self.clarification_response)
-        )
+        return DATE in self.system_prompt or DATE in self.initial_user_request or DATE in self.clarification_response
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +191,13 @@ class Rules(Strict):
     )
     """The first rule that holds sets the stage."""
 
+    def __post_init__(self) -> None:
+        if self.availability == DEFAULT_AVAILABILITY:  # compared once, and not in each step
+            object.__setattr__(self, "availability", DEFAULT_AVAILABILITY)
+
     @property
     def effective(self) -> tuple[Availability, ...]:
-        if self.replace or self.availability is DEFAULT_AVAILABILITY or self.availability == DEFAULT_AVAILABILITY:
+        if self.replace or self.availability is DEFAULT_AVAILABILITY:
             return self.availability
         return (*DEFAULT_AVAILABILITY, *(rule for rule in self.availability if rule not in DEFAULT_AVAILABILITY))
 

@@ -34,4 +34,4 @@ def of(message: Message) -> int:
 
 
 def total(messages: Iterable[Message]) -> int:
-    return sum(of(message) for message in messages)
+    return sum([of(message) for message in messages])

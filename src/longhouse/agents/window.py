@@ -5,7 +5,8 @@ session and its template, so the same request can be reproduced from the journal
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import dropwhile
 from typing import Final, assert_never
 
@@ -218,22 +219,28 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
             yield block.stubs[place] if (nth, place) in cut else message
 
 
-def _messages(entry: Entry, template: Template, names: Mapping[str, str]) -> Iterator[Message]:
+def _messages(entry: Entry, template: Template, names: Mapping[str, str]) -> Iterable[Message]:
     match entry:
-        case PromptEntry():
-            yield User(content=_task(entry, template))
         case Step():
-            yield from with_valid_arguments(_step(entry, template, names))
+            return with_valid_arguments(_step(entry, template, names))
+        case PromptEntry():
+            return [User(content=_task(entry, template))]
         case ImportedMessages():
-            yield from with_valid_arguments(entry.messages)
+            return with_valid_arguments(entry.messages)
         case Summary():
-            yield from conversation.dialogue_messages(entry)
+            return conversation.dialogue_messages(entry)
         case _:
             assert_never(entry)
 
 
+@lru_cache(maxsize=64)
+def _rendered(system_prompt: str, date: str, available_tools: str) -> str:
+    """Kept, since each step needs it; there are no words of users in it."""
+    return render(system_prompt, current_date=date, available_tools=available_tools)
+
+
 def _system(turn: Turn, template: Template, available_tools: str, extra: str, recall: str) -> System:
-    text = render(template.prompt_pack.system_prompt, current_date=turn.date, available_tools=available_tools)
+    text = _rendered(template.prompt_pack.system_prompt, turn.date, available_tools)
     if turn.prompted.system and template.allow_client_system:
         text = f"{text}\n\n{turn.prompted.system}"
     if turn.prompted.shared:
@@ -275,18 +282,21 @@ def _complete(pattern: str, placeholder: str) -> str:
     return pattern if placeholder in pattern else f"{pattern}\n\n{placeholder}".lstrip()
 
 
-def _step(step: Step, template: Template, names: Mapping[str, str]) -> Iterator[Message]:
+def _step(step: Step, template: Template, names: Mapping[str, str]) -> list[Message]:
     """The assistant's message, one result for each call in the order of the calls, then the answers of people."""
     calls = conversation.tool_calls(step.uses, names)
-    yield Assistant(content=step.text or (None if calls else ""), tool_calls=calls)
+    messages: list[Message] = [Assistant(content=step.text or (None if calls else ""), tool_calls=calls)]
     if step.problem:
-        yield User(content=f"Your last reply could not be read: {step.problem}. Reply again in the form asked for.")
+        trouble = f"Your last reply could not be read: {step.problem}. Reply again in the form asked for."
+        messages.append(User(content=trouble))
     for use in step.uses:
-        yield ToolResult(tool_call_id=use.call, content=_result(use))
+        messages.append(ToolResult(tool_call_id=use.call, content=_result(use)))
     for use in step.uses:
         if use.question and isinstance(use.outcome, Output):
-            yield User(content=_answer(use, use.outcome.content, template))
-    yield from (User(content=aside) for aside in step.asides)
+            messages.append(User(content=_answer(use, use.outcome.content, template)))
+    for aside in step.asides:
+        messages.append(User(content=aside))
+    return messages
 
 
 def _result(use: Use) -> str:

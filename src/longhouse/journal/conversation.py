@@ -98,8 +98,11 @@ def _asked(uses: Sequence[Use]) -> Iterator[Message]:
 
 def tool_calls(uses: Sequence[Use], names: Mapping[str, str]) -> tuple[ToolCall, ...]:
     """The calls of a step, under the tools' names on the wire."""
-    functions = (Function(name=names.get(use.tool, use.tool), arguments=use.arguments) for use in uses)
-    return tuple(ToolCall(id=use.call, function=function) for use, function in zip(uses, functions, strict=True))
+    calls = []
+    for use in uses:
+        function = Function(name=names.get(use.tool, use.tool), arguments=use.arguments)
+        calls.append(ToolCall(id=use.call, function=function))
+    return tuple(calls)
 
 
 def result(outcome: Outcome) -> str:

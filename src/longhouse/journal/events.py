@@ -529,7 +529,7 @@ def _version_of(event: Event) -> int:
         means_more = bool(event.origins)  # an older process would take the calls of its origin for calls of its own
     elif type(event) is Resumed:
         means_more = bool(event.unbegun)  # an older process would ask a person about calls that never started
-    return MEANS_MORE if means_more else VERSIONS[kind_of(event)]
+    return MEANS_MORE if means_more else VERSIONS[type(event).__name__]
 
 
 def decode(body: str | bytes) -> Event:

@@ -303,7 +303,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
 
     def is_own(self, turn: Turn) -> bool:
         """Whether a turn is the session's own user's: another one may write in the same conversation."""
-        return self.is_own_user(turn.user)
+        return is_same_user(self.owner, self.user, turn.user)
 
     def is_own_user(self, user: str | None) -> bool:
         return is_same_user(self.owner, self.user, user)
@@ -318,7 +318,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
 
     @property
     def next_calls(self) -> list[Open]:
-        return calls_to_run(self.open.values())
+        return calls_to_run(self.open.values()) if self.open else []
 
     @property
     def is_suspect(self) -> bool:
@@ -372,12 +372,16 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
     @property
     def can_move(self) -> bool:
         """Whether a worker can advance the session now, without waiting for a person or a sub-agent."""
-        return not are_waiting(self.open) if self.is_running else bool(self.queue)
+        turn = self.turn
+        if turn is None or turn.ended:
+            return bool(self.queue)
+        return not (self.open and are_waiting(self.open))
 
     @property
     def can_step(self) -> bool:
         """Whether its agent can be advanced now: probes are asked without it."""
-        if not self.is_running:
+        turn = self.turn
+        if turn is None or turn.ended:
             return bool(self.queue)
         for call in self.open.values():
             if call.is_due:
@@ -474,7 +478,7 @@ class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
             return State.INITED
         if self.turn.ended:
             return State(self.turn.ended)
-        if not are_waiting(self.open):
+        if not self.open or not are_waiting(self.open):
             return State.RESEARCHING
         if self.questions or self.client_calls:
             return State.WAITING_FOR_CLARIFICATION

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from yarl import URL
@@ -57,8 +58,7 @@ class BoundedResponse:
 
     def __init__(self, response: Response, most_bytes: int) -> None:
         self.status = response.status
-        kind = response.headers.get(b"content-type", b"application/octet-stream")
-        self.kind = kind.partition(b";")[0].strip().lower().decode(errors="replace")
+        self.kind = _kind(response.headers.get(b"content-type", b"application/octet-stream"))
         self._response = response
         self._most = most_bytes
         self._received = self._unpacked = 0
@@ -278,6 +278,11 @@ async def _error_body(response: Response) -> bytes:
             while len(body) < _MAX_ERROR_BODY and (piece := await bounded.read()):
                 body += piece
     return body[:_MAX_ERROR_BODY]
+
+
+@lru_cache(maxsize=64)
+def _kind(content_type: bytes) -> str:
+    return content_type.partition(b";")[0].strip().lower().decode(errors="replace")
 
 
 def _head_of(url: URL, headers: Mapping[str, str], pool: Pool) -> bytes:

@@ -39,7 +39,7 @@ class DelegationPlanner(msgspec.Struct, frozen=True):
 
     async def plan(self, session: Session, template: Template, new: Sequence[Event]) -> DelegationPlan | None:
         """The sub-agent calls among these events, which `session` already contains. None if there are none."""
-        made = [event for event in new if isinstance(event, Called) and event.call_kind == "agent"]
+        made = [event for event in new if type(event) is Called and event.call_kind == "agent"]
         if not made or session.turn is None:
             return None
         failed = {event.call for event in new if isinstance(event, Returned) and isinstance(event.outcome, Fault)}

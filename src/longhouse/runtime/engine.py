@@ -51,6 +51,7 @@ log = structlog.get_logger()
 MOST_FENCES: Final = 10_000
 """Runs that were broken off and are remembered, for the case that the session comes back to this process."""
 
+UNTRACED: Final = nullcontext()
 WAITED: Final = "waited for a budget of its key"
 
 ExternalNotes = Callable[[Session], Awaitable[Sequence[events.Noted]]]
@@ -297,7 +298,7 @@ class Engine:
     async def _step(self, run: Run, turn: Turn, instance: Instance) -> None:
         """Runs the calls that are due, or ends a finished turn, or else calls the model."""
         due = run.session.next_calls
-        if fatal := [call for call in due if call.lost >= MOST_LOST]:
+        if due and (fatal := [call for call in due if call.lost >= MOST_LOST]):
             await self.tool_runner.ask_about(run, fatal, TAKES_WORKERS)
         elif due:
             await self.tool_runner.perform(run, turn, due, instance.template)
@@ -320,12 +321,6 @@ class Engine:
         span = tracing.chat_span(session.id, turn.prompt, len(session.steps)) if self.tracing else ""
         began = time.monotonic()
         try:
-            with self._sending(turn, span):
-                summary = await condensed(session, template, instance.model, request.body)
-            if summary:
-                self._count(session, time.monotonic() - began, summary.usage)
-                await self.recorder.record(run, [summary])
-                return
             handler = ReplyHandler(
                 self.toolbox,
                 session,
@@ -336,8 +331,12 @@ class Engine:
                 selection=chosen.selection,
                 recalled=recalled,
             )
-            # An answer that may be sent back is not streamed: it could not be withdrawn from the client.
             with self._sending(turn, span):
+                if summary := await condensed(session, template, instance.model, request.body):
+                    self._count(session, time.monotonic() - began, summary.usage)
+                    await self.recorder.record(run, [summary])
+                    return
+                # An answer that may be sent back is not streamed: it could not be withdrawn from the client.
                 reply = await listen(
                     self.db,
                     self.bus,
@@ -361,7 +360,7 @@ class Engine:
     def _sending(self, turn: Turn, span: str) -> AbstractContextManager[None]:
         """Requests to the model carry this span of the turn."""
         if self.tracing is None:
-            return nullcontext()
+            return UNTRACED
         return self.tracing.sending(turn.prompted.traceparent, turn.trace, span)
 
     def _count(self, session: Session, seconds: float, usage: events.Usage | None, *, failed: bool = False) -> None:

@@ -1,6 +1,5 @@
 """Reads the stream of a model reply: accumulates its fragments and publishes them to the session's followers."""
 
-import asyncio
 from contextlib import aclosing
 from typing import Final, Literal
 
@@ -19,6 +18,7 @@ from longhouse.runtime.bus.items import Draft, Fragment
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import files
 from longhouse.store.database import Database
+from longhouse.time_limit import TimeLimit
 
 MAX_REPLY: Final = 4_000_000
 """Maximum characters of one reply; a longer reply would not stop by itself."""
@@ -49,10 +49,11 @@ async def listen(
         urls = await files.data_urls(db, digests)
         body = msgspec.structs.replace(body, messages=with_files(body.messages, urls))
     try:
-        async with asyncio.timeout(REPLY_WITHIN), aclosing(model.stream(body)) as deltas:
-            with bus.drafting(session.id, draft):
-                async for delta in deltas:
-                    accumulated.add(delta)
+        with TimeLimit(REPLY_WITHIN):
+            async with aclosing(model.stream(body)) as deltas:
+                with bus.drafting(session.id, draft):
+                    async for delta in deltas:
+                        accumulated.add(delta)
     except TimeoutError:
         late = ProviderError(f"the model did not end its reply within {REPLY_WITHIN:g} seconds", retryable=True)
         raise paid_for(late, accumulated.usage) from None
@@ -107,9 +108,10 @@ class _ReplyAccumulator:
         """Was any of it published?"""
         self._reasoning: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
-        self._structure = AnswerReader(
-            ("function", "answer"), given=(("function", DISCRIMINATOR), self._answering or "")
-        )
+        self._structure: AnswerReader | None = None
+        """Reads the answer out of a structured reply."""
+        if self._answering and request.text_is == "structure":
+            self._structure = AnswerReader(("function", "answer"), given=(("function", DISCRIMINATOR), self._answering))
         self.usage: Usage | None = None
         self._finish = ""
         self._model = ""
@@ -130,7 +132,7 @@ class _ReplyAccumulator:
 
     def _add_text(self, text: str) -> None:
         if self._request.text_is == "structure":
-            if self._answering and (answer := self._structure.feed(text)):
+            if self._structure and (answer := self._structure.feed(text)):
                 self._add_answer(answer)
         elif self._is_aside:
             self._publish("reasoning", text)
@@ -191,14 +193,14 @@ class _ReplyAccumulator:
         parts.append(text)
 
     def reply(self) -> Reply:
-        calls = tuple(
+        calls = [
             ProviderCall(id=clean(call.id), name=clean(call.name), arguments=clean_json("".join(call.arguments)))
             for _, call in sorted(self._calls.items())
-        )
+        ]
         return Reply(
             text=clean("".join(self._text)),
             reasoning=clean("".join(self._reasoning)),
-            calls=calls,
+            calls=tuple(calls),
             usage=self.usage,
             finish=clean(self._finish),
             model=clean(self._model),

@@ -101,7 +101,7 @@ class Recorder(msgspec.Struct, frozen=True):
         """The session after the append, what was appended, and other sessions that were appended to, with heads."""
         after, settled = settled_with(before, new, at)
         asked: Sequence[str] = ()
-        if after.uncertain:
+        if after.open and after.uncertain:
             asked = await self.able(after, run.probed)
             if asked:
                 new = [_probed(one, before, asked) for one in new]

@@ -61,9 +61,10 @@ class ReplyHandler(msgspec.Struct, frozen=True):
         finishes = any([await self._finishes(intent, tool) for intent, tool in intents if tool and tool.finishes])
         made: list[Tool] = []
         for index, (intent, tool) in enumerate(intents):
-            fault = self._too_much(tool, index, made) or await self._refusal(intent, tool, finishes)
+            call_id = self._call_id(index)
+            fault = self._too_much(tool, index, made) or await self._refusal(call_id, intent, tool, finishes)
             made += [tool] if tool and not fault else []
-            new += await self._call(self._call_id(index), intent, tool, fault)
+            new += await self._call(call_id, intent, tool, fault)
         return new
 
     @property
@@ -162,7 +163,7 @@ class ReplyHandler(msgspec.Struct, frozen=True):
                 return Fault(code=f"no_more_{what}", message=f"all {limit} {what} of this turn are used")
         return None
 
-    async def _refusal(self, intent: Intent, tool: Tool | None, finishes: bool) -> Fault | None:
+    async def _refusal(self, call_id: str, intent: Intent, tool: Tool | None, finishes: bool) -> Fault | None:
         """Why a call is refused, as a message that the model can act on."""
         if self.request.only and intent.tool != self.request.only:
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
@@ -175,7 +176,8 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             return Fault(code="answered", message=why)
         if tool.role == "client":
             return client_tools.fault_of(tool, intent.arguments)
-        return await self.toolbox.check(tool, intent.arguments)
+        runs_next = None if tool.needs_approval or tool.is_delegated else (self.session.id, call_id)
+        return await self.toolbox.check(tool, intent.arguments, before=runs_next)
 
     def _sent_back(self, intent: Intent) -> Fault | None:
         """Why an answer is not taken."""

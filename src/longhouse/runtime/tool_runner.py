@@ -42,6 +42,9 @@ RECORD_AGAIN: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 OutcomeEvent = events.Stored | events.Returned | events.Noted | events.Decided
 
 
+UNTRACED: Final = nullcontext()
+
+
 class Withheld(Exception):  # noqa: N818 - it says what happened to the call
     """The lease may be about to expire: a call that must not run twice was not begun."""
 
@@ -70,7 +73,7 @@ class ToolRunner:
             await self._withdraw(run)
             return
         repeatable = [call for call in due if call.effect != "once" and call.seq <= run.loaded]
-        if doubtful := [call for call in repeatable if await self._may_have_begun(run, call)]:
+        if repeatable and (doubtful := [call for call in repeatable if await self._may_have_begun(run, call)]):
             await self.record_outcomes(run, [self._unknown_outcome(call, LOST) for call in doubtful])
             due = [call for call in due if call not in doubtful]
         if len(due) == 1 and due[0].effect != "once":
@@ -137,7 +140,7 @@ class ToolRunner:
     def _sending(self, session: Session, turn: Turn, call: Open) -> AbstractContextManager[None]:
         """Requests that the tool makes carry the span of this call."""
         if self.tracing is None:
-            return nullcontext()
+            return UNTRACED
         return self.tracing.sending(turn.prompted.traceparent, turn.trace, tracing.call_span(session.id, call.call))
 
     def _begin(self, run: Run, call: Open) -> Fault | None:

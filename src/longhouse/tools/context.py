@@ -174,19 +174,20 @@ def _by_attribute(value: Any) -> Any:
     return Fields(value) if isinstance(value, dict) else value
 
 
+def is_blank(context: ToolContext, turn: Turn) -> bool:
+    """Whether the context is as a call finds it in a session in which no tool has kept anything."""
+    return (
+        context.state is AgentStatesEnum.RESEARCHING
+        and context.searches == []
+        and context.sources == {}
+        and context.found_tools == []
+        and context.execution_result is context.current_step_reasoning is context.custom_context is None
+        and context.searches_used is turn.searches_used  # equal is not enough: a tool may have made it True
+    )
+
+
 def written(context: ToolContext) -> dict[str, Any]:
     """The context as it is stored in the journal."""
-    if _is_empty(context):
-        return {
-            "state": state_name(context.state),
-            "searches_used": context.searches_used,
-            "searches": [],
-            "sources": {},
-            "execution_result": None,
-            "current_step_reasoning": None,
-            "custom_context": {},
-            "found_tools": [],
-        }
     values = {name: getattr(context, name) for name in ContextChanges.__struct_fields__}
     # Parallel calls each start with an empty one: their additions are merged.
     values["custom_context"] = {} if context.custom_context is None else context.custom_context
@@ -196,13 +197,6 @@ def written(context: ToolContext) -> dict[str, Any]:
         _refuse_deep()
     kept = msgspec.convert(_mapped(plain, _cleaned, _refuse_deep, DEEPEST + 1), ContextChanges)
     return {**msgspec.structs.asdict(kept), "state": state_name(kept.state)}
-
-
-def _is_empty(context: ToolContext) -> bool:
-    """Has no tool kept anything? Then there is nothing to convert."""
-    kept = (context.searches, context.sources, context.found_tools, context.execution_result)
-    is_kept = kept != ([], {}, [], None) or not (context.current_step_reasoning is context.custom_context is None)
-    return not is_kept and isinstance(context.state, AgentStatesEnum) and type(context.searches_used) is int
 
 
 def _plain(value: Any) -> Any:
@@ -220,6 +214,27 @@ def _cleaned(value: Any) -> Any:
 
 def _refuse_deep() -> NoReturn:
     raise ValueError(f"a tool cannot keep values in its context that are nested deeper than {DEEPEST} levels")
+
+
+def changes_of(
+    context: ToolContext, turn: Turn, before: dict[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a tool has changed in its context since it was as written `before`; None: it was blank, as mostly."""
+    if before is not None:
+        return changes(before, written(context))
+    if is_blank(context, turn):
+        return {}, {}
+    blank: dict[str, Any] = {
+        "state": AgentStatesEnum.RESEARCHING.name,
+        "searches_used": turn.searches_used,
+        "searches": [],
+        "sources": {},
+        "execution_result": None,
+        "current_step_reasoning": None,
+        "custom_context": {},
+        "found_tools": [],
+    }
+    return changes(blank, written(context))
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -63,8 +63,8 @@ class Known(msgspec.Struct, frozen=True):
     active: Mapping[str, int]
     changes: int
     until: float
-    permitted: dict[tuple[Any, ...], Sequence[tuple[str, int]]] = msgspec.field(default_factory=dict)
-    """The tools that it permits and their versions, by what differs between its sessions."""
+    permitted: dict[tuple[Any, ...], Sequence[Tool]] = msgspec.field(default_factory=dict)
+    """The tools that it permits, by what differs between its sessions and what has changed since."""
 
 
 class Offering(msgspec.Struct):
@@ -72,7 +72,7 @@ class Offering(msgspec.Struct):
     toolbox: Toolbox
     search: ToolSelector | None = None
     """Selects tools if a policy permits more than may be offered."""
-    _known: dict[tuple[str, str], Known] = msgspec.field(default_factory=dict)
+    _known: dict[tuple[str, int, str], Known] = msgspec.field(default_factory=dict)
     _warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
 
     async def choose(self, session: Session, turn: Turn, template: Template) -> Offered:
@@ -117,7 +117,7 @@ class Offering(msgspec.Struct):
         """The tools that the policy names, in its order; over the cap, required tools come first."""
         policy = known.template.tool_policy
         open_tools = rules.open_tools(session, turn, known.template, clock.now())
-        found = open_tools.among(await self.toolbox.several(await self._permitted(session, known)))
+        found = open_tools.among(await self._permitted(session, known))
         if len(found) <= policy.max_tools_in_prompt:
             return Offered(found)
         tools, required = {tool.name: tool for tool in found}, Names(policy.required)
@@ -126,23 +126,26 @@ class Offering(msgspec.Struct):
         selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, turn, known.template))
         return Offered([tools[name] for name in names], selection)
 
-    async def _permitted(self, session: Session, known: Known) -> Sequence[tuple[str, int]]:
+    async def _permitted(self, session: Session, known: Known) -> Sequence[Tool]:
         """The tools that the policy names and permits, in the versions of the turn."""
-        pinned, overlays = tool_order.pins(session), self.catalog.overlays
-        versions = {name: pinned.get(name, version) for name, version in known.active.items()}
+        versions, pinned, overlays = known.active, tool_order.pins(session), self.catalog.overlays
+        if not pinned.items() <= versions.items():
+            versions = {name: pinned.get(name, version) for name, version in versions.items()}
         if overlays.is_due:
             await overlays.refresh()
-        key = (*versions.values(), *differs_by(session), overlays.changes)
+        others = () if versions is known.active else tuple(versions.values())
+        key = (others, *differs_by(session), overlays.changes, self.toolbox.changes)
         permitted = known.permitted.get(key)
         if permitted is None:
             permission = Permission(known.template, session)
-            described = await self.catalog.described(versions)
-            permitted = [(one.name, one.version) for one in described if permission.permits(one)]
-            known.permitted[key] = permitted
+            described = [one for one in await self.catalog.described(versions) if permission.permits(one)]
+            permitted = await self.toolbox.several([(one.name, one.version) for one in described])
+            if len(permitted) == len(described):  # one that cannot be called now is looked for again
+                known.permitted[key] = permitted
         return permitted
 
     async def _known_for(self, template: Template, owner: str) -> Known:
-        key, now = (template.ref, owner), asyncio.get_running_loop().time()
+        key, now = (template.name, template.version, owner), asyncio.get_running_loop().time()
         known = self._known.get(key)
         if known is None or now >= known.until or known.changes != self.catalog.tools.changes:
             changes = self.catalog.tools.changes

@@ -24,8 +24,8 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
 from longhouse.tools.config import ToolConfig
-from longhouse.tools.context import MadeFile, Services, ToolContext, changes, context_of, written
-from longhouse.tools.execution import CallExecutor, Late
+from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
+from longhouse.tools.execution import CallExecutor, Late, obeyed
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
 
 log = structlog.get_logger()
@@ -34,9 +34,11 @@ T = TypeVar("T")
 
 MAX_ARGUMENTS: Final = 1_000_000
 """Maximum characters of arguments; longer ones are not parsed."""
+MAX_CHECKED: Final = 2_000
+"""Maximum characters of arguments that are kept as they were parsed, from the check of a call until it runs."""
 MAX_REVISION: Final = 200
 MOST_BOUND: Final = 2048
-"""Maximum tool versions in the cache of bindings."""
+"""Maximum tool versions in the cache of bindings, and calls that were checked and have not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,14 @@ class ReadingCall:
     """The same for calls that ask for the same."""
     revision: str
     """The state of what it reads, before it was read."""
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A call whose arguments fit."""
+
+    binding: Binding
+    arguments: str
+    work: Work
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -108,6 +118,10 @@ class Toolbox:
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
         self._here: dict[str, Binding] = {cls.tool_name: class_binding(cls) for cls in self._classes.values()}
         self._bound: dict[tuple[str, int], Binding] = {}
+        self.changes = 0
+        """How often a tool was added, removed or loaded: as long as it stays, `resolve` finds what it found."""
+        self._checked: dict[tuple[str, str], Checked] = {}
+        """Session and call -> the call as it was checked, until it runs."""
         self._made_configs: dict[tuple[str, int, str], ToolConfig] = {}
         """Template, its version, a tool -> what the tool is called with. Neither versions nor our settings change."""
         self._config = config or ToolConfig()
@@ -138,6 +152,7 @@ class Toolbox:
 
     def remove(self, name: str) -> None:
         """Removes a tool."""
+        self.changes += 1
         self._here.pop(name, None)
         for ref in [ref for ref in self._bound if ref[0] == name]:
             del self._bound[ref]
@@ -149,26 +164,26 @@ class Toolbox:
 
     async def resolve(self, name: str, version: int) -> Tool | None:
         """This version of a tool, ready to be called; None if it cannot be called here."""
-        found = await self.several([(name, version)])
-        return found[0] if found else None
-
-    async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
-        """These versions of tools, ready to be called, without those that cannot be called here."""
-        bindings = [self._bound.get(pair) for pair in versions]
-        if not all(bindings):
-            bindings = [self._bound.get(pair) or await self._load(*pair) for pair in versions]
-        found = [binding.tool for binding in bindings if binding and not binding.is_refused]
+        binding = self._bound.get((name, version)) or await self._load(name, version)
+        if binding is None or binding.is_refused:
+            return None
         if self.catalog is None:
-            return found
+            return binding.tool
         overlays = self.catalog.overlays
         if overlays.is_due:
             await overlays.refresh()
-        return [_overlaid(tool, overlay) if (overlay := overlays.of(tool.name)) else tool for tool in found]
+        overlay = overlays.of(name)
+        return _overlaid(binding.tool, overlay) if overlay else binding.tool
+
+    async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
+        """These versions of tools, ready to be called, without those that cannot be called here."""
+        return [tool for name, version in versions if (tool := await self.resolve(name, version))]
 
     async def _load(self, name: str, version: int) -> Binding | None:
         descriptor = await self.catalog.tools.find(name, version) if self.catalog else None
         binding = await self._binding_of(descriptor) if descriptor else self._here.get(name)
         if binding:
+            self.changes += 1
             _keep(self._bound, (name, version), binding)
             if binding.probe:
                 _keep(self._bound, (binding.probe.tool.name, version), binding.probe)
@@ -204,12 +219,14 @@ class Toolbox:
             return class_binding(cls, descriptor)
         return await self._binder(descriptor)
 
-    async def check(self, tool: Tool, arguments: str) -> Fault | None:
-        """Why a call with these arguments cannot run."""
+    async def check(self, tool: Tool, arguments: str, *, before: tuple[str, str] | None = None) -> Fault | None:
+        """Why a call with these arguments cannot run. `before`: the session and the call that are to run next."""
         binding = self._binding(tool.name, tool.version)
         work = _bound_to(binding, tool.name, arguments)
         if isinstance(work, Fault):
             return work
+        if before and binding and len(arguments) <= MAX_CHECKED:
+            _keep(self._checked, before, Checked(binding, arguments, work))
         return await binding.check(arguments) if binding and binding.check else None
 
     async def perform(
@@ -239,14 +256,17 @@ class Toolbox:
 
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)
-        work = _bound_to(self._binding(call.tool, call.version), call.tool, call.arguments)
-        if isinstance(work, Fault) or tool is None:
+        binding = self._binding(call.tool, call.version)
+        work = self._work_of(call, session, binding)
+        if isinstance(work, Fault) or tool is None or binding is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
-        overlay = self._overlay(call.tool)
+        config, overlay = await self._config_of(call.tool, session), self._overlay(call.tool)
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
-            return Result(Fault(code="switched_off", message=f"{call.tool} was switched off; nothing happened"))
-        config = await self._config_of(call.tool, session)
-        refused = await self.count_call(tool, session.owner)
+            refused: Fault | None = Fault(
+                code="switched_off", message=f"{call.tool} was switched off; nothing happened"
+            )
+        else:
+            refused = await self.count_call(tool, session.owner)
         if not refused and "once" in (tool.effect, call.effect):
             refused = begin()
         if refused:
@@ -254,14 +274,17 @@ class Toolbox:
         about = {"tool": call.tool, "session": session.id, "call": call.call}
         try:
             context = context_of(call, session, turn, self._services_of(session), memory_scope)
-            before = written(context)
+            before = None if is_blank(context, turn) else written(context)
             if isinstance(work, Blocking):
                 work = partial(self._in_thread, tool.name, work)
-            output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
-            if not isinstance(output, Performed):
-                text = bounded(clean(text_of(output)), tool.max_output)
-                output = Performed(text, *changes(before, written(context)), tuple(context.made))
-            return Result(Output(content=output.text), output.writes, output.adds, output.made)
+            if binding.obeys:
+                output = await obeyed(partial(work, context, config), tool.timeout)
+            else:
+                output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
+            if isinstance(output, Performed):
+                return Result(Output(content=output.text), output.writes, output.adds, output.made)
+            text = bounded(clean(text_of(output)), tool.max_output)
+            return Result(Output(content=text), *changes_of(context, turn, before), tuple(context.made))
         except BaseException as error:
             # Any exception of a tool becomes an outcome for the agent; it never ends the run.
             if _is_ours(error):
@@ -270,6 +293,13 @@ class Toolbox:
                 return _late(tool, error)
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
             return _failed(tool, error)
+
+    def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
+        """The work of a call, from its check where that was in this process and its tool is still the same."""
+        checked = self._checked.pop((session.id, call.call), None)
+        if checked and checked.binding is binding and checked.arguments == call.arguments:
+            return checked.work
+        return _bound_to(binding, call.tool, call.arguments)
 
     async def _config_of(self, tool: str, session: Session) -> ToolConfig:
         """What a tool of the session's agent is called with, in this turn."""

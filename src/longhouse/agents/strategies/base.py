@@ -15,7 +15,7 @@ from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Intent, Reply
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool, wire_names
 from longhouse.errors import SetupError
-from longhouse.journal.events import Sampling
+from longhouse.journal.events import ClientTools, Sampling
 from longhouse.journal.session import Session, Turn
 
 NO_SAMPLING: Final = Sampling()
@@ -151,9 +151,9 @@ def _is_ours(cls: type[BaseAgent] | None) -> bool:
     return cls is not None and f"{cls.__module__}.".startswith("longhouse.")
 
 
-def _is_optional(tool: Tool, turn: Turn) -> bool:
-    """Is it a function of the client that the model need not call?"""
-    return tool.role == "client" and turn.client_tools is not None and tool.name not in turn.client_tools.must_call
+def _is_optional(tool: Tool, client: ClientTools) -> bool:
+    """Is it a function of the client that the model need not call, and that does not end the turn?"""
+    return tool.role == "client" and tool.name not in client.must_call and not tool.finishes
 
 
 def _tool_choice(template: Template, turn: Turn, tools: Sequence[Tool], force: str | None) -> str | dict[str, Any]:
@@ -161,6 +161,6 @@ def _tool_choice(template: Template, turn: Turn, tools: Sequence[Tool], force: s
         return ""
     if not template.llm_policy.can.forced_tool_choice:
         return "auto"
-    if not force and all(_is_optional(tool, turn) for tool in tools) and not any(tool.finishes for tool in tools):
+    if not force and turn.client_tools is not None and all(_is_optional(tool, turn.client_tools) for tool in tools):
         return "auto"  # the answer can only be given in words
     return {"type": "function", "function": {"name": force}} if force else "required"

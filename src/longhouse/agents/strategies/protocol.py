@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final, Literal
 from weakref import ref
 
@@ -137,11 +136,11 @@ class Request:
     only: str | None = None
     """The only tool that may be called in this phase; calls of others are refused with an error message."""
 
-    @cached_property
+    @property
     def encoded(self) -> bytes:
         return encoded(self.body)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         return digest(self.body)
 

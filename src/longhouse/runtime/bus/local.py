@@ -84,6 +84,22 @@ class Subscription:
         return items
 
 
+class Drafting:
+    """The block in which a reply is written."""
+
+    __slots__ = ("_draft", "_drafts", "_session_id")
+
+    def __init__(self, drafts: dict[str, Draft], session_id: str, draft: Draft) -> None:
+        self._drafts, self._session_id, self._draft = drafts, session_id, draft
+
+    def __enter__(self) -> None:
+        self._drafts[self._session_id] = self._draft
+
+    def __exit__(self, *_: object) -> None:
+        if self._drafts.get(self._session_id) is self._draft:
+            del self._drafts[self._session_id]
+
+
 @dataclass
 class Bus:
     """The bus of a single process, and its end of the relay."""
@@ -200,14 +216,8 @@ class Bus:
         heard = self._attended.get(session_id)
         return session_id in self._followers or (heard is not None and self._now() - heard < ATTENDED_FOR)
 
-    @contextmanager
-    def drafting(self, session_id: str, draft: Draft) -> Iterator[None]:
-        self._drafts[session_id] = draft
-        try:
-            yield
-        finally:
-            if self._drafts.get(session_id) is draft:
-                del self._drafts[session_id]
+    def drafting(self, session_id: str, draft: Draft) -> "Drafting":
+        return Drafting(self._drafts, session_id, draft)
 
     def draft(self, session_id: str) -> Draft | None:
         """The reply that is being written, here or in another process."""
