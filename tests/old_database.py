@@ -1,11 +1,11 @@
 """A database as an installation of before left it, and sessions as an older release wrote them."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+from msgspec.structs import replace
 
 from longhouse.store import migrate
 from longhouse.store.database import Database

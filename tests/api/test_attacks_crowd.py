@@ -5,7 +5,6 @@ import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -13,6 +12,7 @@ import msgspec
 import psutil
 from attack_helpers import CHAT, answers, ask, chat, leaves_no_trace, raw
 from key_helpers import ADMIN, keyed
+from msgspec.structs import replace
 
 from longhouse.api.http_protocol import Bounds
 from longhouse.models.scripted import call

@@ -83,7 +83,9 @@ async def test_a_deposed_worker_stops_at_its_first_write_and_leaves_no_trace(db:
         await running
     assert await room.journal(session_id) == before
     assert lease.previous == "w1"
-    assert not room.engine.knows_all_holders(replace(lease, fence=lease.fence - 1)), "nothing is kept of it"
+    assert not room.engine.knows_all_holders(msgspec.structs.replace(lease, fence=lease.fence - 1)), (
+        "nothing is kept of it"
+    )
     session = await room.another("w2").advance(lease)
     assert session.state is State.COMPLETED
     assert Working.times == [f"{session_id}:1-action-0"] * 2, "what only reads is read again"

@@ -3,12 +3,12 @@
 import asyncio
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from longhouse.errors import ProviderError
 from longhouse.journal import events

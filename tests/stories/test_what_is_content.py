@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from longhouse.agents.strategies.protocol import Body
@@ -322,7 +323,7 @@ async def test_a_thought_that_was_not_heard_is_told_when_it_is_recorded(serving:
         where = await turns.attach(auth.LOCAL, request, b"", {})
         await house.until(where.session.id, "COMPLETED")
         # Who comes so late hears no fragment, as if another process had done the work.
-        telling = TurnStream(house.db, Bus(), replace(where, is_behind=True), Subscription())
+        telling = TurnStream(house.db, Bus(), msgspec.structs.replace(where, is_behind=True), Subscription())
         async with asyncio.timeout(10):
             pieces = [piece async for batch in telling.pieces() for piece in batch]
     assert [piece.reasoning for piece in pieces if piece.reasoning] == ["I think aloud."]

@@ -5,12 +5,12 @@ import functools
 import json
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 import pydantic
+from msgspec.structs import replace
 from pydantic import Field
 
 from longhouse.agents import rules
@@ -78,8 +78,7 @@ def _properties() -> dict[str, Any]:
     return properties
 
 
-@dataclass(frozen=True, slots=True)
-class Delegation:
+class Delegation(msgspec.Struct, frozen=True):
     """One task for a sub-agent, ready to be sent."""
 
     call: str

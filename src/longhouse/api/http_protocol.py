@@ -10,9 +10,9 @@ import math
 import resource
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import msgspec
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
@@ -41,8 +41,7 @@ Phase = Literal["awaiting", "head", "body", "answering", "refused"]
 """Before a request, in its head, in its body, after it; or after a refusal, when no further request is read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a request, which hold before its caller is known."""
 
     head: int = 32 * 1024

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
+import msgspec
 from starlette.types import ASGIApp
 
 from longhouse.agents.builtin import BUILT_IN
@@ -31,8 +31,7 @@ from longhouse.tools.base import BaseTool
 __all__ = ["AGENTS", "TOOLS", "App", "open_app"]
 
 
-@dataclass(frozen=True, slots=True)
-class App:
+class App(msgspec.Struct, frozen=True):
     """A running Longhouse: its parts, and the ASGI application in front of them."""
 
     db: Database

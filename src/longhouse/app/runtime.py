@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from longhouse.app.copies import cleanup_of
 from longhouse.app.core import Core
@@ -22,8 +24,7 @@ from longhouse.runtime.worker import Worker, WorkerOptions
 from longhouse.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(msgspec.Struct, frozen=True):
     engine: Engine
     worker: Worker
     pool: Pool

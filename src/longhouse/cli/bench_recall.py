@@ -5,7 +5,6 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
@@ -52,8 +52,7 @@ class BenchTurn(msgspec.Struct, frozen=True):
     date: str
 
 
-@dataclass(frozen=True, slots=True)
-class BenchQuestion:
+class BenchQuestion(msgspec.Struct, frozen=True):
     question: str
     turns: frozenset[str]
     conversation: str | None

@@ -9,12 +9,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import typer
+from msgspec.structs import replace
 from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 

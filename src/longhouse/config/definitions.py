@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,15 +99,14 @@ def _spellings(path: Where) -> Iterator[Where]:
             yield ("tools", *rest)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownNames:
+class KnownNames(msgspec.Struct, frozen=True):
     """What files may name: the tools of the process and of the files, and packages of tools and agent classes."""
 
     tools: Collection[str]
     packages: Sequence[str] = ()
-    read: set[Path] = field(default_factory=set)
+    read: set[Path] = msgspec.field(default_factory=set)
     """The files that were read."""
-    entrypoints: dict[str, str] = field(default_factory=dict)
+    entrypoints: dict[str, str] = msgspec.field(default_factory=dict)
     """Entrypoint -> the name of its tool; those that only the list of an agent names are added when they are met."""
 
     def tool_name(self, given: Any) -> Any:

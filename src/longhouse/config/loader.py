@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from longhouse.agents import naming
 from longhouse.agents.adapters import adapter_of
 from longhouse.agents.strategies.base import AgentRegistry
@@ -127,7 +129,7 @@ class LoadedFiles:
                 known.entrypoints.setdefault(entrypoint, name)
         agent_names = {**self._built_in, **(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}
         agent_tools = {f"{naming.AGENT_PREFIX}{name}" for name in agent_names}
-        known = replace(known, tools={*known.tools, *self._tool_definitions, *agent_tools})
+        known = msgspec.structs.replace(known, tools={*known.tools, *self._tool_definitions, *agent_tools})
         self._known = known
         self._defaults = definitions.template_fields(self.common, {}, known, mistakes)
         self.secrets = self._common_secret()

@@ -6,9 +6,10 @@ paths. What has no counterpart here is left out with a warning.
 
 import difflib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from longhouse.agents import entrypoints
@@ -81,8 +82,7 @@ def adapt(
     return adapter.settings, adapter.names
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """Where a tool is named: its path, and that of the sections that its settings belong to."""
 
     document: YamlDocument

@@ -1,8 +1,9 @@
 """Describes what waits for a person's approval or decision: which call, its arguments, and how to decide."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from longhouse.journal.visible_text import in_code, name_in_code, readable, readable_json
 
@@ -10,8 +11,7 @@ SHOWN: Final = 2_000
 """Characters of a call's arguments that are shown; the session holds all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Undecided:
+class Undecided(msgspec.Struct, frozen=True):
     """A call that waits for approval, or whose outcome is unknown; or a step that lost its workers."""
 
     tool: str

@@ -1,8 +1,9 @@
 """Memory files as passages: indexed when a search needs them, and never longer than the file is there."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from longhouse.memory.turns import date_words
 from longhouse.search.bounded_embedder import HURRIED_WITHIN

@@ -3,11 +3,12 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import asyncpg
+import msgspec
 import structlog
+from msgspec.structs import replace
 
 from longhouse.errors import UnknownShape
 from longhouse.integrations.projector import BATCH, Projector
@@ -41,14 +42,13 @@ LONGEST_OF_TOOLS: Final = 1_000
 """The same for calls of tools, which are many and long."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
+class _Batch(msgspec.Struct, frozen=True):
     """What sessions were projected to, before it is written."""
 
     known: Mapping[str, ProjectionRow]
-    rows: Mapping[str, Sequence[LedgerRow]] = field(default_factory=dict)
-    notes: Mapping[str, Sequence[tuple[Recorded, str | None]]] = field(default_factory=dict)
-    moved: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[LedgerRow]] = msgspec.field(default_factory=dict)
+    notes: Mapping[str, Sequence[tuple[Recorded, str | None]]] = msgspec.field(default_factory=dict)
+    moved: Mapping[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """From which event to which."""
     unfinished: Sequence[str] = ()
     """Those that have more."""

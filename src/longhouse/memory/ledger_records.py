@@ -1,11 +1,12 @@
 """Projects the events of a session to interactions: who said what to whom. The same events give the same records."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.errors import UnknownShape
@@ -49,8 +50,7 @@ class _Call(msgspec.Struct, frozen=True):
         return self.role not in FORM
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(msgspec.Struct, frozen=True):
     trace: str
     pair: str
     seq: int

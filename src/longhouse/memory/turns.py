@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
+
+import msgspec
 
 from longhouse.search.passages import Passage
 
@@ -20,8 +21,7 @@ _CYRILLIC: Final = re.compile("[\u0400-\u04ff]")
 _HAN: Final = re.compile("[\u4e00-\u9fff]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Something that somebody said."""
 
     scope: str
@@ -37,7 +37,7 @@ class Turn:
     """The talk; turns of one thread that follow each other are found by each other's words."""
     position: int = 0
     """The order in the talk."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 def passage_of_turn(turn: Turn) -> Passage:

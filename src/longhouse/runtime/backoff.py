@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 FIRST: Final = 0.5
 LONGEST: Final = 30.0
@@ -13,8 +15,7 @@ FORGOTTEN: Final = 600.0
 Cause = Literal["error", "wait"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Delay:
+class _Delay(msgspec.Struct, frozen=True):
     since: float
     """When the first delay of this series began."""
     length: float

@@ -1,10 +1,10 @@
 """The agent directory: finds agents by their own descriptions and by what their tools can do."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from longhouse.search import ranking
 from longhouse.search.document import DESCRIPTIVE_TYPES

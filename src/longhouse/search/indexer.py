@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from longhouse import arrays, background
 from longhouse.errors import ProviderError

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,8 +56,7 @@ _SHORT_FORM: Final = re.compile(r"['\u2019](?:s|t|d|m|ll|re|ve)\b", re.IGNORECAS
 _WORD: Final = re.compile("[A-Za-z\u00c0-\u024f\u0400-\u04ff]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
+class Passage(msgspec.Struct, frozen=True, kw_only=True):
     """A text to be found."""
 
     scope: str
@@ -76,7 +74,7 @@ class Passage:
     context: str = ""
     """Found with less weight, not shown."""
     at: datetime | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Shown, and filtered by; a list is matched by each of its items."""
     thread: str = ""
     """Passages of one thread are found by their neighbours' words too, with less weight; none: it stands alone."""
@@ -113,8 +111,7 @@ class PassageHit(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind}:{self.source}" if self.kind in stored.OF_SESSIONS else f"{PASSAGE}:{self.id}"
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedPassages:
+class PreparedPassages(msgspec.Struct, frozen=True):
     """Passages that are ready to be stored."""
 
     entries: Sequence[PassageEntry]

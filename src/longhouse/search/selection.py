@@ -1,8 +1,10 @@
 """Selects the tools to offer in a step: required tools, tools that the policy names, and search results."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from longhouse import clock
 from longhouse.agents import naming as names
@@ -36,8 +38,7 @@ class StepState:
         self.open_tools = rules.open_tools(session, turn, template, clock.now(), stage=stage) if turn else OpenTools()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSearchService:
+class ToolSearchService(msgspec.Struct, frozen=True):
     catalog: Catalog
     finder: Finder
     resolve: Callable[[str, int], Awaitable[Tool | None]] | None = None

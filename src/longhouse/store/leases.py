@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
 import asyncpg
 import msgspec
+from msgspec.structs import replace
 
 import longhouse
 from longhouse.journal.events import INTERRUPTED
@@ -16,8 +17,7 @@ from longhouse.store.database import Database, bound
 from longhouse.store.pages import Position, page
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """The right to advance one session; it is lost when another claim or a cancel raises the session's fence."""
 
     session_id: str

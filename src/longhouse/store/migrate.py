@@ -7,11 +7,11 @@ import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 import structlog
 
 from longhouse.errors import SetupError
@@ -78,8 +78,7 @@ MADE: Final = re.compile(r"^CREATE (?:TABLE|VIEW) (\w+)", re.MULTILINE)
 FUNCTIONS: Final = re.compile(r"^CREATE (?:OR REPLACE )?FUNCTION (\w+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(msgspec.Struct, frozen=True):
     number: int
     name: str
     sql: str

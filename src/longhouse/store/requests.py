@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
+import msgspec
 
 from longhouse.store import responses, sessions
 from longhouse.store.database import Database, Executor, Transaction
@@ -39,8 +39,7 @@ class Repeated(Exception):  # noqa: N818
     """The same request has already been accepted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """The request behind an append, stored so that a retry finds its turn."""
 
     owner: str

@@ -1,7 +1,6 @@
 """Responses of /v1/responses: where each begins in its journal, what was shown of it before, and how it ended."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
@@ -86,8 +85,7 @@ UNSTORED: Final = f"""
 TAKES_UNSTORED: Final = f"SELECT s.state LIKE 'WAITING%' OR ({IS_UNSTORED}) FROM sessions s WHERE s.id = :session"
 
 
-@dataclass(frozen=True, slots=True)
-class NewResponse:
+class NewResponse(msgspec.Struct, frozen=True):
     """A response that is written together with its request."""
 
     id: str

@@ -1,6 +1,5 @@
 """Look-ups: sessions for lists, rests (points where a client can resume) by fingerprint, accepted requests by key."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -11,8 +10,7 @@ from longhouse.store.database import Database, Executor
 from longhouse.store.pages import Position, page
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRow:
+class SessionRow(msgspec.Struct, frozen=True):
     """The row of a session in the table `sessions`."""
 
     id: str

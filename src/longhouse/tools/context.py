@@ -40,8 +40,7 @@ FindTools = Callable[[Session, str, int], Awaitable[Sequence[ToolDescriptor]]]
 """Finds tools that a session may use, for a query and a limit, best first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+class Services(msgspec.Struct, frozen=True):
     """Services that the application gives to tools; each is None unless it is configured."""
 
     search: "WebSearch | None" = None

@@ -5,7 +5,6 @@ of one type: an object with its properties, an array, a string or another scalar
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -31,8 +30,7 @@ class SchemaPlace(msgspec.Struct, frozen=True):
         return self.schema.get("description") if isinstance(self.schema, dict) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True):
     """One alternative that a schema allows."""
 
     schema: dict[str, Any]

@@ -7,8 +7,9 @@ subset cannot express are added to the description: a model that does not know t
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from longhouse.agents.schema.flatten import Leaf, SchemaPlace, leaves
 from longhouse.journal.json_text import value_of

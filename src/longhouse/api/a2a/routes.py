@@ -1,12 +1,13 @@
 """/a2a/{template}: the card of an agent, and its tasks over JSON-RPC."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 import pydantic
 import structlog
 from fastapi import APIRouter, Depends, Request
+from msgspec.structs import replace
 
 from longhouse.agents.strategies.one_call import ONE_CALL
 from longhouse.agents.template import Template

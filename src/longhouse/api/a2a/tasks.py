@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+import msgspec
+
 from longhouse.api.caller import Caller
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.request import text_of
@@ -31,8 +33,7 @@ class Said:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """One turn, as A2A tells of it."""
 
     session: Session

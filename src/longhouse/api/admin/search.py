@@ -1,8 +1,8 @@
 """Search routes for operators: ranked results of a query, with the score of each search method."""
 
-from dataclasses import replace
 from typing import Annotated, TypedDict
 
+from msgspec.structs import replace
 from pydantic import Field, StrictStr
 
 from longhouse.api import auth, pagination, wire

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
@@ -74,8 +73,7 @@ class Trial(wire.StrictModel):
     """Needed by tools whose effect must not happen twice, and by those that need approval."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """What a tool needs of a session; nothing of it is stored."""
 
     session: Session

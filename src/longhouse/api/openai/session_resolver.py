@@ -103,7 +103,7 @@ class SessionResolver:
             is_aside = isinstance(placed.event, Prompted) and placed.event.aside
             is_own_user = decisions.is_own_user(session, chat.user)
             handle = TurnHandle(session, trace, is_behind=True, seen_heads=heads)
-            return replace(handle, is_aside=is_aside, is_own_user=is_own_user, repeats=accepted_before)
+            return structs.replace(handle, is_aside=is_aside, is_own_user=is_own_user, repeats=accepted_before)
 
         def was_before(record: Recorded) -> bool:
             """Did this happen before the answer? The end of its own turn never did, whatever the clocks say."""
@@ -115,7 +115,7 @@ class SessionResolver:
         root = fold(takewhile(was_before, records), blank(turn.prompted.root))
         chain = chat.chain(chat.history.all) if chat.history.resends else None
         handle = TurnHandle(root, trace, is_behind=True, client_chain=chain, seen_heads=heads)
-        return replace(handle, repeats=accepted_before)
+        return structs.replace(handle, repeats=accepted_before)
 
     # A new request
 
@@ -129,14 +129,14 @@ class SessionResolver:
             return await self._find_or_open(chat)
         routed = await self.routed(chat)
         request = chat.request.model_copy(update={"model": routed.template})
-        return replace(await self._find_or_open(replace(chat, request=request)), routed=routed)
+        return structs.replace(await self._find_or_open(replace(chat, request=request)), routed=routed)
 
     async def _find_or_open(self, chat: ChatInput) -> TurnHandle:
         template, version = await self.template(chat.request.model, chat.caller.owner)
         chat.caller.uses(template.name)
         chat = await self._with_tools(chat, template)
         prompt = await chat.prompt(self.db, version=version)
-        return replace(await self._place_with(chat, template, prompt), template=template)
+        return structs.replace(await self._place_with(chat, template, prompt), template=template)
 
     async def _place_with(self, chat: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
         owner, request, history, conversation = chat.caller.owner, chat.request, chat.history, chat.conversation

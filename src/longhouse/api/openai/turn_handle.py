@@ -1,10 +1,11 @@
 """The handle of a committed chat request: the turn that its client follows, and the session at that moment."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from longhouse.agents.template import Template
 from longhouse.api.sessions.waiting import MAX_TEXT, Question
@@ -19,8 +20,7 @@ from longhouse.store.requests import Accepted
 from longhouse.store.sessions import AcceptedRequest
 
 
-@dataclass(frozen=True, slots=True)
-class TurnHandle:
+class TurnHandle(msgspec.Struct, frozen=True):
     """A committed request: the turn to follow, and the session right after the request was appended."""
 
     session: Session
@@ -32,7 +32,7 @@ class TurnHandle:
     client_chain: str | None = None
     """The fingerprint of all that the client has sent, if its message went to a sub-agent: this session's journal does
     not contain it."""
-    seen_heads: Mapping[str, int] = field(default_factory=dict)
+    seen_heads: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Sub-agent session -> the head of its journal when a question was answered: earlier events are not shown again."""
     is_aside: bool = False
     """The message waits for a decision on a call: the response says so at once."""

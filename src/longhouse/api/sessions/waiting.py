@@ -4,11 +4,11 @@ Call ids are unique within a session only, and sub-agents may use the same ids.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from longhouse import clock
 from longhouse.errors import CallerError

@@ -1,10 +1,10 @@
 """Routes compatible with SGR-Agent Core 0.7: lists, states, clarifications, cancel and delete; and the agent log."""
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypedDict, cast
 
 from fastapi import Request
+from msgspec.structs import replace
 from pydantic import Field, StrictStr
 
 from longhouse.api import auth, wire

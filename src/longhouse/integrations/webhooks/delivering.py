@@ -8,7 +8,6 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -51,8 +50,7 @@ GONE: Final = 410
 """The answer by which a receiver says that it wants no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryOptions:
+class DeliveryOptions(msgspec.Struct, frozen=True):
     retry_delays: Sequence[float]
     """Seconds before each further attempt; after the last one, the delivery has failed."""
     timeout: float

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from longhouse.memory.documents import clean, headings
 from longhouse.memory.documents.parsed import Block, Format, OutlineEntry, ParsedDocument, ParseLimits, Unreadable

@@ -11,8 +11,7 @@ BlockKind = Literal["heading", "text", "table", "list", "code"]
 Format = Literal["markdown", "html", "pdf", "docx", "text"]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """A heading, a paragraph, a table, a list or a piece of code, as Markdown; the text of a heading has no `#`."""
 
     kind: BlockKind

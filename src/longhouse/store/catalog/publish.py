@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -17,8 +16,7 @@ TRIES: Final = 10
 Done = TypeVar("Done")
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     name: str
     version: int
     is_active: bool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -161,8 +160,7 @@ class IndexedText(msgspec.Struct, frozen=True):
     """The tools that a template names."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(msgspec.Struct, frozen=True):
     """A document to be written to the index."""
 
     name: str

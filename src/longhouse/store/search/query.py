@@ -1,7 +1,6 @@
 """Search queries in SQL: documents that the filters permit, and documents at given places of the index."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
@@ -37,8 +36,7 @@ USERS: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SearchFilters:
+class SearchFilters(msgspec.Struct, frozen=True):
     """The caller, and the conditions that a found tool or template must meet."""
 
     caller: str | None = None

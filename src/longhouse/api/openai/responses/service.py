@@ -3,10 +3,11 @@
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 from starlette.types import Scope
 
 from longhouse.agents.template import Streaming
@@ -59,8 +60,7 @@ _ITEM: Final = re.compile(r"(?:msg|rs|mcp|fc)_([0-9a-f]{32})_(\d{1,6})")
 _APPROVAL: Final = re.compile(rf"{APPROVAL}([0-9a-f]{{32}})_[0-9a-f]+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """Where a request goes."""
 
     model: str
@@ -116,7 +116,7 @@ class ResponseService(msgspec.Struct, frozen=True):
             )
             new = NewResponse(f"{PREFIX}{hex_id}", encoded(kept), request.store is not False, items=used)
             decided = tuple(answer for _, answer in approvals)
-            chat = replace(chat, accepted=replace(chat.accepted, response=new), added=added, approvals=decided)
+            chat = replace(chat, accepted=structs.replace(chat.accepted, response=new), added=added, approvals=decided)
             if decided:
                 chat = replace(chat, model=place.shown_model)  # in the fingerprint, as in other requests of this client
             await self._settle_named(caller, place, chat.conversation)
@@ -130,7 +130,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         chat.caller.spends()
         chosen = (await self.resolver.routed(chat)).template
         request = chat.request.model_copy(update={"model": chosen})
-        return replace(chat, request=request), replace(place, agent=chosen)
+        return replace(chat, request=request), structs.replace(place, agent=chosen)
 
     async def _row(self, caller: Caller, response: str, handle: TurnHandle) -> ResponseRow:
         if again := handle.repeats:
@@ -167,7 +167,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         if not known or await self._session_of(caller, place, request.conversation_id):
             return place
         last = await journals.load(self.db, known[-1])
-        return replace(place, branch=Branch(request.conversation_id, _dialogue(last)))
+        return structs.replace(place, branch=Branch(request.conversation_id, _dialogue(last)))
 
     async def _copy_of(self, caller: Caller, session_id: str) -> _Place:
         """A session that is named by a request that is not to be stored: a copy of it, unless it waits."""

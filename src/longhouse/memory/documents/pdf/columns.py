@@ -1,7 +1,8 @@
 """Tables of pages: lines whose words stand in columns."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from longhouse.memory.documents.pdf.lines import LEADERS, Line, Word, joined
 

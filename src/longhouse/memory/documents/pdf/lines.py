@@ -4,9 +4,9 @@ import ctypes
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import pypdfium2
 import pypdfium2.raw as pdfium
 
@@ -27,15 +27,13 @@ HYPHENS: Final = "\x02\ufffe"
 """What stands at the end of a line for a hyphen that only breaks a word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     text: str
     left: float
     right: float
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """What stands on one line of a page."""
 
     words: tuple[Word, ...]

@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from longhouse.memory.documents.pdf.lines import Line, Word
 
