@@ -12,7 +12,7 @@ BUDGETS = {
     "api": 18_340,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 900,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
-    "cli": 6_700,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`
+    "cli": 6_730,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`
     "config": 1_450,  # mistakes in files; tools, packages and classes in files; files of SGR-Agent Core
     "integrations": 2_310,  # webhooks: what is told, and how it is sent; turns that no collector got; traces
     "journal": 3_370,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory

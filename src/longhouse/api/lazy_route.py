@@ -15,7 +15,7 @@ _MAKING: Final = threading.RLock()
 
 class LazyRoute(APIRoute):
     """A route that is made at its first request. FastAPI works out what a route takes when it is made, in a millisecond
-    and 30 kB for each of more than two hundred; until then only its path and its methods are known."""
+    and 30 kB for each of nearly two hundred; until then only its path and its methods are known."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
         self.given = given

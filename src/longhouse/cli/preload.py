@@ -2,7 +2,8 @@
 
 import importlib
 
-from longhouse.cli.main import COMMANDS, imports
+from longhouse.cli.loading import imports
+from longhouse.cli.main import COMMANDS
 
 with imports():
     for one in COMMANDS.values():

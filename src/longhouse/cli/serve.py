@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from longhouse.cli.child import Child, Failed
-from longhouse.cli.main import imports, load_without
+from longhouse.cli.loading import imports, load_fastapi
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.errors import LonghouseError
 from longhouse.settings import MOST_PROCESSES, Settings
@@ -49,16 +49,16 @@ def serve(
 
 async def _serve_alone(settings: Settings, *, works: bool) -> None:
     """Serves as the only process. What it needs is loaded while Postgres starts: together they would take longer."""
-    loading = asyncio.create_task(asyncio.to_thread(_load_serving))
+    loading = asyncio.create_task(asyncio.to_thread(_load, "serving"))
     async with _started(settings) as postgres:
         serving = (await loading).serving(works=works, postgres=postgres)
         await serving(settings)
 
 
-def _load_serving() -> Any:
+def _load(module: str) -> Any:
     with imports():
-        load_without("email_validator", "fastapi")  # for addresses in its OpenAPI document, where ours has none: 35 ms
-        return importlib.import_module("longhouse.cli.serving")
+        load_fastapi()
+        return importlib.import_module(f"longhouse.cli.{module}")
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ def _serve_as(child: Child, options: dict[str, object], *, works: bool) -> None:
     """Serves as one of several processes; the supervisor says why that failed, once for all of them."""
     child.end_with_supervisor()
     try:
-        run(Settings(**options), importlib.import_module("longhouse.cli.child_serving").serving_as(child, works=works))
+        run(Settings(**options), _load("child_serving").serving_as(child, works=works))
     except LonghouseError as error:
         child.tell(Failed.of(error))
         raise typer.Exit(1) from None
