@@ -30,6 +30,7 @@ from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
+from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.search.router import AUTO, Routed, Router
 from longhouse.store import journals, responses, sessions
 from longhouse.store.capsules import imported as capsules
@@ -53,6 +54,7 @@ class SessionResolver:
     router: Router | None = None
     prior: PriorOf | None = None
     """Loads the history of a new conversation from an external store."""
+    resident: ResidentSessions = field(default_factory=ResidentSessions)
     in_progress: RequestsInProgress = field(default_factory=RequestsInProgress)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> TurnHandle:
@@ -65,7 +67,7 @@ class SessionResolver:
             return await self._reattach(repeated, chat)
         try:
             with self.in_progress.writing(chat.accepted):
-                return await self._place(chat)
+                return self._noted(await self._place(chat))
         except journals.NotThere:
             # The session was deleted meanwhile.
             raise unknown_model(chat.request.model) from None
@@ -74,7 +76,12 @@ class SessionResolver:
                 return await self._reattach(repeated, chat)
         # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
-        return await self._place(chat)
+        return self._noted(await self._place(chat))
+
+    def _noted(self, handle: TurnHandle) -> TurnHandle:
+        """The worker that serves the request goes on from this session, if it is in this process."""
+        self.resident.note(handle.session)
+        return handle
 
     # A repeated request
 
@@ -261,7 +268,7 @@ class SessionResolver:
 
     async def _continue(self, chat: ChatInput, session_id: str, prompt: Prompted, *, resent: bool) -> TurnHandle:
         """The message answers an open question; without one it is the next prompt."""
-        session, reply_to = await journals.load(self.db, session_id), chat.reply_to
+        session, reply_to = await self.resident.load(self.db, session_id), chat.reply_to
         if not resent:
             prompt = structs.replace(prompt, chain=_continued(session, chat.history))
         if chat.history.results and (handle := await self._take_results(chat, session, prompt)):
