@@ -1,11 +1,11 @@
 """Parses a chat request: its caller, its new messages, and the conversation that it names."""
 
 import hashlib
-import operator
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Final, Literal
 
@@ -70,7 +70,7 @@ class ApprovalAnswer:
     comment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChatInput:
     """One parsed request: its caller, its messages, and the idempotency record under which it is stored."""
 
@@ -93,10 +93,6 @@ class ChatInput:
     """What the request decides, in the session that `model` names; there are no messages then."""
     version: int | None = None
     """The version of the agent that answers, where `model` names a session."""
-    _chained: list[tuple[Sequence[ChatMessage], str]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
-    """Messages and their fingerprints: that of a long history is found once, and grows with the new messages."""
 
     @property
     def reply_to(self) -> str | None:
@@ -107,20 +103,24 @@ class ChatInput:
     def user(self) -> str | None:
         return self.caller.user(self.request.user)
 
-    def chain(self, sent: Sequence[ChatMessage]) -> str:
-        """The fingerprint of these messages from this client."""
-        if not self._chained:
-            begun = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
-            self._chained.append(((), begun))
-        fitting = ((known, chain) for known, chain in reversed(self._chained) if len(known) <= len(sent))
-        known, chain = next(one for one in fitting if all(map(operator.is_, one[0], sent)))
-        chain = fingerprint.grown(chain, ((message.role, message.text) for message in sent[len(known) :]))
-        self._chained.append((sent, chain))
-        return chain
+    @property
+    def known_chain(self) -> str:
+        """The fingerprint of what was said before the new messages: by it, a session is found."""
+        return self._chains[0]
+
+    @property
+    def chain(self) -> str:
+        """The fingerprint of all messages from this client."""
+        return self._chains[1]
+
+    @cached_property
+    def _chains(self) -> tuple[str, str]:
+        begun = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
+        known, new = ([(one.role, one.text) for one in said] for said in (self.history.known, self.history.new))
+        return fingerprint.resent(begun, known, new)
 
     async def prompt(self, db: Database, version: int | None = None) -> Prompted:
         """The new messages as a `Prompted` event; their images are stored first."""
-        self.chain(self.history.known)  # what was said before, by which a session is found; the other grows from it
         return Prompted(
             trace=uuid.uuid4().hex,
             content=tuple([await _content(db, message) for message in self.history.new]),
@@ -128,7 +128,7 @@ class ChatInput:
             system=self.request.system,
             sampling=self.request.sampling,
             version=version,
-            chain=self.chain(self.history.all),
+            chain=self.chain,
             traceparent=self.traceparent,
             client_tools=self.client_tools,
             prior=self.added,

@@ -120,7 +120,7 @@ class SessionResolver:
         # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
         records = await journals.read(self.db, turn.prompted.root, limit=MAX_EVENTS)
         root = fold(takewhile(was_before, records), blank(turn.prompted.root))
-        chain = chat.chain(chat.history.all) if chat.history.resends else None
+        chain = chat.chain if chat.history.resends else None
         handle = TurnHandle(root, trace, is_behind=True, client_chain=chain, seen_heads=heads)
         return replace(handle, repeats=accepted_before)
 
@@ -190,7 +190,7 @@ class SessionResolver:
             found = await sessions.rested(self.db, mark, **where, conversation_id=chat.conversation)
             if found:
                 return found
-        return await sessions.rested(self.db, chat.chain(history.known), **where, conversation_id=chat.conversation)
+        return await sessions.rested(self.db, chat.known_chain, **where, conversation_id=chat.conversation)
 
     async def _may_add(self, chat: ChatInput, session_id: str) -> bool:
         """Whether the request may add to this session; one that is not to be stored goes on in a copy of what is."""
@@ -211,7 +211,7 @@ class SessionResolver:
     async def routed(self, chat: ChatInput) -> Routed:
         """Chooses the template: a conversation keeps its own; a new one gets the best match for its first message."""
         owner, history = chat.caller.owner, chat.history
-        chain = client_tools.mark_of(history.before) or chat.chain(history.known) if history.resends else None
+        chain = client_tools.mark_of(history.before) or chat.known_chain if history.resends else None
         known = await sessions.agent_of(self.db, owner, conversation=chat.conversation, fingerprint=chain)
         if known:
             return Routed(known, "it has answered in this conversation before", 1.0)
@@ -381,7 +381,7 @@ class SessionResolver:
             ]
             is_last = len(these) == len(left)
             accepted = chat.accepted if is_last else None
-            chain = chat.chain(chat.history.all) if chat.history.resends else _continued(session, chat.history)
+            chain = chat.chain if chat.history.resends else _continued(session, chat.history)
             try:
                 handle = await append_reply(
                     self.inbox, session, found[these[0]], decided, chain=chain, accepted=accepted
