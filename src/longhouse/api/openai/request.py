@@ -14,7 +14,7 @@ from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai.client_tools import ClientResult
 from longhouse.api.repeating import MAX_KEY
-from longhouse.api.wire import ChatMessage, ChatRequest
+from longhouse.api.wire import ChatRequest, SentMessage
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint, messages
 from longhouse.journal.events import ClientTools, Prompted
@@ -30,20 +30,20 @@ SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][
 class ClientHistory:
     """The messages of a request: the history, the results of calls that the client runs, and new messages."""
 
-    before: tuple[ChatMessage, ...]
-    new: tuple[ChatMessage, ...]
+    before: tuple[SentMessage, ...]
+    new: tuple[SentMessage, ...]
     """Of the user; empty if the request only brings results."""
-    answers: tuple[ChatMessage, ...] = ()
+    answers: tuple[SentMessage, ...] = ()
     """The tool messages between the history and the new messages."""
     results: tuple[ClientResult, ...] = ()
     """What they hold."""
 
     @property
-    def all(self) -> tuple[ChatMessage, ...]:
+    def all(self) -> tuple[SentMessage, ...]:
         return (*self.known, *self.new)
 
     @property
-    def known(self) -> tuple[ChatMessage, ...]:
+    def known(self) -> tuple[SentMessage, ...]:
         """All that the user has not just written."""
         return (*self.before, *self.answers)
 
@@ -177,12 +177,12 @@ def _split(request: ChatRequest, *, names_session: bool) -> ClientHistory:
     )
 
 
-def _trailing(dialogue: Sequence[tuple[int, ChatMessage]], role: str) -> int:
+def _trailing(dialogue: Sequence[tuple[int, SentMessage]], role: str) -> int:
     """How many of the last messages have this role."""
     return sum(1 for _ in takewhile(lambda one: one[1].role == role, reversed(dialogue)))
 
 
-def _refuse_orphans(dialogue: Sequence[tuple[int, ChatMessage]]) -> None:
+def _refuse_orphans(dialogue: Sequence[tuple[int, SentMessage]]) -> None:
     known: set[str] = set()
     for index, message in dialogue:
         if message.tool_calls:
@@ -191,7 +191,7 @@ def _refuse_orphans(dialogue: Sequence[tuple[int, ChatMessage]]) -> None:
             raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
 
 
-async def prior_of(db: Database, before: Sequence[ChatMessage]) -> tuple[Message, ...]:
+async def prior_of(db: Database, before: Sequence[SentMessage]) -> tuple[Message, ...]:
     """The client's history as messages; calls of the client's own tools become text, since they are not our tools."""
     prior: list[Message] = []
     for message in before:
@@ -208,7 +208,7 @@ def text_of(content: Sequence[Content]) -> str:
     return "\n\n".join(messages.text_of(one) for one in content)
 
 
-async def _content(db: Database, message: ChatMessage) -> Content:
+async def _content(db: Database, message: SentMessage) -> Content:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     parts: list[messages.Part] = []
