@@ -6,9 +6,11 @@ import hashlib
 from typing import Any
 
 import openai
+import pydantic
 import pytest
 
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
+from longhouse.api import wire
 from longhouse.models.scripted import Say, call
 from server_helpers import AGENT, House, Serving, Sse, chat, content, sse, user
 
@@ -31,6 +33,41 @@ async def streamed(house: House, **body: Any) -> list[Sse]:
 async def last_request(house: House) -> Any:
     assert house.model is not None
     return house.model.requests[-1]
+
+
+def read(*messages: Any) -> Any:
+    return wire.ChatRequest.model_validate({"model": AGENT, "messages": [*messages]}).messages
+
+
+def test_a_history_of_texts_is_read_like_any_other() -> None:
+    roles = ("system", "developer", "user", "assistant")
+    texts = [{"role": role, "content": f"Да, {role}: 好\n", "name": "ann", "refusal": None} for role in roles]
+    parts = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+    calls = [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    called = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    result = {"role": "tool", "content": "Rain", "tool_call_id": "c1"}
+
+    def told(messages: Any) -> list[Any]:
+        return [(one.role, one.content, one.text, one.tool_calls, one.tool_call_id) for one in messages]
+
+    plain, *others = read(*texts), read(*texts, parts), read(*texts, called), read(*texts, result)
+    assert {type(one) for one in plain} == {wire.TextMessage}
+    for one in others:
+        assert (told(one[:-1]), {type(message) for message in one}) == (told(plain), {wire.ChatMessage})
+    assert [others[0][-1].text, others[1][-1].tool_calls[0].id, others[2][-1].tool_call_id] == ["Hello", "c1", "c1"]
+
+    for bad, where in (
+        ({"role": "robot", "content": "x"}, "role"),
+        ({"role": "user", "content": 5}, "content"),
+        ({"role": "user", "content": "x", "tool_call_id": 5}, "tool_call_id"),
+        ({"content": "x"}, "role"),
+    ):
+        with pytest.raises(pydantic.ValidationError) as refused:
+            read(*texts, bad)
+        assert refused.value.errors()[0]["loc"][:3] == ("messages", len(texts), where)
+    for number in (0, wire.MAX_MESSAGES + 1):
+        with pytest.raises(pydantic.ValidationError, match="messages"):
+            read(*texts[:1] * number)
 
 
 # Chat completions

@@ -1,5 +1,7 @@
 """The transcript vocabulary: its form on the wire, files in it, and text that cannot be carried."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -114,6 +116,33 @@ def test_a_fingerprint_is_a_chain_that_grows_message_by_message() -> None:
         begin, [("user", "Hello"), ("assistant", "Hi")]
     )
     assert fingerprint.grown(begin, []) == begin
+
+
+SAID = st.lists(st.tuples(st.sampled_from(("user", "assistant", "tool")), st.text(max_size=3)), max_size=8)
+
+
+@given(st.sampled_from(("ann", "ben")), SAID, st.integers(0, 8))
+def test_a_conversation_that_is_sent_again_has_the_chain_of_its_messages(who: str, said: Any, cut: int) -> None:
+    begun = fingerprint.begin("acme", "key-1", who, "agent")
+    for _ in range(2):  # new, and known from the last time
+        chains = fingerprint.resent(begun, said[:cut], said[cut:])
+        assert chains == (fingerprint.grown(begun, said[:cut]), fingerprint.grown(begun, said))
+    more = [("assistant", "Да."), ("user", "好")]
+    assert fingerprint.resent(begun, [*said, more[0]], more[1:])[1] == fingerprint.grown(begun, [*said, *more])
+
+
+def test_only_what_is_new_is_hashed_when_a_conversation_is_sent_again() -> None:
+    begun, said = fingerprint.begin("acme", "key-1", "новый", "agent"), [("user", "Один"), ("assistant", "Два")]
+    _, before = fingerprint.resent(begun, said, [("user", "Три")])
+    known = [*said, ("user", "Три"), ("assistant", "Четыре")]
+    for number in range(fingerprint.MOST_SENT - 1):
+        fingerprint.resent(fingerprint.begin("acme", "", None, f"{number}"), [], [("user", "Hello")])
+    [kept] = [digest for digest, chain in fingerprint._sent.items() if chain == before]
+    fingerprint._sent[kept] = "what was kept"
+    assert fingerprint.resent(begun, known, [])[0] == fingerprint.grown("what was kept", known[-1:])
+    # There was room for so many; with the next it is gone, and found anew.
+    assert kept not in fingerprint._sent
+    assert fingerprint.resent(begun, known, [])[0] == fingerprint.grown(before, known[-1:])
 
 
 def test_white_space_does_not_count_in_a_fingerprint() -> None:

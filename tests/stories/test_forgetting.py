@@ -242,7 +242,10 @@ async def test_a_client_that_resends_everything_begins_a_new_session(serving: Se
         first = await chat(house, user("A"), model="tool_calling_agent")
         said = [user("A"), {"role": "assistant", "content": "One."}, user("B")]
         assert (await chat(house, *said, model="tool_calling_agent"))["model"] == first["model"]
+        resident = house.app.resident
+        assert resident.ids == {first["model"]}
         assert (await delete(house, first["model"]))[0] == 200
+        assert resident.ids == set()
         anew = await chat(house, *said, model="tool_calling_agent")
         assert (content(anew), anew["model"] == first["model"]) == ("Three.", False)
         assert await house.db.value("SELECT count(*) FROM sessions") == 1

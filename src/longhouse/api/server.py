@@ -75,6 +75,7 @@ from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instances import ModelFor
+from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.search.directory import AgentDirectory
 from longhouse.search.finder import Finder
 from longhouse.search.router import Router
@@ -166,6 +167,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     egress: Egress = msgspec.field(default_factory=Egress)
     """Where tools and webhooks may reach."""
     max_schedules: int = 100
+    resident: ResidentSessions = field(default_factory=ResidentSessions)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -181,7 +183,7 @@ def build(parts: Parts) -> ASGIApp:
         title="Longhouse", version=longhouse.__version__, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     inbox, router = Inbox(parts.db, parts.bus), Router(AgentDirectory(parts.finder), parts.default_template)
-    resolver = SessionResolver(parts.db, parts.catalog, inbox, router, parts.prior)
+    resolver = SessionResolver(parts.db, parts.catalog, inbox, router, parts.prior, parts.resident)
     app.state = State({**_state(parts, resolver), **_memory_state(parts, inbox)})
     for one in ROUTERS:
         app.router.routes += one.routes  # not `include_router`, which would build each route a second time

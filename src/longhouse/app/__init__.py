@@ -21,6 +21,7 @@ from longhouse.config.effective import configure
 from longhouse.config.loader import LoadedFiles
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.instances import Pool
+from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.runtime.worker import Worker
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
@@ -45,6 +46,7 @@ class App(msgspec.Struct, frozen=True):
     """None with an external Postgres."""
     is_demo: bool
     """No model is configured: the built-in demo model answers."""
+    resident: ResidentSessions
     files: LoadedFiles
     """What the files say, with the tools as they were published."""
 
@@ -83,5 +85,6 @@ async def open_app(
             asgi=api.asgi,
             postgres=core.postgres,
             is_demo=not core.settings.llm_base_url,
+            resident=core.resident,
             files=setup.files,
         )

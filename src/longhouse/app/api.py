@@ -71,6 +71,7 @@ async def open_api(
             mcp=mcp,
             egress=setup.webhook_egress,
             max_schedules=settings.max_schedules,
+            resident=core.resident,
         )
         # It waits for the sweep of the worker, which tells when something is due: where none works, nothing fires.
         firing = partial(parts.scheduler.serve, runtime.worker.schedules_due)

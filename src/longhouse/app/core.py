@@ -15,6 +15,7 @@ from longhouse.integrations.otlp import TraceProjector, open_collector
 from longhouse.runtime.bus.doorbell import Doorbell
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.followers import LOOK_EVERY, Followers
+from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.runtime.turn_ends import turn_recorder
 from longhouse.runtime.worker import new_id
 from longhouse.settings import Settings
@@ -39,6 +40,7 @@ class Core(msgspec.Struct, frozen=True):
     activity: Activity
     traces: TraceProjector | None
     """None: no collector is set."""
+    resident: ResidentSessions
 
     @property
     def settings(self) -> Settings:
@@ -48,7 +50,8 @@ class Core(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def open_core(setup: Configured, *, works: bool, postgres: Postgres | None = None) -> AsyncIterator[Core]:
     settings, bus, name = setup.settings, Bus(), new_id()
-    activity = Activity(settings.metrics_owners)
+    activity, resident = Activity(settings.metrics_owners), ResidentSessions()
+    bus.on_stop.append(resident.drop)
     bus.on_turn_end.append(turn_recorder(activity))
     async with (
         open_store(settings, postgres=postgres) as (db, running),
@@ -65,6 +68,7 @@ async def open_core(setup: Configured, *, works: bool, postgres: Postgres | None
             catalog=Catalog(db, model=settings.llm_model),
             activity=activity,
             traces=traces,
+            resident=resident,
         )
 
 

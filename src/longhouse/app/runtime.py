@@ -85,4 +85,5 @@ def _engine(core: Core, pool: Pool, tools: Tools, memory: MemoryParts, prior: Pr
         external=memory.ledger.external_for,
         activity=core.activity,
         tracing=core.traces.tracing if core.traces else None,
+        resident=core.resident,
     )

@@ -5,9 +5,16 @@ strip and rejoin text. System messages are ignored too, since they belong to a t
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
+Said = tuple[str, str]
+"""A message: its role and its text."""
+MOST_SENT: Final = 4_096
+"""Requests whose chain is kept: some hundred bytes each."""
 _SPACES: Final = "".join(filter(str.isspace, map(chr, range(128)))).encode()
 
 
@@ -16,14 +23,41 @@ def begin(owner: str, key: str, user: str | None, model: str) -> str:
     return _link("", "\x00".join([owner, key, user or "", model]))
 
 
-def grown(chain: str, messages: Iterable[tuple[str, str]]) -> str:
-    """The chain after these (role, text) pairs."""
+def grown(chain: str, messages: Iterable[Said]) -> str:
+    """The chain after these messages."""
     link = chain.encode()
     for role, text in messages:
         # Most messages are ASCII: there, white space is removed many times faster.
         said = text.encode().translate(None, _SPACES) if text.isascii() else _encoded("".join(text.split()))
         link = hashlib.sha256(b"%b\x00%b\x00%b" % (link, _encoded(role), said)).hexdigest().encode()
     return link.decode()
+
+
+_sent: Final[OrderedDict[bytes, str]] = OrderedDict()
+"""The chains of what clients have sent, by a digest of it; not the messages themselves, in which is what people say."""
+
+
+def resent(begun: str, known: Sequence[Said], new: Sequence[Said]) -> tuple[str, str]:
+    """The chain of all that a request knows already, and the chain after its new messages.
+
+    A client without a session id sends the whole conversation again with each message. What came before our last reply
+    is what it sent last time: that chain is found in a tenth of the time that it takes to hash each message.
+    """
+    last = next((nth for nth in reversed(range(len(known))) if known[nth][0] == "assistant"), 0)
+    sent = hashlib.sha256(begun.encode() + _listed(known[:last]))
+    before = _sent.get(sent.digest()) or grown(begun, known[:last])
+    chain = grown(before, known[last:])
+    all_of_it = grown(chain, new)
+    sent.update(_listed(known[last:]) + _listed(new))
+    _sent[sent.digest()] = all_of_it
+    if len(_sent) > MOST_SENT:
+        _sent.popitem(last=False)
+    return chain, all_of_it
+
+
+def _listed(messages: Sequence[Said]) -> bytes:
+    """The messages as they stand in a list of JSON, a comma before each."""
+    return b"," + msgspec.json.encode(messages)[1:-1] if messages else b""
 
 
 def of_calls(ids: Iterable[str]) -> str:

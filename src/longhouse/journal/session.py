@@ -249,7 +249,7 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
         return "\n\n".join(map(text_of, self.prompted.content))
 
 
-class Session(events.Opened, frozen=True, kw_only=True, tag="Session"):
+class Session(events.Opened, frozen=True, kw_only=True, tag="Session", weakref=True):
     """The state of one agent in one conversation: its `Opened`, and what happened since."""
 
     id: str

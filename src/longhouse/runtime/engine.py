@@ -33,6 +33,7 @@ from longhouse.runtime.model_stream import listen
 from longhouse.runtime.prober import Prober
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.reply_handler import ReplyHandler, in_order
+from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.tool_runner import ToolRunner
 from longhouse.runtime.turn_template import template_of
@@ -78,6 +79,7 @@ class Engine:
     activity: Activity = field(default_factory=Activity)
     tracing: Tracing | None = None
     """None: requests to models and tools carry no trace context."""
+    resident: ResidentSessions = field(default_factory=ResidentSessions)
     stopping: bool = False
     last_beats: dict[str, datetime] = field(default_factory=dict)
     """Other worker -> its last heartbeat that was seen."""
@@ -97,7 +99,7 @@ class Engine:
 
     async def advance(self, lease: Lease) -> Session:
         """Advances one session until it rests, waits for its provider, or the worker shuts down."""
-        session = await journals.load(self.db, lease.session_id, lease.head)
+        session = await self.resident.load(self.db, lease.session_id, lease.head)
         run = Run(lease, session)
         with self._tried_alone(run), self._recording_unbegun(run):
             if lease.previous:
@@ -109,6 +111,7 @@ class Engine:
                     break
                 await self._move(run)
         self._known_fences.pop(session.id, None)
+        self.resident.keep(run.session)
         await self._snapshot(run)
         return run.session
 

@@ -212,6 +212,7 @@ class Worker:
         await self._find_runnable()
         await self._stop_deposed()
         self._engine.pool.retire_idle(clock.now())
+        self._engine.resident.drop_idle()
 
     async def _forget(self) -> None:
         await sessions.forget_requests(self._db)

@@ -16,7 +16,7 @@ from longhouse.api.caller import Caller
 from longhouse.api.openai.completions import CUT_OFF, ChatCompletion, ChatEvents, ChunkDelta, chat_usage
 from longhouse.api.openai.request import SESSION_ID
 from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
-from longhouse.api.wire import ChatMessage, ChatRequest
+from longhouse.api.wire import ChatRequest, SentMessage
 from longhouse.errors import CallerError, ProviderError
 from longhouse.journal.events import Sampling, Usage
 from longhouse.journal.messages import Assistant, Message, System, User, clean
@@ -178,7 +178,7 @@ def _body(chat: ChatRequest, template: Template) -> Body:
     )
 
 
-def _message(one: ChatMessage) -> Message | None:
+def _message(one: SentMessage) -> Message | None:
     """A message as the model gets it; images and tool calls say nothing about a title."""
     text = clean(one.text)
     if one.role in ("system", "developer"):

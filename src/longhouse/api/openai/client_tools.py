@@ -11,7 +11,7 @@ from longhouse.agents.naming import Names, key
 from longhouse.agents.permission import Permission
 from longhouse.agents.template import Template
 from longhouse.api.sessions.waiting import MAX_TEXT, settled, shortened
-from longhouse.api.wire import ChatMessage
+from longhouse.api.wire import SentMessage
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint
 from longhouse.journal.client_calls import PREFIX, client_id
@@ -165,7 +165,7 @@ def _known(given: Any, names: list[str], where: str, *, nested: bool) -> str:
     return name
 
 
-def mark_of(before: Sequence[ChatMessage]) -> str | None:
+def mark_of(before: Sequence[SentMessage]) -> str | None:
     """The fingerprint of the rest in which our last message called functions of the client; None if it called none."""
     last = before[-1] if before else None
     ids = [call.id for call in last.tool_calls or () if _ID.fullmatch(call.id)] if last else []

@@ -1,11 +1,11 @@
 """Parses a chat request: its caller, its new messages, and the conversation that it names."""
 
 import hashlib
-import operator
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Final, Literal
 
@@ -16,7 +16,7 @@ from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai.client_tools import ClientResult
 from longhouse.api.repeating import MAX_KEY
-from longhouse.api.wire import ChatMessage, ChatRequest
+from longhouse.api.wire import ChatRequest, SentMessage
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint, messages
 from longhouse.journal.events import ClientTools, Prompted
@@ -31,20 +31,20 @@ SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][
 class ClientHistory(msgspec.Struct, frozen=True):
     """The messages of a request: the history, the results of calls that the client runs, and new messages."""
 
-    before: tuple[ChatMessage, ...]
-    new: tuple[ChatMessage, ...]
+    before: tuple[SentMessage, ...]
+    new: tuple[SentMessage, ...]
     """Of the user; empty if the request only brings results."""
-    answers: tuple[ChatMessage, ...] = ()
+    answers: tuple[SentMessage, ...] = ()
     """The tool messages between the history and the new messages."""
     results: tuple[ClientResult, ...] = ()
     """What they hold."""
 
     @property
-    def all(self) -> tuple[ChatMessage, ...]:
+    def all(self) -> tuple[SentMessage, ...]:
         return (*self.known, *self.new)
 
     @property
-    def known(self) -> tuple[ChatMessage, ...]:
+    def known(self) -> tuple[SentMessage, ...]:
         """All that the user has not just written."""
         return (*self.before, *self.answers)
 
@@ -69,7 +69,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True):
     comment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChatInput:
     """One parsed request: its caller, its messages, and the idempotency record under which it is stored."""
 
@@ -92,10 +92,6 @@ class ChatInput:
     """What the request decides, in the session that `model` names; there are no messages then."""
     version: int | None = None
     """The version of the agent that answers, where `model` names a session."""
-    _chained: list[tuple[Sequence[ChatMessage], str]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
-    """Messages and their fingerprints: that of a long history is found once, and grows with the new messages."""
 
     @property
     def reply_to(self) -> str | None:
@@ -106,20 +102,24 @@ class ChatInput:
     def user(self) -> str | None:
         return self.caller.user(self.request.user)
 
-    def chain(self, sent: Sequence[ChatMessage]) -> str:
-        """The fingerprint of these messages from this client."""
-        if not self._chained:
-            begun = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
-            self._chained.append(((), begun))
-        fitting = ((known, chain) for known, chain in reversed(self._chained) if len(known) <= len(sent))
-        known, chain = next(one for one in fitting if all(map(operator.is_, one[0], sent)))
-        chain = fingerprint.grown(chain, ((message.role, message.text) for message in sent[len(known) :]))
-        self._chained.append((sent, chain))
-        return chain
+    @property
+    def known_chain(self) -> str:
+        """The fingerprint of what was said before the new messages: by it, a session is found."""
+        return self._chains[0]
+
+    @property
+    def chain(self) -> str:
+        """The fingerprint of all messages from this client."""
+        return self._chains[1]
+
+    @cached_property
+    def _chains(self) -> tuple[str, str]:
+        begun = fingerprint.begin(self.caller.owner, self.caller.key, self.request.user, self.model)
+        known, new = ([(one.role, one.text) for one in said] for said in (self.history.known, self.history.new))
+        return fingerprint.resent(begun, known, new)
 
     async def prompt(self, db: Database, version: int | None = None) -> Prompted:
         """The new messages as a `Prompted` event; their images are stored first."""
-        self.chain(self.history.known)  # what was said before, by which a session is found; the other grows from it
         return Prompted(
             trace=uuid.uuid4().hex,
             content=tuple([await _content(db, message) for message in self.history.new]),
@@ -127,7 +127,7 @@ class ChatInput:
             system=self.request.system,
             sampling=self.request.sampling,
             version=version,
-            chain=self.chain(self.history.all),
+            chain=self.chain,
             traceparent=self.traceparent,
             client_tools=self.client_tools,
             prior=self.added,
@@ -176,12 +176,12 @@ def _split(request: ChatRequest, *, names_session: bool) -> ClientHistory:
     )
 
 
-def _trailing(dialogue: Sequence[tuple[int, ChatMessage]], role: str) -> int:
+def _trailing(dialogue: Sequence[tuple[int, SentMessage]], role: str) -> int:
     """How many of the last messages have this role."""
     return sum(1 for _ in takewhile(lambda one: one[1].role == role, reversed(dialogue)))
 
 
-def _refuse_orphans(dialogue: Sequence[tuple[int, ChatMessage]]) -> None:
+def _refuse_orphans(dialogue: Sequence[tuple[int, SentMessage]]) -> None:
     known: set[str] = set()
     for index, message in dialogue:
         if message.tool_calls:
@@ -190,7 +190,7 @@ def _refuse_orphans(dialogue: Sequence[tuple[int, ChatMessage]]) -> None:
             raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
 
 
-async def prior_of(db: Database, before: Sequence[ChatMessage]) -> tuple[Message, ...]:
+async def prior_of(db: Database, before: Sequence[SentMessage]) -> tuple[Message, ...]:
     """The client's history as messages; calls of the client's own tools become text, since they are not our tools."""
     prior: list[Message] = []
     for message in before:
@@ -207,7 +207,7 @@ def text_of(content: Sequence[Content]) -> str:
     return "\n\n".join(messages.text_of(one) for one in content)
 
 
-async def _content(db: Database, message: ChatMessage) -> Content:
+async def _content(db: Database, message: SentMessage) -> Content:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     parts: list[messages.Part] = []

@@ -30,6 +30,7 @@ from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
 from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
+from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.search.router import AUTO, Routed, Router
 from longhouse.store import journals, responses, sessions
 from longhouse.store.capsules import imported as capsules
@@ -53,6 +54,7 @@ class SessionResolver:
     router: Router | None = None
     prior: PriorOf | None = None
     """Loads the history of a new conversation from an external store."""
+    resident: ResidentSessions = field(default_factory=ResidentSessions)
     in_progress: RequestsInProgress = field(default_factory=RequestsInProgress)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> TurnHandle:
@@ -65,7 +67,7 @@ class SessionResolver:
             return await self._reattach(repeated, chat)
         try:
             with self.in_progress.writing(chat.accepted):
-                return await self._place(chat)
+                return self._noted(await self._place(chat))
         except journals.NotThere:
             # The session was deleted meanwhile.
             raise unknown_model(chat.request.model) from None
@@ -74,7 +76,12 @@ class SessionResolver:
                 return await self._reattach(repeated, chat)
         # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
-        return await self._place(chat)
+        return self._noted(await self._place(chat))
+
+    def _noted(self, handle: TurnHandle) -> TurnHandle:
+        """The worker that serves the request goes on from this session, if it is in this process."""
+        self.resident.note(handle.session)
+        return handle
 
     # A repeated request
 
@@ -113,7 +120,7 @@ class SessionResolver:
         # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
         records = await journals.read(self.db, turn.prompted.root, limit=MAX_EVENTS)
         root = fold(takewhile(was_before, records), blank(turn.prompted.root))
-        chain = chat.chain(chat.history.all) if chat.history.resends else None
+        chain = chat.chain if chat.history.resends else None
         handle = TurnHandle(root, trace, is_behind=True, client_chain=chain, seen_heads=heads)
         return structs.replace(handle, repeats=accepted_before)
 
@@ -183,7 +190,7 @@ class SessionResolver:
             found = await sessions.rested(self.db, mark, **where, conversation_id=chat.conversation)
             if found:
                 return found
-        return await sessions.rested(self.db, chat.chain(history.known), **where, conversation_id=chat.conversation)
+        return await sessions.rested(self.db, chat.known_chain, **where, conversation_id=chat.conversation)
 
     async def _may_add(self, chat: ChatInput, session_id: str) -> bool:
         """Whether the request may add to this session; one that is not to be stored goes on in a copy of what is."""
@@ -204,7 +211,7 @@ class SessionResolver:
     async def routed(self, chat: ChatInput) -> Routed:
         """Chooses the template: a conversation keeps its own; a new one gets the best match for its first message."""
         owner, history = chat.caller.owner, chat.history
-        chain = client_tools.mark_of(history.before) or chat.chain(history.known) if history.resends else None
+        chain = client_tools.mark_of(history.before) or chat.known_chain if history.resends else None
         known = await sessions.agent_of(self.db, owner, conversation=chat.conversation, fingerprint=chain)
         if known:
             return Routed(known, "it has answered in this conversation before", 1.0)
@@ -261,7 +268,7 @@ class SessionResolver:
 
     async def _continue(self, chat: ChatInput, session_id: str, prompt: Prompted, *, resent: bool) -> TurnHandle:
         """The message answers an open question; without one it is the next prompt."""
-        session, reply_to = await journals.load(self.db, session_id), chat.reply_to
+        session, reply_to = await self.resident.load(self.db, session_id), chat.reply_to
         if not resent:
             prompt = structs.replace(prompt, chain=_continued(session, chat.history))
         if chat.history.results and (handle := await self._take_results(chat, session, prompt)):
@@ -374,7 +381,7 @@ class SessionResolver:
             ]
             is_last = len(these) == len(left)
             accepted = chat.accepted if is_last else None
-            chain = chat.chain(chat.history.all) if chat.history.resends else _continued(session, chat.history)
+            chain = chat.chain if chat.history.resends else _continued(session, chat.history)
             try:
                 handle = await append_reply(
                     self.inbox, session, found[these[0]], decided, chain=chain, accepted=accepted
