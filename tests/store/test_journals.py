@@ -154,12 +154,12 @@ async def test_a_session_that_several_open_at_once_is_opened_once_and_has_one_pa
     known = (messages.User(content="I am Aliya"), messages.Assistant(content="Noted"))
     about = events.Opened(agent=AGENT, version=1, owner="local", conversation="c")
     async with unsteady(dsn) as (shaky, line):
-        line.lose_reply(times=2)
         for number, proposed in enumerate(("s", "another")):
+            line.lose_reply(times=2)
             prompt = events.Prompted(trace=f"t{number}", content=("Hello",), prior=known)
             placed = await journals.open(shaky, proposed, about, prompt, task="Hello")
             assert (placed.session_id, placed.seq) == ("s", number + 2)
-        assert line.cuts == 2
+        assert line.cuts == 4
     told = await whole(db)
     assert [type(event).__name__ for event in told] == ["Opened", "Prompted", "Prompted"]
     assert [event.prior for event in told if isinstance(event, events.Prompted)] == [known, ()]

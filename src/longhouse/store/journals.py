@@ -248,7 +248,11 @@ EFFECTS: Final = """
       AND COALESCE(body ->> 'call_kind', 'tool') = 'tool' AND COALESCE(body ->> 'effect', 'read') <> 'read'
     ORDER BY seq DESC LIMIT :limit
 """
-WRITTEN: Final = "SELECT max(seq) FROM journal WHERE session_id = :session AND append_id = :append_id"
+WRITTEN: Final = """
+    SELECT max(j.seq) FROM journal first
+    JOIN journal j ON j.session_id = first.session_id AND j.seq >= first.seq AND j.append_id = first.append_id
+    WHERE first.session_id = :session AND first.append_id = :append_id AND (first.nth = 1 OR first.kind = 'Prompted')
+"""
 NOW: Final = f"SELECT s.due, {budgets.spent_of('s.key_id')} AS spent FROM sessions s WHERE s.id = :session"
 
 LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = :session AND fold_version = :fold_version"

@@ -58,8 +58,10 @@ DELETE: Final = """
 """
 # The responses that brought a message: one that comes with results of functions is not the last event of its append.
 BROUGHT: Final = """
-    SELECT FROM responses r JOIN journal last ON last.session_id = r.placed_in AND last.seq = r.placed_at
-    WHERE last.session_id = j.session_id AND last.append_id = j.append_id
+    SELECT FROM (
+        SELECT * FROM responses WHERE placed_in = j.session_id AND placed_at >= j.seq ORDER BY placed_at LIMIT 1
+    ) r JOIN journal last ON last.session_id = r.placed_in AND last.seq = r.placed_at
+    WHERE last.append_id = j.append_id
 """
 MESSAGES: Final = f"""
     SELECT j.session_id, j.seq FROM journal j
