@@ -82,3 +82,36 @@ UNION ALL
 SELECT session_id, seq, 1::bigint, 'assistant', COALESCE(body ->> 'answer', body ->> 'reason'),
        NULL::json, NULL::text, NULL::text, at
 FROM journal_events WHERE kind = 'Finished' OR (kind = 'Failed' AND body ->> 'code' = 'agent_failed');
+
+-- What was used lately is taken in any order, and looked up by keys alone.
+ALTER TABLE usage_lately DROP CONSTRAINT usage_lately_pkey;
+DROP INDEX usage_lately_key;
+CREATE INDEX usage_lately_key ON usage_lately (key_id, at) WHERE key_id <> '';
+CREATE OR REPLACE FUNCTION usage_of_key(asked text)
+RETURNS TABLE (tokens_per_day bigint, tokens_per_month bigint, turns_per_day bigint, turns_per_month bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT COALESCE(sum(tokens) FILTER (WHERE day = (now() AT TIME ZONE 'UTC')::date), 0)::bigint,
+           COALESCE(sum(tokens), 0)::bigint,
+           COALESCE(sum(turns) FILTER (WHERE day = (now() AT TIME ZONE 'UTC')::date), 0)::bigint,
+           COALESCE(sum(turns), 0)::bigint
+    FROM (
+        SELECT day, total_tokens AS tokens, turns FROM usage_days
+        WHERE key_id = asked AND day >= date_trunc('month', now() AT TIME ZONE 'UTC')::date
+        UNION ALL
+        SELECT (at AT TIME ZONE 'UTC')::date, total_tokens, turns FROM usage_lately
+        WHERE key_id = asked AND key_id <> ''
+          AND at >= date_trunc('month', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+    ) counted
+$$;
+
+-- Only where the function has something to do: not where a session is opened, or begins to work. Postgres reads these
+-- conditions anew for each statement: the shorter, the better.
+DROP TRIGGER sessions_change ON sessions;
+CREATE TRIGGER sessions_change AFTER UPDATE ON sessions FOR EACH ROW
+    WHEN (NOT NEW.due OR NEW.state <> 'RESEARCHING' OR OLD.state LIKE 'WAITING%' OR NEW.capsule IS NOT NULL)
+    EXECUTE FUNCTION follow_session();
+DROP TRIGGER sessions_begin ON sessions;
+CREATE TRIGGER sessions_begin AFTER INSERT ON sessions FOR EACH ROW
+    WHEN (NEW.side NOT IN ('root', 'sub', 'external') OR NEW.capsule IS NOT NULL OR NEW.head > NEW.inherited
+          OR NEW.state LIKE 'WAITING%')
+    EXECUTE FUNCTION follow_session();
