@@ -21,7 +21,7 @@ from longhouse.journal.session import LOCAL_OWNER, Session
 from longhouse.store import budgets, files, sessions, usage
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.gathering import Gathering
-from longhouse.store.requests import ACCEPT, UNDER_WAY, Accepted, Repeated, accept
+from longhouse.store.requests import UNDER_WAY, Accepted, Repeated, accept
 from longhouse.store.rows import Rows
 
 TASK_SHOWN: Final = 1_000
@@ -107,10 +107,12 @@ SELECT head, due, CASE WHEN due THEN {{spent}} END AS spent FROM moved
 """
 
 # Other sessions of the same key may be in the same statement.
-_OF_KEY: Final = "(SELECT sum(other.{what})::bigint FROM moved other WHERE other.key_id = moved.key_id)"
-_SPENT_TOGETHER: Final = budgets.spent_of(
-    "moved.key_id", tokens=_OF_KEY.format(what="total"), turns=_OF_KEY.format(what="turns")
-)
+_SPENT_TOGETHER: Final = """
+    CASE WHEN moved.key_id IS NOT NULL THEN (
+        SELECT spent_budget(moved.key_id, sum(other.total)::bigint, sum(other.turns)::bigint)
+        FROM moved other WHERE other.key_id = moved.key_id
+    ) END
+"""
 # The same for several sessions, each with an event or two and the usage of one model. A session that somebody else has
 # locked is left out: nobody waits for a lock while others wait for them. Its place on the disk cannot change while it
 # is locked. The limit cuts nothing off: by it, Postgres expects one row. If it expected eight, it would read all of a
@@ -123,21 +125,22 @@ WITH locked AS MATERIALIZED (
     ) there LIMIT (SELECT {{count}})
 ), moved AS (
     UPDATE sessions s SET {_MOVE.format(one="one.")} FROM locked one WHERE s.ctid = one.place
-    RETURNING s.head, s.due, s.conversation_id, s.owner, s.key_id, one.*
+    RETURNING s.head, s.due, s.conversation_id, s.owner, s.key_id, s.trace_id, s.updated_at, s.fence, {{kept}}
 ), written AS (
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, at,
                          append_id, nth, worker, fence)
-    SELECT moved.session, moved.head - moved.count + new.nth, moved.conversation_id, moved.trace,
-           new.kind, new.call_id, new.reply_to, new.body, moved.at, moved.append_id, new.nth, moved.worker, moved.fence
+    SELECT moved.session, moved.head - moved.count + new.nth, moved.conversation_id, moved.trace_id, new.kind,
+           new.call_id, new.reply_to, new.body, moved.updated_at, moved.append_id, new.nth, moved.worker, moved.fence
     FROM moved, LATERAL (VALUES {{events}}) AS new (kind, call_id, reply_to, body, nth) WHERE new.kind IS NOT NULL
-), rested AS (
-    INSERT INTO rests (fingerprint, session_id, seq)
-    SELECT fingerprint, session, head FROM moved WHERE fingerprint IS NOT NULL
 ), counted AS (
     {usage.WRITE_TOGETHER}
-)
+){{rested}}
 SELECT session, head, due, CASE WHEN due THEN {_SPENT_TOGETHER} END AS spent FROM moved
 """
+_RESTED_TOGETHER: Final = """, rested AS (
+    INSERT INTO rests (fingerprint, session_id, seq)
+    SELECT fingerprint, session, head FROM moved WHERE fingerprint IS NOT NULL
+)"""
 _MOVED: Final = {
     "session": "text",
     "fence": "bigint",
@@ -154,6 +157,9 @@ _MOVED: Final = {
     "wake_at": "timestamptz",
     "fingerprint": "text",
 }
+_FINGERPRINT: Final = list(_MOVED).index("fingerprint")
+_KEPT: Final = ("session", "worker", "append_id", "count", "fingerprint")
+"""Those that are read once the session is moved."""
 _EVENT: Final = {"kind": "text", "call_id": "text", "reply_to": "text", "body": "json"}
 _NO_EVENT: Final = (None,) * len(_EVENT)
 
@@ -166,9 +172,9 @@ WITH moved AS (
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE_OUTSIDE}
-), {ACCEPT}, rested AS (
+), rested AS (
     {MARK_REST}
-)
+){{accepted}}
 SELECT id, head FROM moved
 """
 
@@ -190,7 +196,7 @@ WITH moved AS (
 ), written AS (
     {_WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL", new=_NEW_IN_ARRAYS)}
     WHERE CASE WHEN moved.id = :session THEN new.nth <= 2 ELSE new.nth = cardinality(:kinds::text[]) END
-), {ACCEPT}
+){{accepted}}
 SELECT id, head FROM moved
 """
 
@@ -299,8 +305,8 @@ def _appending(template: str, count: int, *, marks_rest: bool, counts: str) -> s
 
 
 @functools.cache
-def _gathered(count: int) -> str:
-    """The statement for appends of up to so many sessions."""
+def _gathered(count: int, *, marks_rest: bool) -> str:
+    """The statement for appends of up to so many sessions, with marks of their rests or without."""
     events_ = {f"{name}_{nth}": type_ for nth in (1, 2) for name, type_ in _EVENT.items()}
     columns = {**_MOVED, **events_, **usage.COLUMNS}
     numbers = itertools.count(1)
@@ -310,6 +316,8 @@ def _gathered(count: int) -> str:
         count=count,
         rows=", ".join(f"({row})" for row in rows),
         columns=", ".join(columns),
+        kept=", ".join(f"one.{name}" for name in (*_KEPT, *events_, *usage.COLUMNS)),
+        rested=_RESTED_TOGETHER if marks_rest else "",
         events=", ".join(f"({event})" for event in new),
     )
 
@@ -329,7 +337,8 @@ def _together(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     """The statement with its values. Its places are 2 or 4, some of them empty: each connection has to plan it."""
     places = 1 << (len(rows) - 1).bit_length()
     values = list(itertools.chain.from_iterable(rows))
-    return (_gathered(places), *values, *[None] * (len(rows[0]) * (places - len(rows))))
+    marks_rest = any(row[_FINGERPRINT] is not None for row in rows)
+    return (_gathered(places, marks_rest=marks_rest), *values, *[None] * (len(rows[0]) * (places - len(rows))))
 
 
 def _gathering(db: Database) -> Gathering:
@@ -432,7 +441,6 @@ async def add(
             at=at,
             trace=trace,
             append_id=append_id,
-            owner=accepted.owner if accepted else None,
             fingerprint=fingerprint,
             head=head,
             **columns,

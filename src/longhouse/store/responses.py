@@ -19,7 +19,7 @@ RESPOND: Final = """
     SELECT :response, :owner, moved.id, moved.head, COALESCE(:followed::text, moved.id),
            COALESCE(:follows::text, :trace), COALESCE(:after::bigint, moved.head), :request::json,
            :is_stored::boolean, :at
-    FROM moved WHERE :response::text IS NOT NULL
+    FROM moved
 """
 # With it goes which items of the conversation its agent reads now.
 USE_ITEMS: Final = """
@@ -128,15 +128,15 @@ class ShownText:
     text: str
 
 
-def columns(new: NewResponse | None) -> dict[str, Any]:
-    """The parameters of RESPOND."""
+def columns(new: NewResponse) -> dict[str, Any]:
+    """The parameters of RESPOND and USE_ITEMS."""
     return {
-        "response": new.id if new else None,
-        "request": new.request if new else None,
-        "is_stored": new.is_stored if new else None,
-        "followed": new.session_id if new else None,
-        "after": new.after if new else None,
-        "items": list(new.items) if new else [],
+        "response": new.id,
+        "request": new.request,
+        "is_stored": new.is_stored,
+        "followed": new.session_id,
+        "after": new.after,
+        "items": list(new.items),
     }
 
 
