@@ -268,6 +268,22 @@ async def test_a_text_filters_before_the_number_of_what_is_found(db: Database) -
     assert [one.content for one in found] == ["rain in Осло, which nobody likes"]
 
 
+async def test_what_is_told_already_stays_as_it_is(db: Database) -> None:
+    """As after a fork, which copies records, or beside a process that has told the same just now."""
+    journal, ledger = Journal(db), ledger_of(db)
+    await journal.turn("Дождь в Осло?", "Нет.")
+    await ledger.search("local", "c", "Осло", limit=9)
+    await db.run("UPDATE ledger SET shown = false WHERE seq = 2")
+    before = await rows(db)
+    assert len(before) > 1
+    await db.run("DELETE FROM projection_cursors")
+    await journal.turn("И завтра?", "Да.", trace="t1")
+    assert await LedgerProjector(db, ledger.index).catch_up_all() == 1
+    assert (await rows(db))[: len(before)] == before
+    assert await rows(db, "content", "source_type = 'user' AND shown") == [("И завтра?",)]
+    assert await LedgerProjector(db, ledger.index).catch_up_all() == 0
+
+
 async def test_each_filter_by_type_has_its_index(db: Database) -> None:
     """Planned without looking at the table, which is empty here."""
 

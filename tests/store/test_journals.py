@@ -154,12 +154,12 @@ async def test_a_session_that_several_open_at_once_is_opened_once_and_has_one_pa
     known = (messages.User(content="I am Aliya"), messages.Assistant(content="Noted"))
     about = events.Opened(agent=AGENT, version=1, owner="local", conversation="c")
     async with unsteady(dsn) as (shaky, line):
-        line.lose_reply(times=2)
         for number, proposed in enumerate(("s", "another")):
+            line.lose_reply(times=2)
             prompt = events.Prompted(trace=f"t{number}", content=("Hello",), prior=known)
             placed = await journals.open(shaky, proposed, about, prompt, task="Hello")
             assert (placed.session_id, placed.seq) == ("s", number + 2)
-        assert line.cuts == 2
+        assert line.cuts == 4
     told = await whole(db)
     assert [type(event).__name__ for event in told] == ["Opened", "Prompted", "Prompted"]
     assert [event.prior for event in told if isinstance(event, events.Prompted)] == [known, ()]
@@ -429,3 +429,13 @@ async def test_no_process_of_any_release_writes_what_a_session_may_not_be(db: Da
         with pytest.raises(ReadOnlySession):
             await db.run(f"UPDATE sessions SET {changes}")
     await db.run("UPDATE sessions SET capsule = 's', capsule_head = 2, due = false")
+    # A branch may begin with the end of a turn, of which webhooks are told; what it has inherited is no news.
+    await db.run("""
+        INSERT INTO webhooks (id, owner, key_id, url, events, description, status, secret,
+                              told_since, created_at, updated_at)
+        VALUES ('w', 'local', '', 'https://example.org', '{}', '', 'active', 'x', now(), now(), now())
+    """)
+    for inherited in (1, 2):
+        branch = another.replace("'other'", f"'branch {inherited}'").replace("(id", "(inherited, id")
+        await db.run(branch.replace("SELECT", f"SELECT {inherited},") + " WHERE id = 's'")
+    assert [row[0] for row in await db.rows("SELECT session_id FROM webhook_news")] == ["branch 1"]

@@ -390,3 +390,26 @@ async def test_one_session_is_asked_for_without_reading_the_whole_journal(db: Da
         for table, column in {"journal": "session_id", "sessions": "conversation_id"}.items():
             reads = [node for node in plan_nodes(plan[0]["Plan"]) if node.get("Relation Name") == table]
             assert all(column in node.get("Index Cond", node.get("Recheck Cond", "")) for node in reads), (name, reads)
+
+
+LONG = """
+    INSERT INTO journal (session_id, seq, conversation_id, kind, call_id, append_id, nth, body, at)
+    SELECT 's7', 100 + 3 * step + nth, 'c7', (ARRAY['Replied', 'Called', 'Returned'])[nth],
+           CASE WHEN nth > 1 THEN 'call-' || step END, md5(step || 'a' || nth / 3)::uuid, 1 + (nth - 1) % 2,
+           '{"tool": "clocktool", "arguments": "{}"}', now()
+    FROM generate_series(1, 300) AS step, generate_series(1, 3) AS nth
+"""
+
+
+async def test_a_long_session_is_read_in_few_passes(db: Database) -> None:
+    """The calls of a reply stand beside it: for each reply, nobody reads the rest of the session."""
+    await db.run(CROWD)
+    await db.run(LONG)
+    await db.run("ANALYZE")
+    messages = "SELECT * FROM session_messages WHERE session_id = 's7'"
+    plan = json.loads(await db.value(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {messages}"))
+    reads = [node for node in plan_nodes(plan[0]["Plan"]) if node.get("Relation Name") == "journal"]
+    seen = sum((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in reads)
+    assert seen < 20 * 912, [(node["Alias"], node["Actual Rows"], node["Actual Loops"]) for node in reads]
+    calls = await db.rows(f"SELECT tool_calls FROM ({messages}) m WHERE tool_calls IS NOT NULL")
+    assert len(calls) == 300

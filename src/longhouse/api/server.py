@@ -167,7 +167,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     egress: Egress = msgspec.field(default_factory=Egress)
     """Where tools and webhooks may reach."""
     max_schedules: int = 100
-    resident: ResidentSessions = field(default_factory=ResidentSessions)
+    resident: ResidentSessions = msgspec.field(default_factory=ResidentSessions)
 
     @property
     def scheduler(self) -> Scheduler:

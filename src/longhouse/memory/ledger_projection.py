@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import asyncpg
@@ -227,12 +228,15 @@ class LedgerProjector(Projector):
         found_by += [passage_of_note(batch.known[one], *note) for one in kept for note in batch.notes.get(one, ())]
         ready = await self.index.prepare(found_by, within=within) if found_by else None
 
-        async def write(tx: Transaction) -> None:
-            shown = set(map(source_of, await interactions.write(tx, rows, batch.moved)))
+        async def write(tx: Transaction, *, are_new: bool) -> None:
+            shown = set(map(source_of, await interactions.write(tx, rows, batch.moved, are_new=are_new)))
             if ready and (entries := [one for one in ready.entries if one.kind == NOTE or one.source in shown]):
                 await self.index.store(tx, replace(ready, entries=entries))
 
-        await self._db.together(write)
+        try:
+            await self._db.together(partial(write, are_new=True))
+        except asyncpg.UniqueViolationError:  # a fork has copied them, or another process has told them just now
+            await self._db.together(partial(write, are_new=False))
 
     def _page(self, row: ProjectionRow, rows: EventRows) -> list[Recorded]:
         """A page of events; if more follow, without a last append that may not be whole."""

@@ -29,12 +29,16 @@ POOLED: Final = {"idle_in_transaction_session_timeout": "30s"}
 
 FIXED_TYPES: Final = 10_000
 """Types with a smaller OID are built in, and have the same OID in every Postgres."""
-_TYPES: dict[frozenset[int], Sequence[asyncpg.Record]] = {}
+ARRAYS: Final = frozenset({199, 1000, 1001, 1005, 1007, 1009, 1016, 1022, 1182, 1185, 2951, 3807})
+"""Of json, boolean, bytea, smallint, integer, text, bigint, double precision, date, timestamptz, uuid and jsonb."""
+_TYPES: dict[tuple[str, frozenset[int]], Sequence[asyncpg.Record]] = {}
+"""By the database, and the types that were asked for."""
 _NOTHING_SENT: Final = SimpleNamespace(name="known")
 """Stands for the introspection statement: none was sent, so none has to be prepared again."""
 
 
 class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg carries no types
+    dsn = ""
     loans = 0
     idle_since = 0.0
     generation = 0
@@ -44,14 +48,15 @@ class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg car
         watch(transport)
 
     async def _introspect_types(self, numbers: Iterable[int], *rest: Any) -> tuple[Sequence[asyncpg.Record], Any]:
-        """Types of array elements, cached for all connections: asking costs each new connection 20 milliseconds."""
+        """What asyncpg does not know, cached for all connections: asking costs each new one 20 milliseconds."""
         asked = frozenset(numbers)
-        if known := _TYPES.get(asked):
+        # Each statement has some of the arrays: they are asked for once, and not in each combination.
+        asked = ARRAYS if asked <= ARRAYS else asked
+        key = (self.dsn if max(asked) >= FIXED_TYPES else "", asked)
+        if known := _TYPES.get(key):
             return known, _NOTHING_SENT
-        types, statement = await super()._introspect_types(numbers, *rest)
-        if max(asked) < FIXED_TYPES:
-            _TYPES[asked] = types
-        return types, statement
+        _TYPES[key], statement = await super()._introspect_types(asked, *rest)
+        return _TYPES[key], statement
 
 
 Waiter = asyncio.Future[PooledConnection | None]
@@ -278,6 +283,7 @@ async def connect(dsn: str, schema: str | None = None, **settings: str) -> Poole
         timeout=CONNECT_WITHIN,
         server_settings={"application_name": "longhouse", **SERVER_LINE, **settings},
     )
+    connection.dsn = dsn
     try:
         await set_up(connection, schema)
     except BaseException:

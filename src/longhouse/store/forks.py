@@ -64,7 +64,8 @@ HEADS_AT: Final = """
 """
 # The last event before the append that this one belongs to: what was written together is left out together.
 BEFORE: Final = """
-    SELECT min(a.seq) - 1 FROM journal e JOIN journal a ON a.session_id = e.session_id AND a.append_id = e.append_id
+    SELECT min(a.seq) - 1 FROM journal e
+    JOIN journal a ON a.session_id = e.session_id AND a.seq > e.seq - e.nth AND a.append_id = e.append_id
     WHERE e.session_id = :session AND e.seq = :seq
 """
 _COPIED: Final = """

@@ -1,7 +1,6 @@
 """Appends events to session journals and reads them; one function is one statement."""
 
 import functools
-import itertools
 import os
 import uuid
 from collections.abc import Sequence
@@ -18,10 +17,10 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import LOCAL_OWNER, Session
-from longhouse.store import budgets, files, sessions, usage
+from longhouse.store import budgets, files, joint_appends, sessions, usage
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.gathering import Gathering
-from longhouse.store.requests import ACCEPT, UNDER_WAY, Accepted, Repeated, accept
+from longhouse.store.requests import UNDER_WAY, Accepted, Repeated, accept
 from longhouse.store.rows import Rows
 
 TASK_SHOWN: Final = 1_000
@@ -87,17 +86,10 @@ MARK_REST: Final = """
 SPENT: Final = budgets.spent_of("moved.key_id")
 # What this statement itself writes is not visible to it.
 SPENT_WITH_THIS: Final = budgets.spent_of("moved.key_id", tokens=":new_tokens::bigint", turns=":new_turns::bigint")
-_MOVE: Final = """
-        head = s.head + {one}count, state = {one}state, trace_id = {one}trace, version = {one}version,
-        task = {one}task, updated_at = {one}at, due = NOT ({one}rests AND s.head = {one}folded),
-        holder = CASE WHEN {one}rests AND s.head = {one}folded THEN NULL ELSE s.holder END,
-        wake_at = CASE WHEN {one}rests AND s.head = {one}folded THEN {one}wake_at::timestamptz END,
-        attempts = 0, troubled_at = NULL, paused = NULL, paused_at = NULL
-"""
 # Written out by `_appending`: a statement carries only what its append needs, which halves its cost.
 APPEND: Final = f"""
 WITH moved AS (
-    UPDATE sessions s SET {_MOVE.format(one=":")}
+    UPDATE sessions s SET {joint_appends.MOVE.format(one=":")}
     WHERE s.id = :session AND s.fence = :fence
     RETURNING s.id, s.head, s.due, s.fence, s.conversation_id, s.owner, s.key_id
 ), written AS (
@@ -105,57 +97,6 @@ WITH moved AS (
 ){{more}}
 SELECT head, due, CASE WHEN due THEN {{spent}} END AS spent FROM moved
 """
-
-# Other sessions of the same key may be in the same statement.
-_OF_KEY: Final = "(SELECT sum(other.{what})::bigint FROM moved other WHERE other.key_id = moved.key_id)"
-_SPENT_TOGETHER: Final = budgets.spent_of(
-    "moved.key_id", tokens=_OF_KEY.format(what="total"), turns=_OF_KEY.format(what="turns")
-)
-# The same for several sessions, each with an event or two and the usage of one model. A session that somebody else has
-# locked is left out: nobody waits for a lock while others wait for them. Its place on the disk cannot change while it
-# is locked. The limit cuts nothing off: by it, Postgres expects one row. If it expected eight, it would read all of a
-# table that is new, and go on to do so while the table grows.
-_TOGETHER: Final = f"""
-WITH locked AS MATERIALIZED (
-    SELECT one.*, there.place FROM (VALUES {{rows}}) AS one ({{columns}}) CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM sessions WHERE id = one.session AND fence = one.fence
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) there LIMIT (SELECT {{count}})
-), moved AS (
-    UPDATE sessions s SET {_MOVE.format(one="one.")} FROM locked one WHERE s.ctid = one.place
-    RETURNING s.head, s.due, s.conversation_id, s.owner, s.key_id, one.*
-), written AS (
-    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, at,
-                         append_id, nth, worker, fence)
-    SELECT moved.session, moved.head - moved.count + new.nth, moved.conversation_id, moved.trace,
-           new.kind, new.call_id, new.reply_to, new.body, moved.at, moved.append_id, new.nth, moved.worker, moved.fence
-    FROM moved, LATERAL (VALUES {{events}}) AS new (kind, call_id, reply_to, body, nth) WHERE new.kind IS NOT NULL
-), rested AS (
-    INSERT INTO rests (fingerprint, session_id, seq)
-    SELECT fingerprint, session, head FROM moved WHERE fingerprint IS NOT NULL
-), counted AS (
-    {usage.WRITE_TOGETHER}
-)
-SELECT session, head, due, CASE WHEN due THEN {_SPENT_TOGETHER} END AS spent FROM moved
-"""
-_MOVED: Final = {
-    "session": "text",
-    "fence": "bigint",
-    "worker": "text",
-    "append_id": "uuid",
-    "count": "bigint",
-    "state": "text",
-    "trace": "text",
-    "version": "integer",
-    "task": "text",
-    "at": "timestamptz",
-    "rests": "boolean",
-    "folded": "bigint",
-    "wake_at": "timestamptz",
-    "fingerprint": "text",
-}
-_EVENT: Final = {"kind": "text", "call_id": "text", "reply_to": "text", "body": "json"}
-_NO_EVENT: Final = (None,) * len(_EVENT)
 
 ADD: Final = f"""
 WITH moved AS (
@@ -166,9 +107,9 @@ WITH moved AS (
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE_OUTSIDE}
-), {ACCEPT}, rested AS (
+), rested AS (
     {MARK_REST}
-)
+){{accepted}}
 SELECT id, head FROM moved
 """
 
@@ -190,7 +131,7 @@ WITH moved AS (
 ), written AS (
     {_WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL", new=_NEW_IN_ARRAYS)}
     WHERE CASE WHEN moved.id = :session THEN new.nth <= 2 ELSE new.nth = cardinality(:kinds::text[]) END
-), {ACCEPT}
+){{accepted}}
 SELECT id, head FROM moved
 """
 
@@ -248,7 +189,11 @@ EFFECTS: Final = """
       AND COALESCE(body ->> 'call_kind', 'tool') = 'tool' AND COALESCE(body ->> 'effect', 'read') <> 'read'
     ORDER BY seq DESC LIMIT :limit
 """
-WRITTEN: Final = "SELECT max(seq) FROM journal WHERE session_id = :session AND append_id = :append_id"
+WRITTEN: Final = """
+    SELECT max(j.seq) FROM journal first
+    JOIN journal j ON j.session_id = first.session_id AND j.seq >= first.seq AND j.append_id = first.append_id
+    WHERE first.session_id = :session AND first.append_id = :append_id AND (first.nth = 1 OR first.kind = 'Prompted')
+"""
 NOW: Final = f"SELECT s.due, {budgets.spent_of('s.key_id')} AS spent FROM sessions s WHERE s.id = :session"
 
 LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = :session AND fold_version = :fold_version"
@@ -294,43 +239,20 @@ def _appending(template: str, count: int, *, marks_rest: bool, counts: str) -> s
     return template.format(new=_NEW.source(count), more=rested + counted, spent=SPENT_WITH_THIS if counts else SPENT)
 
 
-@functools.cache
-def _gathered(count: int) -> str:
-    """The statement for appends of up to so many sessions."""
-    events_ = {f"{name}_{nth}": type_ for nth in (1, 2) for name, type_ in _EVENT.items()}
-    columns = {**_MOVED, **events_, **usage.COLUMNS}
-    numbers = itertools.count(1)
-    rows = [", ".join(f"${next(numbers)}::{type_}" for type_ in columns.values()) for _ in range(count)]
-    new = [", ".join([*(f"moved.{name}_{nth}" for name in _EVENT), f"{nth}"]) for nth in (1, 2)]
-    return _TOGETHER.format(
-        count=count,
-        rows=", ".join(f"({row})" for row in rows),
-        columns=", ".join(columns),
-        events=", ".join(f"({event})" for event in new),
-    )
-
-
 def _said(rows: Sequence[_Row], used: dict[str, usage.Used]) -> tuple[Any, ...] | None:
     """Events and usage as a statement for several sessions takes them; None: they are too many, or stored apart."""
     counted = usage.counted_together(used)
     match rows:
         case [(*first, None)] if counted:
-            return (*first, *_NO_EVENT, *counted)
+            return (*first, *joint_appends.NO_EVENT, *counted)
         case [(*first, None), (*second, None)] if counted:
             return (*first, *second, *counted)
     return None
 
 
-def _together(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The statement with its values. Its places are 2 or 4, some of them empty: each connection has to plan it."""
-    places = 1 << (len(rows) - 1).bit_length()
-    values = list(itertools.chain.from_iterable(rows))
-    return (_gathered(places), *values, *[None] * (len(rows[0]) * (places - len(rows))))
-
-
 def _gathering(db: Database) -> Gathering:
     if db.appends is None:
-        db.appends = Gathering(db.acquire, _together)
+        db.appends = Gathering(db.acquire, joint_appends.statement)
     return db.appends
 
 
@@ -428,7 +350,6 @@ async def add(
             at=at,
             trace=trace,
             append_id=append_id,
-            owner=accepted.owner if accepted else None,
             fingerprint=fingerprint,
             head=head,
             **columns,

@@ -76,6 +76,7 @@ OCCUPIED: Final = """
 """
 MADE: Final = re.compile(r"^CREATE (?:TABLE|VIEW) (\w+)", re.MULTILINE)
 FUNCTIONS: Final = re.compile(r"^CREATE (?:OR REPLACE )?FUNCTION (\w+)", re.MULTILINE)
+TYPES: Final = re.compile(r"^CREATE TYPE (\w+)", re.MULTILINE)
 
 
 class Migration(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Idempotency of requests: a retry does not append its events twice, even while the first try is under way."""
 
+import functools
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,12 +23,14 @@ UNDER_WAY: Final = f"""
 """
 ADD: Final = "INSERT INTO requests (owner, digest, key, session_id, trace_id, seq, at)"
 """What a request has made is told by its id: a session, or a schedule."""
-ACCEPT: Final = f"""
-accepted AS (
+_ACCEPTED: Final = f"""
+, accepted AS (
     {ADD}
-    SELECT :owner, :digest, :key, moved.id, COALESCE(:follows::text, :trace), moved.head, :at
-    FROM moved WHERE :digest::text IS NOT NULL
-), responded AS (
+    SELECT :owner, :digest, :key, moved.id, COALESCE(:follows::text, :trace), moved.head, :at FROM moved
+)
+"""
+_RESPONDED: Final = f"""
+, responded AS (
     {responses.RESPOND}
 ), used AS (
     {responses.USE_ITEMS}
@@ -74,15 +77,26 @@ def repeated() -> Iterator[None]:
         raise
 
 
+@functools.cache
+def _storing(sql: str, *, accepts: bool, responds: bool) -> str:
+    """The statement with what this request needs: Postgres prepares every part, be it one that does nothing."""
+    return sql.replace("{accepted}", (_ACCEPTED if accepts else "") + (_RESPONDED if responds else ""))
+
+
 async def accept(db: Executor, accepted: Accepted | None, sql: str, **values: object) -> asyncpg.Record | None:
-    """Runs the statement that stores a request; raises Repeated for a retry of a request that is stored already.
+    """Runs the statement that stores a request, where it says `{accepted}`; raises Repeated for a retry of a request
+    that is stored already.
 
     A retry may arrive, perhaps in another process, while the first try still waits for Postgres: it waits for the
     first one's lock.
     """
-    for name in ("digest", "key", "lock", "api_key", "follows"):
-        values[name] = getattr(accepted, name, None)
-    values |= responses.columns(accepted.response if accepted else None)
+    values |= {"lock": accepted and accepted.lock, "api_key": accepted and accepted.api_key}
+    if accepted:
+        request = {name: getattr(accepted, name) for name in ("owner", "digest", "key", "follows")}
+        values = {**request, **values}
+    if response := accepted and accepted.response:
+        values |= responses.columns(response)
+    sql = _storing(sql, accepts=accepted is not None, responds=response is not None)
     if accepted is None or not accepted.is_retry or (lock := accepted.lock) is None or not isinstance(db, Database):
         return await db.row(sql, **values)
 

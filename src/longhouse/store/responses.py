@@ -18,7 +18,7 @@ RESPOND: Final = """
     SELECT :response, :owner, moved.id, moved.head, COALESCE(:followed::text, moved.id),
            COALESCE(:follows::text, :trace), COALESCE(:after::bigint, moved.head), :request::json,
            :is_stored::boolean, :at
-    FROM moved WHERE :response::text IS NOT NULL
+    FROM moved
 """
 # With it goes which items of the conversation its agent reads now.
 USE_ITEMS: Final = """
@@ -57,8 +57,10 @@ DELETE: Final = """
 """
 # The responses that brought a message: one that comes with results of functions is not the last event of its append.
 BROUGHT: Final = """
-    SELECT FROM responses r JOIN journal last ON last.session_id = r.placed_in AND last.seq = r.placed_at
-    WHERE last.session_id = j.session_id AND last.append_id = j.append_id
+    SELECT FROM (
+        SELECT * FROM responses WHERE placed_in = j.session_id AND placed_at >= j.seq ORDER BY placed_at LIMIT 1
+    ) r JOIN journal last ON last.session_id = r.placed_in AND last.seq = r.placed_at
+    WHERE last.append_id = j.append_id
 """
 MESSAGES: Final = f"""
     SELECT j.session_id, j.seq FROM journal j
@@ -122,15 +124,15 @@ class ShownText(msgspec.Struct, frozen=True):
     text: str
 
 
-def columns(new: NewResponse | None) -> dict[str, Any]:
-    """The parameters of RESPOND."""
+def columns(new: NewResponse) -> dict[str, Any]:
+    """The parameters of RESPOND and USE_ITEMS."""
     return {
-        "response": new.id if new else None,
-        "request": new.request if new else None,
-        "is_stored": new.is_stored if new else None,
-        "followed": new.session_id if new else None,
-        "after": new.after if new else None,
-        "items": list(new.items) if new else [],
+        "response": new.id,
+        "request": new.request,
+        "is_stored": new.is_stored,
+        "followed": new.session_id,
+        "after": new.after,
+        "items": list(new.items),
     }
 
 

@@ -121,6 +121,8 @@ async def _drop(connection: asyncpg.Connection, schema: str) -> None:
     functions = await connection.fetch(*_named(FUNCTIONS, schema, migrate.FUNCTIONS.findall(statements)))
     for row in functions:
         await connection.execute(f"DROP FUNCTION {row['name']}")
+    for name in migrate.TYPES.findall(statements):
+        await connection.execute(f"DROP TYPE IF EXISTS {name}")
 
 
 async def _fill(connection: asyncpg.Connection, schema: str, source: Archive[Manifest], progress: Progress) -> None:

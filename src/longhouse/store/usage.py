@@ -52,12 +52,10 @@ CHARGE: Final = f"""
     INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
     VALUES (:key, :owner, :model, 0, :replies, :prompt, :cached, :completion, :total)
 """
-# Two processes may do it at once: each takes rows of its own, and both lock days in the same order.
+# Two processes may do it at once: the second one waits for the first, finds its rows gone, and takes what is left.
 ROLL_UP: Final = f"""
 WITH taken AS (
-    DELETE FROM usage_lately WHERE id IN (
-        SELECT id FROM usage_lately ORDER BY id LIMIT {AT_ONCE} FOR UPDATE SKIP LOCKED
-    ) RETURNING *
+    DELETE FROM usage_lately WHERE ctid = ANY(ARRAY(SELECT ctid FROM usage_lately LIMIT {AT_ONCE})) RETURNING *
 )
 INSERT INTO usage_days AS d (key_id, day, owner, model, {_COUNTS})
 SELECT key_id, (at AT TIME ZONE 'UTC')::date AS day, owner, model, {_SUMS} FROM taken
