@@ -6,7 +6,6 @@ of (`agents/pieces.py`) stays with it too.
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -22,8 +21,7 @@ KEPT_FOR: Final = 300.0
 """Seconds; people who write again mostly do so within minutes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(msgspec.Struct, frozen=True):
     session: Session
     size: int
     until: float
