@@ -1,12 +1,19 @@
 """What a step costs as things grow: the history before it, the tools in the catalog, the sessions in the tables.
 
-`python -m bench.curves [FILE.svg] [history|tools|sessions …]`. Ten-step sessions over HTTP; the CPU of Longhouse and of
-Postgres, with all that follows the turns (the ledger, the index of what was said), and less what an idle house takes.
+`python -m bench.curves [FILE.svg] [history|tools|sessions …]`. Ten-step sessions over HTTP, four at once; the CPU of
+Longhouse and of Postgres until the last of them has its answer. What follows turns (the ledger, the index of what was
+said) is waited for where much of it is left, and is not counted: `bench.spine` has it in its figures.
+
+The figure is the lower quartile of some rounds, of those that were disturbed least. The rounds of a history go by turns
+through all its sizes: what disturbs the machine for a while disturbs each of them alike.
 """
 
 import asyncio
+import random
+import statistics
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +24,7 @@ import aiohttp
 import msgspec
 import uvloop
 
-from bench import curve_picture, filling, search
+from bench import cpu, curve_picture, filling, search
 from bench.catalog import indexed
 from bench.house import Ground, House, ground, house
 from bench.model import STEPS
@@ -29,10 +36,12 @@ from longhouse.store.catalog.catalog import Catalog
 HISTORIES: Final = (10, 100, 1_000)
 TOOLS: Final = (10, 1_000, 100_000)
 SESSIONS: Final = (0, 1_000_000)
-PLAYED: Final = 60
-"""Sessions of ten steps for one figure."""
 AT_ONCE: Final = 4
-IDLE_FOR: Final = 10.0
+ROUNDS, WARM_UP = 10, 2
+"""Of so many sessions at once; each begins anew, or goes on from a talk of its own."""
+PLAYED: Final = (WARM_UP + ROUNDS) * AT_ONCE
+ENDS_WITHIN: Final = 0.02
+"""Seconds from the last byte of an answer to the end of its turn."""
 AGENT: Final = "tool_calling_agent"
 FINDER: Final = Template(name="bench_finder", tool_policy=ToolPolicy(required=("clocktool", "finalanswertool")))
 """Is offered what a search finds among all tools, and the tool that the model calls."""
@@ -41,6 +50,8 @@ PICTURE: Final = Path("runs", "curves.svg")
 
 Turns = Callable[[aiohttp.ClientSession, int], Awaitable[None]]
 """Plays the turn of this number."""
+Key = tuple[str, int]
+"""A curve, and a size on it."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +100,18 @@ async def measure(*wanted: str) -> list[Curve]:
 
 
 async def by_history(under: Ground) -> list[Curve]:
-    """The history is in the session, and the client sends the new message; or the client sends all of it again."""
-    inside: list[Point] = []
-    resent: list[Point] = []
+    """The client sends the new message, to the process that had the session or to one that has to read it; or it sends
+    all of them again."""
+    had, read, sent = "messages in the session", "… which another process had", "messages sent again"
     async with _client(under) as (served, http):
-        for points, again in ((inside, False), (resent, True)):
-            for size in HISTORIES:
-                talks = [await _talk(http, size) for _ in range(PLAYED + 2 * AT_ONCE)]
-                points.append(await _point(under, served, http, size, _goes_on(talks, again=again)))
+        talks = {(name, size): await _talks(http, size) for name in (read, had, sent) for size in HISTORIES}
+        turns = {key: _goes_on(several, again=key[0] == sent) for key, several in talks.items()}
+        await under.settled()
+        points = await _points(under, served, http, {key: turn for key, turn in turns.items() if key[0] != read})
+    async with _client(under) as (served, http):
+        points |= await _points(under, served, http, {key: turn for key, turn in turns.items() if key[0] == read})
     assert not await under.db.value("SELECT count(*) FROM journal WHERE kind = 'Condensed'"), "all of it was sent"
-    return [Curve("messages in the session", inside), Curve("messages sent again", resent)]
+    return [Curve(name, [points[name, size] for size in HISTORIES]) for name in (had, read, sent)]
 
 
 @dataclass(frozen=True)
@@ -107,11 +120,15 @@ class _Talk:
     messages: list[dict[str, str]]
 
 
+async def _talks(http: aiohttp.ClientSession, size: int) -> list[_Talk]:
+    return [await _talk(http, size) for _ in range(PLAYED)]
+
+
 async def _talk(http: aiohttp.ClientSession, size: int) -> _Talk:
-    """A session with about so many messages before its next turn."""
+    """A session with about so many messages before its next turn; no other has the same, by which it could be found."""
     words = "and some words of it, as many as people write or read in a message, " * 3
-    said: list[dict[str, str]] = []
-    for number in range(size // 2 - 1):
+    said = [{"role": "user", "content": f"This is {uuid.uuid4()}."}, {"role": "assistant", "content": "Hello."}]
+    for number in range(size // 2 - 2):
         said.append({"role": "user", "content": f"Question {number}, {words}"})
         said.append({"role": "assistant", "content": f"Answer {number}, {words}"})
     said.append({"role": "user", "content": "plain"})
@@ -137,7 +154,8 @@ def _goes_on(talks: Sequence[_Talk], *, again: bool) -> Turns:
 async def by_tools(under: Ground) -> list[Curve]:
     """An agent that is offered what is found for its task: each task is another one."""
     await publish_templates(Catalog(under.db), [FINDER])
-    tasks, points, before = search.queries_of(PLAYED + 2 * AT_ONCE), [], 0
+    tasks, curve, before = search.queries_of(PLAYED), "tools in the catalog", 0
+    points: list[Point] = []
 
     async def turn(http: aiohttp.ClientSession, number: int) -> None:
         await _turn(http, FINDER.name, [{"role": "user", "content": tasks[number]}])
@@ -149,8 +167,10 @@ async def by_tools(under: Ground) -> list[Curve]:
         before = size
         async with _client(under) as (served, http):
             await indexed(under)
-            points.append(await _point(under, served, http, size, turn))
-    return [Curve("tools in the catalog", points)]
+            if size > BATCH:
+                await under.settled()
+            points += (await _points(under, served, http, {(curve, size): turn})).values()
+    return [Curve(curve, points)]
 
 
 # By the sessions in the tables
@@ -158,7 +178,7 @@ async def by_tools(under: Ground) -> list[Curve]:
 
 async def by_sessions(under: Ground) -> list[Curve]:
     """60 in 100 are finished (a sixth of them with events), the others wait for a person, a few also for a time."""
-    points, before = [], 0
+    points, curve, before = list[Point](), "sessions in the tables", 0
 
     async def turn(http: aiohttp.ClientSession, number: int) -> None:
         await _turn(http, AGENT, [{"role": "user", "content": "work"}])
@@ -170,8 +190,9 @@ async def by_sessions(under: Ground) -> list[Curve]:
             console.print(f"{size:,} sessions after {time.perf_counter() - began:.0f} s")
         before = size
         async with _client(under) as (served, http):
-            points.append(await _point(under, served, http, size, turn))
-    return [Curve("sessions in the tables", points)]
+            await under.settled()
+            points += (await _points(under, served, http, {(curve, size): turn})).values()
+    return [Curve(curve, points)]
 
 
 async def fill(under: Ground, before: int, size: int) -> None:
@@ -213,36 +234,30 @@ async def _turn(http: aiohttp.ClientSession, model: str, messages: Sequence[Mapp
         assert last.endswith(b"data: [DONE]\n\n"), last
 
 
-async def _point(under: Ground, served: House, http: aiohttp.ClientSession, size: int, turn: Turns) -> Point:
-    numbers = iter(range(PLAYED + 2 * AT_ONCE))
+async def _points(
+    under: Ground, served: House, http: aiohttp.ClientSession, turns: Mapping[Key, Turns]
+) -> dict[Key, Point]:
+    """Plays some rounds of each of these, one after the other."""
+    spent: dict[Key, list[tuple[float, float]]] = {key: [] for key in turns}
+    for number in range(WARM_UP + ROUNDS):
+        # In any order: what follows a turn, some moments later, does not fall into the same one each time.
+        for key in random.Random(number).sample(list(turns), len(turns)):
+            before = _used(under, served)
+            await asyncio.gather(*(turns[key](http, number * AT_ONCE + nth) for nth in range(AT_ONCE)))
+            await asyncio.sleep(ENDS_WITHIN)
+            ours, postgres = map(cpu.between, before, _used(under, served))
+            spent[key].append((ours, postgres))
+    points = {}
+    for (name, size), rounds in spent.items():
+        calm = (statistics.quantiles(one, n=4)[0] for one in zip(*rounds[WARM_UP:], strict=True))
+        ours, postgres = (1000 * seconds / (AT_ONCE * STEPS) for seconds in calm)
+        points[name, size] = Point(size, ours, postgres)
+        console.print(f"  {name}, {size:,}: {ours:.2f} + {postgres:.2f} ms/step")
+    return points
 
-    async def play(count: int) -> None:
-        async def some(share: int) -> None:
-            for _ in range(share):
-                await turn(http, next(numbers))
 
-        await asyncio.gather(*(some(count // AT_ONCE) for _ in range(AT_ONCE)))
-
-    def spent() -> tuple[float, float, float]:
-        return time.perf_counter(), served.cpu(), under.postgres_cpu()
-
-    await play(2 * AT_ONCE)  # warm-up
-    await under.settled()
-    begun = spent()
-    await asyncio.sleep(IDLE_FOR)
-    rested = spent()
-    await play(PLAYED)
-    await under.settled()
-    ended = spent()
-    idle = [(after - before) / (rested[0] - begun[0]) for before, after in zip(begun, rested, strict=True)]
-    cpu, postgres = (
-        1000 * (after - before - rate * (ended[0] - rested[0])) / (PLAYED * STEPS)
-        for before, after, rate in list(zip(rested, ended, idle, strict=True))[1:]
-    )
-    console.print(
-        f"  {size:,}: {cpu:.2f} + {postgres:.2f} ms/step; idle {100 * idle[1]:.1f} + {100 * idle[2]:.1f} % of a core"
-    )
-    return Point(size, cpu, postgres)
+def _used(under: Ground, served: House) -> tuple[cpu.Times, cpu.Times]:
+    return cpu.times([served.process]), cpu.times(under.postmaster.children(recursive=True))
 
 
 async def main(picture: Path, *wanted: str) -> None:

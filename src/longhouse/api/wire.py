@@ -127,7 +127,7 @@ class ChatMessage(Lenient):
         return "\n".join(part.text for part in self.content if isinstance(part, WireTextPart))
 
 
-class TextMessage(msgspec.Struct, frozen=True):
+class TextMessage(msgspec.Struct, frozen=True, gc=False):
     """A message that is nothing but text: a history of a thousand is read in a sixth of the time."""
 
     role: Role
