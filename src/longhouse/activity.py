@@ -6,8 +6,9 @@ end of them: the first ones have a series each, all others share one.
 
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 OTHER: Final = "other"
 """The name that stands for all owners, templates or tools beyond the first."""
@@ -33,11 +34,10 @@ class Names(dict[str, str]):
         return shown
 
 
-@dataclass(slots=True)
-class Durations:
+class Durations(msgspec.Struct):
     """How often something happened, and how long it took."""
 
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
@@ -45,7 +45,6 @@ class Durations:
         self.seconds += seconds
 
 
-@dataclass(slots=True)
 class ModelCalls(Durations):
     errors: int = 0
     retries: int = 0
@@ -55,14 +54,12 @@ class ModelCalls(Durations):
     written: int = 0
 
 
-@dataclass(slots=True)
 class ToolCalls(Durations):
     errors: int = 0
 
 
-@dataclass(slots=True)
 class Turns(Durations):
-    states: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    states: dict[str, int] = msgspec.field(default_factory=lambda: defaultdict(int))
     """The state in which they ended -> how many."""
 
 

@@ -7,10 +7,11 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Final
 
+import msgspec
 from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
@@ -136,7 +137,9 @@ class Authenticator:
 
     def limits_of(self, key: Key) -> KeyLimits:
         """The limits that hold for a key: its own, and those of the settings."""
-        return KeyLimits(**{name: getattr(key, name) or default for name, default in asdict(self._limits).items()})
+        return KeyLimits(
+            **{name: getattr(key, name) or default for name, default in msgspec.structs.asdict(self._limits).items()}
+        )
 
     async def used_by(self, listed: Sequence[Key]) -> list[dict[str, int]]:
         """What of their limits and budgets keys use now, at all gateways."""

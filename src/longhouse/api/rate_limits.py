@@ -5,8 +5,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from longhouse.errors import CallerError
 from longhouse.store import permits
@@ -27,8 +28,7 @@ REPORTED_EVERY: Final = 1.0
 """Seconds between two reports of open requests to the other gateways."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyLimits:
+class KeyLimits(msgspec.Struct, frozen=True):
     rate_limit: int = 600
     """Requests per minute."""
     max_concurrent: int = 100

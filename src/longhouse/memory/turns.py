@@ -1,12 +1,12 @@
 """Turns of a talk as passages: what was said, found by its speaker, its date and the turns next to it."""
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
+from longhouse.lazy_pattern import compiled_later
 from longhouse.search.passages import Passage
 
 _MONTHS: Final = (
@@ -17,8 +17,8 @@ _RUSSIAN_MONTHS: Final = (
     "января", "февраля", "марта", "апреля", "мая", "июня",
     "июля", "августа", "сентября", "октября", "ноября", "декабря",
 )  # fmt: skip
-_CYRILLIC: Final = re.compile("[\u0400-\u04ff]")
-_HAN: Final = re.compile("[\u4e00-\u9fff]")
+_CYRILLIC: Final = compiled_later("[\u0400-\u04ff]")
+_HAN: Final = compiled_later("[\u4e00-\u9fff]")
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

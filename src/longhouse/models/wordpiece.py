@@ -1,9 +1,10 @@
 """WordPiece tokenizer as in BERT: lower case, accents removed, the longest known piece first."""
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Final
+
+from longhouse.lazy_pattern import compiled_later
 
 UNKNOWN: Final = "[UNK]"
 INSIDE: Final = "##"
@@ -13,7 +14,7 @@ LONGEST_WORD: Final = 60
 MOST_WORDS: Final = 65_536
 """Words whose tokens are cached: nearly all words of a text were seen before."""
 
-_HAN: Final = re.compile(
+_HAN: Final = compiled_later(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 """Han characters: each is a word of its own."""

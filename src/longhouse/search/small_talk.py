@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from longhouse.lazy_pattern import compiled_later
 from longhouse.search import tokenizer
 
 _ENGLISH: Final = r"""
@@ -32,7 +33,7 @@ _CHINESE: Final = (
     "|好[的吧啊呀嘞]?|嗯+|哦+|噢|行|可以|是的|对的?|不是|不用了?|没有|[哈呵嘿]{2,}|太[棒好]了|真[棒好]|很好|厉害|不错|赞|牛"
     "|明白了?|知道了|懂了|收到|抱歉|对不起|不好意思|麻烦你?了?|请问"
 )
-_SAID: Final = re.compile(
+_SAID: Final = compiled_later(
     rf"(?<![\w'])(?:{_ENGLISH}|{_RUSSIAN})(?![\w'])|(?:^|(?<=\W))(?:{_CHINESE})+(?=\W|$)",
     re.IGNORECASE | re.VERBOSE,
 )

@@ -8,6 +8,8 @@ from typing import Final
 
 from Stemmer import Stemmer
 
+from longhouse.lazy_pattern import compiled_later
+
 _STOP_WORDS: Final = """
     a about also am an and any are as at be because been both but by can could did do does each ever every for from
     had has have he her here him his how i if in into is it its just let like many may me might more most much must my
@@ -47,9 +49,9 @@ _LATIN: Final = (
     r"[A-Z]{2,}s?(?![a-z])[0-9]*|[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*"
     r"|[0-9]+(?:[A-Z]|[a-z]+)?(?![A-Za-z])|[0-9]+"
 )
-_RUN: Final = re.compile(rf"{_LATIN}|[{_UNSPACED}]+|[^\W_]+?(?=[{_UNSPACED}A-Za-z0-9]|\W|_|$)")
+_RUN: Final = compiled_later(rf"{_LATIN}|[{_UNSPACED}]+|[^\W_]+?(?=[{_UNSPACED}A-Za-z0-9]|\W|_|$)")
 _PREFIX: Final = re.compile(r".*[.:/](?=.)")
-_ACCENTED: Final = re.compile("[\u00c0-\u024f\u1e00-\u1eff]+")
+_ACCENTED: Final = compiled_later("[\u00c0-\u024f\u1e00-\u1eff]+")
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
 
 _ENGLISH: Final = Stemmer("english")

@@ -4,7 +4,6 @@ import hashlib
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -84,8 +83,7 @@ INVALID: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(msgspec.Struct, frozen=True):
     """An API key as lists show it: without the secret and its digest."""
 
     id: str

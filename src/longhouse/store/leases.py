@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -36,8 +35,7 @@ class Lease(msgspec.Struct, frozen=True):
     """Those under which it runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """What came of a claim."""
 
     lease: Lease | None
@@ -192,8 +190,7 @@ class Swept(NamedTuple):
     """Has the moment of a schedule come?"""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFacts:
+class WorkerFacts(msgspec.Struct, frozen=True):
     """What operators are told of a worker."""
 
     node: str
@@ -208,8 +205,7 @@ class WorkerFacts:
     """Of its program; empty: of an earlier release, which does not say."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRow(WorkerFacts):
+class WorkerRow(WorkerFacts, frozen=True):
     """A worker in the list of workers."""
 
     worker_id: str

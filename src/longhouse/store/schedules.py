@@ -4,7 +4,6 @@ the fleet to lock its row fires it: nothing is fired twice, and nothing is lost 
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -124,8 +123,7 @@ LAST_SESSION: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is said when, and by whom: what people know of a schedule."""
 
     id: str
@@ -144,8 +142,7 @@ class Plan:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule(Plan):
+class Schedule(Plan, frozen=True, kw_only=True):
     owner: str
     key_id: str | None
     """The key with whose rights it fires; None: it was made while no keys were set."""
@@ -161,8 +158,7 @@ class Schedule(Plan):
         return Timing(self.cron, self.at, self.time_zone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a moment at which a schedule was due, or of several that were missed together."""
 
     id: str
@@ -179,8 +175,7 @@ class Run:
     code: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRun(Run):
+class ShownRun(Run, frozen=True, kw_only=True):
     at: datetime
     ended: Ended | None
     """How the turn ended that it began; None: it has not, or there is none."""
@@ -260,7 +255,7 @@ async def move(tx: Transaction, schedule: Schedule, next_at: datetime | None, *,
 
 
 async def record(tx: Transaction, run: Run) -> None:
-    await tx.run(RECORD, **{name: getattr(run, name) for name in Run.__dataclass_fields__})
+    await tx.run(RECORD, **{name: getattr(run, name) for name in Run.__struct_fields__})
     if run.session_id is None:
         await tx.run(FORGET_OLD, schedule=run.schedule_id)
 

@@ -1,9 +1,9 @@
 """API key routes: create, list without secrets, change, rotate, revoke."""
 
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
+import msgspec
 import structlog
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, Field, StrictBool, StrictStr
@@ -81,14 +81,12 @@ class Rotation(wire.StrictModel):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyWithSecret(Key):
+class KeyWithSecret(Key, frozen=True, kw_only=True):
     key: str
     """The secret, which is not shown again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedKey(Key):
+class CountedKey(Key, frozen=True, kw_only=True):
     limits: dict[str, int | None]
     """Those that hold."""
     used: dict[str, int]
@@ -221,10 +219,13 @@ async def revoke_key(caller: auth.Admin, authenticator: TheAuthenticator, key_id
 
 
 def _with_secret(key: Key, secret: str) -> KeyWithSecret:
-    return KeyWithSecret(**asdict(key), key=secret)
+    return KeyWithSecret(**msgspec.structs.asdict(key), key=secret)
 
 
 def _counted(authenticator: Authenticator, key: Key, used: dict[str, int]) -> CountedKey:
-    limits = {**asdict(authenticator.limits_of(key)), **{name: getattr(key, name) for name in budgets.NAMES}}
+    limits = {
+        **msgspec.structs.asdict(authenticator.limits_of(key)),
+        **{name: getattr(key, name) for name in budgets.NAMES},
+    }
     last = authenticator.last_use_of(key)
-    return CountedKey(**{**asdict(key), "last_used_at": last}, limits=limits, used=used)
+    return CountedKey(**{**msgspec.structs.asdict(key), "last_used_at": last}, limits=limits, used=used)

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypedDict
 
@@ -73,8 +72,7 @@ class Sentence(msgspec.Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShownWorker(WorkerFacts):
+class ShownWorker(WorkerFacts, frozen=True):
     id: str
 
 
@@ -193,7 +191,7 @@ class Operations:
 
 
 def _worker(row: WorkerRow) -> ShownWorker:
-    facts = asdict(row)
+    facts = msgspec.structs.asdict(row)
     return ShownWorker(id=facts.pop("worker_id"), **facts)
 
 

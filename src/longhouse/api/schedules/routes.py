@@ -1,7 +1,6 @@
 """Schedule routes: create, list, read, change, pause, delete, fire now, and what became of past firings."""
 
 import uuid
-from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypedDict
@@ -55,8 +54,7 @@ class ShownScheduleRun(TypedDict):
     error: RunError | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownSchedule(Plan):
+class ShownSchedule(Plan, frozen=True, kw_only=True):
     object: Literal["schedule"] = "schedule"
     state: State
     stopped_reason: str | None
@@ -213,7 +211,7 @@ async def _shown_now(scheduler: Scheduler, schedule: Schedule) -> ShownSchedule:
 
 
 def _shown(schedule: Schedule, last: ShownRun | None) -> ShownSchedule:
-    plan: dict[str, Any] = {one.name: getattr(schedule, one.name) for one in fields(Plan)}
+    plan: dict[str, Any] = {name: getattr(schedule, name) for name in Plan.__struct_fields__}
     if schedule.stopped:
         plan["next_at"] = None
     return ShownSchedule(

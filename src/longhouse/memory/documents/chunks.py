@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from longhouse.journal.messages import clean
+from longhouse.lazy_pattern import compiled_later
 from longhouse.memory.documents.parsed import Block
 
 LONGEST: Final = 900
@@ -15,7 +16,7 @@ LONGEST: Final = 900
 
 A character of Chinese, Japanese or Korean says as much as two of others, and counts twice.
 """
-_WIDE: Final = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
+_WIDE: Final = compiled_later("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
 _ENDS: Final = re.compile(r"(?<=[.!?…;])\s+|(?<=[\u3002\uff01\uff1f\uff1b])|\n+")
 """Where a long text may be cut: behind a sentence, or at the end of a line."""
 _NO_SPACE_AFTER: Final = "\u3002\uff01\uff1f\uff1b"
