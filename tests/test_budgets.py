@@ -7,7 +7,7 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_690,  # cron and its moments; what agents do, counted; trace contexts; prices of models
+    ".": 1_710,  # cron and its moments; what agents do, counted; trace contexts; prices of models
     "agents": 3_650,  # tools of clients; answers in a format; classes by import string
     "api": 18_370,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 910,  # the composition root, a file for each part that it opens

@@ -26,6 +26,7 @@ from longhouse.runtime.worker import Worker
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.embedded import Embedded
 from longhouse.store.postgres import Postgres
 from longhouse.tools.base import BaseTool
 
@@ -58,16 +59,16 @@ async def open_app(
     templates: Iterable[Template] = BUILT_IN,
     tools: Iterable[type[BaseTool]] = TOOLS,
     works: bool = True,
-    postgres: Postgres | None = None,
+    embedded: Embedded | None = None,
 ) -> AsyncIterator[App]:
     """Opens everything; without `works`, sessions are left to the workers of other processes.
 
-    `postgres`: the embedded one, if the caller has started it; it is the caller who ends it.
+    `embedded`: the embedded Postgres, if the caller has opened it; it is the caller who closes it.
     """
     classes = tuple(tools)
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
     async with (
-        open_core(setup, works=works, postgres=postgres) as core,
+        open_core(setup, works=works, embedded=embedded) as core,
         open_models(setup) as models,
         open_mirror(core.settings, core.db, core.bus) as prior,
         open_memory(core.settings, core.db, core.bus, models.embedder) as memory,

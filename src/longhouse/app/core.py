@@ -22,6 +22,7 @@ from longhouse.settings import Settings
 from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.embedded import Embedded
 from longhouse.store.postgres import Postgres
 from longhouse.tracing import Tracing
 
@@ -48,13 +49,13 @@ class Core(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_core(setup: Configured, *, works: bool, postgres: Postgres | None = None) -> AsyncIterator[Core]:
+async def open_core(setup: Configured, *, works: bool, embedded: Embedded | None = None) -> AsyncIterator[Core]:
     settings, bus, name = setup.settings, Bus(), new_id()
     activity, resident = Activity(settings.metrics_owners), ResidentSessions()
     bus.on_stop.append(resident.drop)
     bus.on_turn_end.append(turn_recorder(activity))
     async with (
-        open_store(settings, postgres=postgres) as (db, running),
+        open_store(settings, embedded=embedded) as (db, running),
         open_traces(settings, db, bus) as traces,
         open_relay(settings, db, bus, name, works=works),
     ):

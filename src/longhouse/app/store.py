@@ -6,18 +6,19 @@ from contextlib import asynccontextmanager, nullcontext
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
-from longhouse.store.postgres import Postgres, holds_data, open_postgres
+from longhouse.store.embedded import Embedded, open_embedded
+from longhouse.store.postgres import Postgres, holds_data
 from longhouse.store.ready import make_ready
 
 
 @asynccontextmanager
 async def open_store(
-    settings: Settings, *, create: bool = True, postgres: Postgres | None = None
+    settings: Settings, *, create: bool = True, embedded: Embedded | None = None
 ) -> AsyncIterator[tuple[Database, Postgres | None]]:
     """Opens the embedded Postgres and migrates it; or an external one, which only `longhouse migrate` migrates.
 
     Without `create`, an embedded Postgres must exist: a command in the wrong folder fails instead of creating one.
-    `postgres`: the embedded one runs already.
+    `embedded`: it is open already, and the caller closes it.
     """
     if settings.database_url:
         dsn = settings.database_url.get_secret_value()
@@ -30,9 +31,7 @@ async def open_store(
             f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
             " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
         )
-    async with (
-        nullcontext(postgres) if postgres else open_postgres(settings.data_dir, binaries=settings.pg_bin) as running,
-        open_database(running.dsn, schema=settings.database_schema) as db,
-    ):
-        await make_ready(db, running)
-        yield db, running
+    opening = open_embedded(settings.data_dir, binaries=settings.pg_bin, schema=settings.database_schema)
+    async with nullcontext(embedded) if embedded else opening as (db, postgres):
+        await make_ready(db, postgres)
+        yield db, postgres

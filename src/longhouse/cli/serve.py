@@ -14,7 +14,8 @@ from longhouse.cli.loading import imports, load_fastapi
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.errors import LonghouseError
 from longhouse.settings import MOST_PROCESSES, Settings
-from longhouse.store.postgres import Postgres, holds_data, open_postgres
+from longhouse.store.embedded import Embedded, open_embedded
+from longhouse.store.postgres import holds_data
 
 cli = typer.Typer()
 
@@ -48,10 +49,10 @@ def serve(
 
 
 async def _serve_alone(settings: Settings, *, works: bool) -> None:
-    """Serves as the only process. What it needs is loaded while Postgres starts: together they would take longer."""
+    """Serves as the only process. What it needs is loaded while Postgres starts and the first connections are made."""
     loading = asyncio.create_task(asyncio.to_thread(_load, "serving"))
-    async with _started(settings) as postgres:
-        serving = (await loading).serving(works=works, postgres=postgres)
+    async with _embedded(settings) as embedded:
+        serving = (await loading).serving(works=works, embedded=embedded)
         await serving(settings)
 
 
@@ -62,13 +63,14 @@ def _load(module: str) -> Any:
 
 
 @asynccontextmanager
-async def _started(settings: Settings) -> AsyncIterator[Postgres | None]:
+async def _embedded(settings: Settings) -> AsyncIterator[Embedded | None]:
     """The embedded Postgres; None where there is none, or none yet: a house that is refused makes no data folder."""
     if settings.database_url or not holds_data(settings.data_dir):
         yield None
         return
-    async with open_postgres(settings.data_dir, binaries=settings.pg_bin) as postgres:
-        yield postgres
+    schema = settings.database_schema
+    async with open_embedded(settings.data_dir, binaries=settings.pg_bin, schema=schema) as embedded:
+        yield embedded
 
 
 def _serve_as(child: Child, options: dict[str, object], *, works: bool) -> None:

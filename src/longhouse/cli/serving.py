@@ -31,7 +31,7 @@ from longhouse.cli.listening import check_start, greet, is_local, listening, mis
 from longhouse.cli.running import Host, Main, add_commands, given
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store.postgres import Postgres
+from longhouse.store.embedded import Embedded
 
 COLLECT_AFTER: Final = (10_000, 20, 50)
 """Collections of cyclic garbage are rarer than Python's own: nearly all that a request makes ends without them."""
@@ -44,9 +44,9 @@ WatchPort = Annotated[
 cli = typer.Typer()
 
 
-def serving(*, works: bool, postgres: Postgres | None = None) -> Main:
-    """What `longhouse serve` runs; `postgres`: runs already."""
-    return partial(serve_house, open_house=partial(open_app, works=works, postgres=postgres))
+def serving(*, works: bool, embedded: Embedded | None = None) -> Main:
+    """What `longhouse serve` runs; `embedded`: is open already."""
+    return partial(serve_house, open_house=partial(open_app, works=works, embedded=embedded))
 
 
 async def serve_house(settings: Settings, *, open_house: Opening) -> None:
