@@ -94,6 +94,36 @@ async def test_a_migration_lets_others_through_while_it_waits_for_a_long_reader(
     await reader.close()
 
 
+WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+CLASHING = "LOCK TABLE journal IN ACCESS EXCLUSIVE MODE; LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE"
+
+
+async def test_appends_go_on_while_their_tables_are_migrated(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append holds `sessions` when it comes to the journal: who has locked the journal must not wait for it."""
+    known = [*migrate.known()]
+    later = migrate.Migration(known[-1].number + 1, "later.sql", CLASHING)
+    appending = await asyncpg.connect(empty, server_settings={"search_path": "longhouse"})
+    # It is not the append that is ended where two wait for each other.
+    await appending.execute("SET deadlock_timeout = '1h'")
+    monkeypatch.setattr(migrate, "PAUSE", 0.01)
+    monkeypatch.setattr(migrate, "known", lambda: known[:37])
+    async with open_database(empty) as db:
+        await migrate.migrate(db)
+        for last in (*known[37:], later):
+            await appending.execute("BEGIN; LOCK TABLE sessions IN ROW EXCLUSIVE MODE")
+            monkeypatch.setattr(migrate, "known", lambda last=last: [*known[: last.number - 1], last])
+            with structlog.testing.capture_logs() as logs:
+                migrating = asyncio.create_task(migrate.migrate(db))
+                async with asyncio.timeout(20):
+                    while not migrating.done() and not await db.value(WAITS):
+                        await asyncio.sleep(0.01)
+                    await appending.execute("LOCK TABLE journal IN ROW EXCLUSIVE MODE; COMMIT")
+                    assert await migrating == [last.name]
+            # One that needs both, and in the other order, gives way and comes again.
+            assert [one["name"] for one in logs if one["event"] == "migration_waits"] == [later.name] * (last is later)
+    await appending.close()
+
+
 async def test_statements_are_never_compiled_whatever_the_server_says(empty: str) -> None:
     connection = await asyncpg.connect(empty)
     await connection.execute("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$")

@@ -196,7 +196,7 @@ async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
         try:
             await _run(connection, migration)
             break
-        except asyncpg.LockNotAvailableError as error:
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if not left:
                 raise SetupError(
                     f"Migration {migration.name} waits for another transaction, and nothing of it was kept: find the "
