@@ -1,5 +1,7 @@
 """What a process has in memory of a session is what its journal says, however many processes write there."""
 
+from typing import Any
+
 from engine_fixture import Room
 
 from longhouse.journal.messages import Assistant, User
@@ -7,6 +9,7 @@ from longhouse.models.scripted import call, calls, say
 from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.store import journals
 from longhouse.store.database import Database
+from longhouse.tools import BaseTool, ToolContext
 
 FINISH = call("finalanswertool", answer="Готово, 完成.")
 PRIOR = tuple(
@@ -70,3 +73,20 @@ async def test_what_is_kept_is_bounded_and_goes_with_time_and_with_its_session(d
     assert await brief.load(db, two.id, loaded.head) is loaded
     del loaded
     assert brief.ids == set()
+
+
+async def test_a_number_of_any_size_that_a_tool_keeps_does_not_end_the_run(db: Database) -> None:
+    class Counting(BaseTool):
+        """Counts atoms."""
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            context.custom_context = {"atoms": 10**30}
+            return "counted"
+
+    room = Room(db, [call("counting"), FINISH, FINISH], tools=[Counting])
+    first = await room.run()
+    assert first.state == "COMPLETED"
+    assert room.engine.resident.ids == {first.id}
+    await room.prompt("Again", first.id)
+    assert (again := await room.advance(first.id)) == await journals.load(db, first.id)
+    assert again.context["custom_context"] == {"atoms": 10**30}

@@ -68,7 +68,7 @@ class ResidentSessions:
     def keep(self, session: Session) -> None:
         """Keeps a session that rests for its next turn; those that were not used for longest make room."""
         self._let_go(session.id)
-        size = len(msgspec.msgpack.encode(session))
+        size = len(msgspec.json.encode(session))  # as in a snapshot: MessagePack has no numbers beyond 64 bits
         if size > self._most_bytes:
             return
         self._kept[session.id] = _Kept(session, size, time.monotonic() + self._kept_for)
