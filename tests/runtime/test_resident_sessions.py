@@ -4,6 +4,7 @@ from typing import Any
 
 from engine_fixture import Room
 
+from longhouse.journal.events import Started
 from longhouse.journal.messages import Assistant, User
 from longhouse.models.scripted import call, calls, say
 from longhouse.runtime.resident_sessions import ResidentSessions
@@ -90,3 +91,16 @@ async def test_a_number_of_any_size_that_a_tool_keeps_does_not_end_the_run(db: D
     await room.prompt("Again", first.id)
     assert (again := await room.advance(first.id)) == await journals.load(db, first.id)
     assert again.context["custom_context"] == {"atoms": 10**30}
+
+
+async def test_after_a_failover_that_lost_events_the_journal_counts_and_not_the_memory(db: Database) -> None:
+    room = Room(db, [FINISH] * 3)
+    first = await room.run()
+    await room.prompt("Lost", first.id)
+    await room.advance(first.id)
+    await db.run("DELETE FROM journal WHERE session_id = :id AND seq > :head", id=first.id, head=first.head)
+    await db.run("UPDATE sessions SET head = :head WHERE id = :id", id=first.id, head=first.head)
+    await room.prompt("Ещё раз", first.id)
+    third = await room.advance(first.id)
+    assert third == await journals.load(db, first.id)
+    assert (third.state, third.queue, len(await room.found(first.id, Started))) == ("COMPLETED", (), 2)

@@ -46,8 +46,12 @@ class ResidentSessions:
         known = self._newest(session_id)
         if known is None:
             session = await journals.load(db, session_id, head)
-        elif head is not None and known.head >= head:
+        elif head == known.head:
             return known
+        elif head is not None and known.head > head:
+            # Somebody has just appended, or Postgres has lost events in a failover: only the journal can tell.
+            self.drop(session_id)
+            session = await journals.load(db, session_id, head)
         else:
             session = await journals.catch_up(db, known)
         self.note(session)
