@@ -1,12 +1,16 @@
 """What a process has in memory of a session is what its journal says, however many processes write there."""
 
+from typing import Any
+
 from engine_fixture import Room
 
+from longhouse.journal.events import Started
 from longhouse.journal.messages import Assistant, User
 from longhouse.models.scripted import call, calls, say
 from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.store import journals
 from longhouse.store.database import Database
+from longhouse.tools import BaseTool, ToolContext
 
 FINISH = call("finalanswertool", answer="Готово, 完成.")
 PRIOR = tuple(
@@ -70,3 +74,33 @@ async def test_what_is_kept_is_bounded_and_goes_with_time_and_with_its_session(d
     assert await brief.load(db, two.id, loaded.head) is loaded
     del loaded
     assert brief.ids == set()
+
+
+async def test_a_number_of_any_size_that_a_tool_keeps_does_not_end_the_run(db: Database) -> None:
+    class Counting(BaseTool):
+        """Counts atoms."""
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            context.custom_context = {"atoms": 10**30}
+            return "counted"
+
+    room = Room(db, [call("counting"), FINISH, FINISH], tools=[Counting])
+    first = await room.run()
+    assert first.state == "COMPLETED"
+    assert room.engine.resident.ids == {first.id}
+    await room.prompt("Again", first.id)
+    assert (again := await room.advance(first.id)) == await journals.load(db, first.id)
+    assert again.context["custom_context"] == {"atoms": 10**30}
+
+
+async def test_after_a_failover_that_lost_events_the_journal_counts_and_not_the_memory(db: Database) -> None:
+    room = Room(db, [FINISH] * 3)
+    first = await room.run()
+    await room.prompt("Lost", first.id)
+    await room.advance(first.id)
+    await db.run("DELETE FROM journal WHERE session_id = :id AND seq > :head", id=first.id, head=first.head)
+    await db.run("UPDATE sessions SET head = :head WHERE id = :id", id=first.id, head=first.head)
+    await room.prompt("Ещё раз", first.id)
+    third = await room.advance(first.id)
+    assert third == await journals.load(db, first.id)
+    assert (third.state, third.queue, len(await room.found(first.id, Started))) == ("COMPLETED", (), 2)

@@ -46,8 +46,12 @@ class ResidentSessions:
         known = self._newest(session_id)
         if known is None:
             session = await journals.load(db, session_id, head)
-        elif head is not None and known.head >= head:
+        elif head == known.head:
             return known
+        elif head is not None and known.head > head:
+            # Somebody has just appended, or Postgres has lost events in a failover: only the journal can tell.
+            self.drop(session_id)
+            session = await journals.load(db, session_id, head)
         else:
             session = await journals.catch_up(db, known)
         self.note(session)
@@ -68,7 +72,7 @@ class ResidentSessions:
     def keep(self, session: Session) -> None:
         """Keeps a session that rests for its next turn; those that were not used for longest make room."""
         self._let_go(session.id)
-        size = len(msgspec.msgpack.encode(session))
+        size = len(msgspec.json.encode(session))  # as in a snapshot: MessagePack has no numbers beyond 64 bits
         if size > self._most_bytes:
             return
         self._kept[session.id] = _Kept(session, size, time.monotonic() + self._kept_for)
