@@ -104,3 +104,14 @@ async def test_after_a_failover_that_lost_events_the_journal_counts_and_not_the_
     third = await room.advance(first.id)
     assert third == await journals.load(db, first.id)
     assert (third.state, third.queue, len(await room.found(first.id, Started))) == ("COMPLETED", (), 2)
+
+
+async def test_what_is_in_memory_is_read_again_when_postgres_was_away(db: Database) -> None:
+    room = Room(db, [FINISH])
+    known = await room.run()
+    resident = room.engine.resident
+    assert await resident.load(db, known.id, known.head) is known
+    db.retries += 1  # as after a statement that had to be sent again
+    again = await resident.load(db, known.id, known.head)
+    assert again == known
+    assert again is not known

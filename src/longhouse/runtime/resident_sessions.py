@@ -13,7 +13,7 @@ import msgspec
 
 from longhouse.journal.session import Session
 from longhouse.store import journals
-from longhouse.store.database import Executor
+from longhouse.store.database import Database
 
 MOST_BYTES: Final = 32 * 2**20
 """Of all sessions that are kept between their turns; in memory, with what requests are made of, it is twice as much."""
@@ -36,13 +36,17 @@ class ResidentSessions:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         """Those at rest, the longest unused first."""
         self._size = 0
+        self._retries = 0
 
     @property
     def ids(self) -> set[str]:
         return {*self._held, *self._kept}
 
-    async def load(self, db: Executor, session_id: str, head: int | None = None) -> Session:
+    async def load(self, db: Database, session_id: str, head: int | None = None) -> Session:
         """The session, at least up to this head; None: up to its last event."""
+        if db.retries != self._retries:  # Postgres was away; where it failed over, its last events may be gone
+            self._retries = db.retries
+            self.clear()
         known = self._newest(session_id)
         if known is None:
             session = await journals.load(db, session_id, head)
@@ -84,6 +88,11 @@ class ResidentSessions:
         """The session was deleted, or its run was stopped."""
         self._held.pop(session_id, None)
         self._let_go(session_id)
+
+    def clear(self) -> None:
+        self._held.clear()
+        self._kept.clear()
+        self._size = 0
 
     def drop_idle(self) -> None:
         """Lets go of those that were not used for a while: what people have said does not stay in memory."""
