@@ -87,6 +87,7 @@ async def test_arguments_are_parsed_once_although_they_are_checked_before_the_ca
     room = Room(db, [two, call("counted", text="c"), FINISH], [Counted])
     session = await room.run()
     assert (session.state, Counted.parsed) == (State.COMPLETED, ["a", "b", "c"])
+    assert room.toolbox._checked == {}  # what was said does not stay where nothing erases it
     # Another process, or a tool that has changed meanwhile, parses them itself.
     tool = await room.toolbox.resolve("counted", 1)
     assert tool is not None

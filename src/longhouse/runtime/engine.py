@@ -101,15 +101,18 @@ class Engine:
         """Advances one session until it rests, waits for its provider, or the worker shuts down."""
         session = await self.resident.load(self.db, lease.session_id, lease.head)
         run = Run(lease, session)
-        with self._tried_alone(run), self._recording_unbegun(run):
-            if lease.previous:
-                await self._take_over(run, lease.previous)
-            self._remember(lease)
-            while not run.rested:
-                if self.stopping:
-                    await leases.let_go(self.db, lease)
-                    break
-                await self._move(run)
+        try:
+            with self._tried_alone(run), self._recording_unbegun(run):
+                if lease.previous:
+                    await self._take_over(run, lease.previous)
+                self._remember(lease)
+                while not run.rested:
+                    if self.stopping:
+                        await leases.let_go(self.db, lease)
+                        break
+                    await self._move(run)
+        finally:
+            self.toolbox.forget(session.id)
         self._known_fences.pop(session.id, None)
         self.resident.keep(run.session)
         await self._snapshot(run)

@@ -38,7 +38,7 @@ MAX_CHECKED: Final = 2_000
 """Maximum characters of arguments that are kept as they were parsed, from the check of a call until it runs."""
 MAX_REVISION: Final = 200
 MOST_BOUND: Final = 2048
-"""Maximum tool versions in the cache of bindings, and calls that were checked and have not run."""
+"""Maximum tool versions in the cache of bindings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class Toolbox:
         self._bound: dict[tuple[str, int], Binding] = {}
         self.changes = 0
         """How often a tool was added, removed or loaded: as long as it stays, `resolve` finds what it found."""
-        self._checked: dict[tuple[str, str], Checked] = {}
-        """Session and call -> the call as it was checked, until it runs."""
+        self._checked: dict[str, dict[str, Checked]] = {}
+        """Session -> its calls as they were checked, until they run or it rests."""
         self._made_configs: dict[tuple[str, int, str], ToolConfig] = {}
         """Template, its version, a tool -> what the tool is called with. Neither versions nor our settings change."""
         self._config = config or ToolConfig()
@@ -225,9 +225,15 @@ class Toolbox:
         work = _bound_to(binding, tool.name, arguments)
         if isinstance(work, Fault):
             return work
-        if before and binding and len(arguments) <= MAX_CHECKED:
-            _keep(self._checked, before, Checked(binding, arguments, work))
-        return await binding.check(arguments) if binding and binding.check else None
+        fault = await binding.check(arguments) if binding and binding.check else None
+        if before and binding and fault is None and len(arguments) <= MAX_CHECKED:
+            session_id, call = before
+            self._checked.setdefault(session_id, {})[call] = Checked(binding, arguments, work)
+        return fault
+
+    def forget(self, session_id: str) -> None:
+        """The session rests: what was checked and has not run is read anew."""
+        self._checked.pop(session_id, None)
 
     async def perform(
         self,
@@ -295,7 +301,7 @@ class Toolbox:
 
     def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
         """The work of a call, from its check where that was in this process and its tool is still the same."""
-        checked = self._checked.pop((session.id, call.call), None)
+        checked = self._checked.get(session.id, {}).pop(call.call, None)
         if checked and checked.binding is binding and checked.arguments == call.arguments:
             return checked.work
         return _bound_to(binding, call.tool, call.arguments)
