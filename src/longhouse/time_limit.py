@@ -8,7 +8,7 @@ class TimeLimit:
     """After so many seconds, cancels the task of its block, and raises TimeoutError from whatever that led to; a result
     that came nevertheless counts.
 
-    As `asyncio.timeout`, at a third of its cost: each step of an agent needs one.
+    As `asyncio.timeout`, at a third of its cost: each step of an agent needs two of them.
     """
 
     __slots__ = ("_cancelling", "_seconds", "_task", "_timer", "is_over")

@@ -16,11 +16,11 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
-from longhouse.journal.session import Session
+from longhouse.journal.session import Open, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext, execution, toolbox
-from longhouse.tools.bindings.base import OWN_PROBE, Binding
+from longhouse.tools.bindings.base import BUILT_IN, OWN_PROBE, Binding
 from longhouse.tools.toolbox import MAX_ARGUMENTS, Result, Toolbox
 from server_helpers import folded, opened, prompted, returned, started, turn_of, used
 
@@ -63,6 +63,12 @@ async def perform(
     [call] = session.due_calls
     async with asyncio.timeout(10):
         return await (toolbox or Toolbox([tool])).perform(call, session, turn_of(session))
+
+
+def _due(tool: type[BaseTool]) -> tuple[Open, Session, Turn]:
+    session = session_of(tool.tool_name)
+    [call] = session.due_calls
+    return call, session, turn_of(session)
 
 
 async def failure(tool: type[BaseTool], arguments: str = "{}") -> Fault:
@@ -320,6 +326,44 @@ async def test_a_call_that_is_cancelled_from_outside_is_cancelled() -> None:
 
     task = asyncio.create_task(perform(Endless))
     await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_built_in_tool_needs_no_task_to_be_late_to_fail_and_to_be_cancelled() -> None:
+    here = asyncio.current_task()
+
+    def built_in(base: type[BaseTool], **content: Any) -> type[BaseTool]:
+        return type("One", (base,), {"__module__": f"{BUILT_IN}one", "timeout": 0.02, **content})
+
+    def leaves(context: ToolContext) -> str:
+        raise asyncio.CancelledError
+
+    def exits(context: ToolContext) -> str:
+        raise SystemExit("enough")
+
+    class Stubborn(Slow):
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            try:
+                return await super().__call__(context)
+            except asyncio.CancelledError:
+                return "over"
+
+    same = built_in(Probe, do=staticmethod(lambda context: asyncio.current_task() is here), timeout=20.0)
+    foreign = built_in(Probe, do=staticmethod(lambda context: asyncio.current_task() is here), __module__=__name__)
+    assert [(await Toolbox([one]).perform(*_due(one))).outcome for one in (same, foreign)] == [
+        Output(content="true"),
+        Output(content="false"),
+    ]
+    assert await failure(built_in(Slow)) == Fault(code="timeout", message="one did not answer within 0.02 seconds")
+    assert (await perform(built_in(Stubborn))).outcome == Output(content="over"), "a known result is not thrown away"
+    for do, message in ((leaves, "CancelledError: "), (exits, "SystemExit: enough")):
+        assert await failure(built_in(Probe, do=staticmethod(do))) == Fault(code="tool_failed", message=message)
+    assert here is not None
+    assert not here.cancelling()
+    task = asyncio.create_task(perform(built_in(Slow, timeout=30.0)))
+    await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from longhouse.time_limit import TimeLimit
 from longhouse.tools.outcomes import NotBegun
 
 log = structlog.get_logger()
@@ -52,6 +53,22 @@ async def done(task: asyncio.Task[Any], *, within: float | None = None) -> None:
         task.remove_done_callback(wake)
         if timer:
             timer.cancel()
+
+
+async def obeyed(work: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+    """Returns or raises what the work does; Late after the timeout. For work that ends when it is cancelled: it runs in
+    the task of its caller."""
+    limit = TimeLimit(seconds)
+    try:
+        with limit:
+            return await work()
+    except BaseException as error:
+        caller = asyncio.current_task()
+        if caller and caller.cancelling():  # by somebody else, whatever the work has made of it
+            raise asyncio.CancelledError from error
+        if limit.is_over:
+            raise Late(error.__cause__) from None
+        raise
 
 
 class _Ended(msgspec.Struct, frozen=True):

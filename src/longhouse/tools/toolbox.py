@@ -25,7 +25,7 @@ from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
-from longhouse.tools.execution import CallExecutor, Late
+from longhouse.tools.execution import CallExecutor, Late, obeyed
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
 
 log = structlog.get_logger()
@@ -264,7 +264,7 @@ class Toolbox:
         tool = await self.resolve(call.tool, call.version)
         binding = self._binding(call.tool, call.version)
         work = self._work_of(call, session, binding)
-        if isinstance(work, Fault) or tool is None:
+        if isinstance(work, Fault) or tool is None or binding is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
         config, overlay = await self._config_of(call.tool, session), self._overlay(call.tool)
         if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
@@ -283,9 +283,10 @@ class Toolbox:
             before = None if is_blank(context, turn) else written(context)
             if isinstance(work, Blocking):
                 work = partial(self._in_thread, tool.name, work)
-            # In a task, although tools of ours would end when told to: without it, no less CPU was measured, and
-            # clients saw the first of an answer later.
-            output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
+            if binding.obeys:
+                output = await obeyed(partial(work, context, config), tool.timeout)
+            else:
+                output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
             if isinstance(output, Performed):
                 return Result(Output(content=output.text), output.writes, output.adds, output.made)
             text = bounded(clean(text_of(output)), tool.max_output)

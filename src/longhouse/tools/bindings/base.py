@@ -18,6 +18,7 @@ from longhouse.validation_messages import explain
 
 OWN_PROBE: Final = ":probe"
 """Ends the name of the tool that asks another tool's own server. No tool of the catalog can have such a name."""
+BUILT_IN: Final = "longhouse.tools.builtin."
 
 
 class Blocking(msgspec.Struct, frozen=True):
@@ -54,6 +55,8 @@ class Binding:
     """The state of what a call with these arguments would read; None: it is not known, and taken as unchanged."""
     probe: "Binding | None" = None
     """Asks its server whether a call took effect; its name ends with OWN_PROBE. None: there is nobody to ask."""
+    obeys: bool = False
+    """Its work ends as soon as it is cancelled. Work of others may not, and runs in a task that can be left behind."""
 
 
 def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:
@@ -74,7 +77,8 @@ def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None)
     async def revision(arguments: str, context: ToolContext) -> str:
         return await cls.model_validate_json(arguments or "{}").revision(context)
 
-    return Binding(tool, bind, revision=revision if tool.remembers else None)
+    # Nobody else may have written what it runs: neither the class nor a subclass in another package.
+    return Binding(tool, bind, revision=revision if tool.remembers else None, obeys=cls.__module__.startswith(BUILT_IN))
 
 
 def arguments_fault(tool: str, error: pydantic.ValidationError) -> Fault:

@@ -37,6 +37,7 @@ class RemoteBinding(EndpointBinding):
         **options: Unpack[EndpointOptions],
     ) -> None:
         super().__init__(tool, endpoint, HTTP, **options)
+        self.obeys = True
         self._pool = pool
         self._most_bytes = most_bytes
 
