@@ -7,7 +7,7 @@ that will be sent when the turn has ended, by whichever process ends it.
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Final
 
@@ -18,6 +18,9 @@ _CONTEXT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})
 _TRACE: Final = re.compile(r"(?!0{32})[0-9a-f]{32}", re.ASCII)
 _NO_SPAN: Final = "0" * 16
 _sent: ContextVar[str] = ContextVar(HEADER, default="")
+
+UNTRACED: Final = nullcontext()
+"""A block whose requests carry no trace context."""
 
 
 def accepted(header: str | None) -> str:

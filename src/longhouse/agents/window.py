@@ -234,13 +234,17 @@ def _messages(entry: Entry, template: Template, names: Mapping[str, str]) -> Ite
 
 
 @lru_cache(maxsize=64)
-def _rendered(system_prompt: str, date: str, available_tools: str) -> str:
-    """Kept, since each step needs it; there are no words of users in it."""
-    return render(system_prompt, current_date=date, available_tools=available_tools)
+def _rendered(system_prompt: str, date: str) -> str:
+    """A prompt that lists no tools. Kept, since each step needs it; there are no words of users or clients in it."""
+    return render(system_prompt, current_date=date, available_tools="")
 
 
 def _system(turn: Turn, template: Template, available_tools: str, extra: str, recall: str) -> System:
-    text = _rendered(template.prompt_pack.system_prompt, turn.date, available_tools)
+    prompt = template.prompt_pack.system_prompt
+    if available_tools:
+        text = render(prompt, current_date=turn.date, available_tools=available_tools)
+    else:
+        text = _rendered(prompt, turn.date)
     if turn.prompted.system and template.allow_client_system:
         text = f"{text}\n\n{turn.prompted.system}"
     if turn.prompted.shared:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, get_args
@@ -52,7 +52,6 @@ log = structlog.get_logger()
 MOST_FENCES: Final = 10_000
 """Runs that were broken off and are remembered, for the case that the session comes back to this process."""
 
-UNTRACED: Final = nullcontext()
 WAITED: Final = "waited for a budget of its key"
 
 ExternalNotes = Callable[[Session], Awaitable[Sequence[events.Noted]]]
@@ -366,7 +365,7 @@ class Engine:
     def _sending(self, turn: Turn, span: str) -> AbstractContextManager[None]:
         """Requests to the model carry this span of the turn."""
         if self.tracing is None:
-            return UNTRACED
+            return tracing.UNTRACED
         return self.tracing.sending(turn.prompted.traceparent, turn.trace, span)
 
     def _count(self, session: Session, seconds: float, usage: events.Usage | None, *, failed: bool = False) -> None:

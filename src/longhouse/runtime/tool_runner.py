@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -40,9 +40,6 @@ RECORD_AGAIN: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 OutcomeEvent = events.Stored | events.Returned | events.Noted | events.Decided
-
-
-UNTRACED: Final = nullcontext()
 
 
 class Withheld(Exception):  # noqa: N818 - it says what happened to the call
@@ -140,7 +137,7 @@ class ToolRunner:
     def _sending(self, session: Session, turn: Turn, call: Open) -> AbstractContextManager[None]:
         """Requests that the tool makes carry the span of this call."""
         if self.tracing is None:
-            return UNTRACED
+            return tracing.UNTRACED
         return self.tracing.sending(turn.prompted.traceparent, turn.trace, tracing.call_span(session.id, call.call))
 
     def _begin(self, run: Run, call: Open) -> Fault | None:
