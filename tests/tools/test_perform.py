@@ -168,6 +168,26 @@ async def test_models_in_the_context_are_kept_as_plain_json() -> None:
     assert json.loads(json.dumps(result.adds)) == result.adds
 
 
+async def test_values_of_every_kind_are_kept_as_the_journal_stores_them() -> None:
+    """The first are copied as JSON, the others walked through: what both have is the same."""
+    odd = {"число": 10**30, "比": 1e22, "-0": -0.0, "t": (True, None), "\\u0000": "\\u0000 é\u2028\U0001f600"}
+    plain = {**odd, "t": [True, None]}
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, {}),
+        ({"b": "\x00\ud800", "\ud800": 1, "n": float("inf")}, {"b": "\ufffd\ufffd", "\ufffd": 1, "n": None}),
+        ({"many": [[]] * 100}, {"many": [[]] * 100}),
+    ]
+    for more, kept in cases:
+
+        def write(context: ToolContext, more: dict[str, Any] = more) -> str:
+            context.custom_context = odd | more
+            return "ok"
+
+        result = await perform(probe(write))
+        assert result.adds == {"custom_context": plain | kept}
+        assert [type(one) for one in result.adds["custom_context"].values()][:2] == [int, float]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

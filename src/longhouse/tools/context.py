@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -142,7 +143,7 @@ def context_of(call: Open, session: Session, turn: Turn, services: Services, mem
 def kept_of(session: Session) -> dict[str, Any]:
     """What tools have kept in the session, as plain values; copies, since a session is immutable for tools too."""
     kept = {name: session.context[name] for name in _KEPT if name in session.context}
-    copied: dict[str, Any] = _mapped(kept, lambda value: value, lambda: TOO_DEEP, DEEPEST + 1)
+    copied: dict[str, Any] = _copied(kept, lambda value: value, lambda: TOO_DEEP)
     return copied
 
 
@@ -157,7 +158,17 @@ def kept_fields(kept: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _mapped(value: Any, leaf: Callable[[Any], Any], too_deep: Callable[[], Any], levels: int = DEEPEST) -> Any:
+def _copied(value: Any, leaf: Callable[[Any], Any], too_deep: Callable[[], Any]) -> Any:
+    """A copy as the journal stores it, by `leaf` and `too_deep`. Where these have nothing to do, as nearly always, the
+    copy is read from its JSON, in a fifth of the time."""
+    with suppress(UnicodeEncodeError, RecursionError):
+        text = msgspec.json.encode(value)
+        if b"\\u0000" not in text and text.count(b"{") + text.count(b"[") <= DEEPEST:
+            return msgspec.json.decode(text)
+    return _mapped(value, leaf, too_deep, DEEPEST + 1)
+
+
+def _mapped(value: Any, leaf: Callable[[Any], Any], too_deep: Callable[[], Any], levels: int) -> Any:
     """A copy with `leaf` applied to keys and plain values, and `too_deep` called below the maximum nesting."""
     kind = type(value)
     if kind is not dict and kind is not list and kind is not tuple:
@@ -194,7 +205,7 @@ def written(context: ToolContext) -> dict[str, Any]:
         plain = msgspec.to_builtins(values, str_keys=True, enc_hook=_plain)
     except RecursionError:
         _refuse_deep()
-    kept = msgspec.convert(_mapped(plain, _cleaned, _refuse_deep, DEEPEST + 1), ContextChanges)
+    kept = msgspec.convert(_copied(plain, _cleaned, _refuse_deep), ContextChanges)
     return {**msgspec.structs.asdict(kept), "state": state_name(kept.state)}
 
 
