@@ -1,5 +1,6 @@
 """Facts on their way to the journal and back: whole, in their own order, and never guessed at."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -236,3 +237,9 @@ def test_facts_are_frozen() -> None:
     with pytest.raises(AttributeError):
         event.answer = "43"  # type: ignore[misc]
     assert msgspec.structs.replace(event, answer="43").answer == "43"
+
+
+def test_what_was_said_long_ago_is_not_looked_through_for_garbage() -> None:
+    for event in EXAMPLES:
+        read = events.decode(events.encode(event))
+        assert not gc.is_tracked(read), events.kind_of(read)

@@ -33,8 +33,9 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.embedded import Embedded
 
-COLLECT_AFTER: Final = (10_000, 20, 50)
-"""Collections of cyclic garbage are rarer than Python's own: nearly all that a request makes ends without them."""
+COLLECT_AFTER: Final = (10_000, 5, 200)
+"""Collections of cyclic garbage are rarer than Python's own: nearly all that a request makes ends without them. Those
+of the middle generation come often enough to be short."""
 Opening = Callable[[Settings], AbstractAsyncContextManager[App]]
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 WatchPort = Annotated[

@@ -29,8 +29,8 @@ INTERRUPTED: Final = " (interrupted)"
 """Suffix of the name of a worker that interrupted a step itself and recorded it."""
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    pass
+class _Value(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Not looked through for cyclic garbage, as all that journals are made of: what is frozen and JSON has no cycles."""
 
 
 class Sampling(_Value, frozen=True, kw_only=True):
@@ -177,7 +177,7 @@ class Fault(_Value, frozen=True, kw_only=True, tag="Fault"):
 Outcome = Output | Fault
 
 
-class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+class _Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag_field="kind"):
     pass
 
 
@@ -476,7 +476,7 @@ OUTSIDE: Final = (Opened, Prompted, Returned, Decided, Noted, Cancelled)
 """Events that API, parent sessions, approvers and operators may append; the lease holder's reply stays valid."""
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class Recorded(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An event with its position in the journal."""
 
     seq: int

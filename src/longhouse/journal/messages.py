@@ -16,7 +16,7 @@ _ESCAPE: Final = re.compile(
 )
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Wire(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     pass
 
 
@@ -43,7 +43,7 @@ class Function(_Wire, frozen=True, kw_only=True):
     """The model's own string, unparsed: it keeps the key order."""
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     id: str
     function: Function
     type: str = "function"

@@ -68,7 +68,7 @@ class State(StrEnum):
 Ended = Literal["", "COMPLETED", "FAILED", "CANCELLED"]
 
 
-class _SessionValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _SessionValue(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     pass
 
 
@@ -249,7 +249,7 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
         return "\n\n".join(map(text_of, self.prompted.content))
 
 
-class Session(events.Opened, frozen=True, kw_only=True, tag="Session", weakref=True):
+class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", weakref=True):
     """The state of one agent in one conversation: its `Opened`, and what happened since."""
 
     id: str

@@ -22,7 +22,7 @@ class PromptEntry(_Entry, frozen=True, kw_only=True, tag="PromptEntry"):
     """As in the turn's `Started`."""
 
 
-class Use(_Entry, frozen=True, kw_only=True):
+class Use(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One call of a step and, once it has returned, its outcome."""
 
     call: str
