@@ -30,7 +30,7 @@ INTERRUPTED: Final = " (interrupted)"
 
 
 class _Value(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Not looked through for cyclic garbage, as all that journals are made of: what is frozen and JSON has no cycles."""
+    """Not looked through for cyclic garbage, as all that journals are made of: frozen JSON has no cycles."""
 
 
 class Sampling(_Value, frozen=True, kw_only=True):
