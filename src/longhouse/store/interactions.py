@@ -1,5 +1,6 @@
 """The ledger's table: rows derived from journals, and pages of them."""
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,6 +22,9 @@ TOOLS: Final = "ledger_tools"
 
 LONGEST_TURN: Final = 100_000
 """Events."""
+
+DERIVED: Final = re.compile(r":(?P<seq>\d{10})(:in|:out|:turn)?$", re.ASCII)
+"""How the id of a record ends that was made from a journal: the id of the session stands before it."""
 
 Type = Literal["input", "output"]
 EventRows = list[Sequence[Any]]
@@ -146,7 +150,7 @@ SELECT session_id, id FROM written WHERE shown
 """
 WRITE_NEW: Final = _WRITE.format(unless="")
 # What is there already is returned, so that it is found.
-WRITE: Final = _WRITE.format(unless="ON CONFLICT (session_id, id) DO UPDATE SET shown = told.shown")
+WRITE: Final = _WRITE.format(unless='ON CONFLICT (session_id, seq, "right"(id, 5)) DO UPDATE SET shown = told.shown')
 
 FILTERS: Final = {
     "trace_id": "l.trace_id = :trace_id",
@@ -157,11 +161,6 @@ FILTERS: Final = {
 }
 TYPED: Final = ("source_type", "target_type")
 """Filters whose few values are written into the statement, where the planner sees which index has them."""
-# Each part is read in order from its own index; with OR, all records of the conversation would be read and sorted.
-_AGENT_SIDES: Final = (
-    "l.source_type = 'agent' AND l.source = :agent",
-    "l.target_type = 'agent' AND l.target = :agent AND NOT (l.source_type = 'agent' AND l.source = :agent)",
-)
 STORY: Final = f"""
     SELECT {COLUMNS} FROM ledger l WHERE l.trace_id = :trace AND l.shown AND (:owner::text IS NULL OR l.owner = :owner)
     ORDER BY l.timestamp, l.depth, l.session_id, l.seq, l.id LIMIT :limit
@@ -183,14 +182,17 @@ EXTERNAL: Final = f"""
 """
 _KEYED: Final = f"""
     SELECT l.session_id, {", ".join(f"l.{name}" for name in PUBLIC)}
-    FROM unnest(:sessions::text[], :ids::text[]) AS asked (session_id, id)
-    JOIN ledger l ON l.session_id = asked.session_id AND l.id = asked.id
+    FROM unnest(:sessions::text[], :ids::text[], :seqs::bigint[]) AS asked (session_id, id, seq) CROSS JOIN LATERAL (
+        SELECT * FROM ledger WHERE session_id = asked.session_id AND seq = asked.seq AND id = asked.id
+        UNION ALL
+        SELECT * FROM ledger WHERE session_id = asked.session_id AND agent = '' AND id = asked.id AND asked.seq IS NULL
+    ) l
     WHERE l.owner = :owner AND l.conversation_id = :conversation AND l.shown
 """
 ADDED: Final = f"""
     SELECT {", ".join(f"l.{name}" for name in PUBLIC)} FROM sessions s JOIN ledger l ON l.session_id = s.id
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'external'
-      AND l.id = ANY(:ids) AND l.shown
+      AND l.agent = '' AND l.id = ANY(:ids) AND l.shown
     ORDER BY l.timestamp, l.id
 """
 # Those that this append has not reached yet.
@@ -308,13 +310,11 @@ async def page(
     if before:
         used.append("(l.timestamp, l.id) < (:before_at, :before_id)")
         values |= {"before_at": before[0], "before_id": before[1]}
-    order = "ORDER BY timestamp DESC, id DESC LIMIT :limit"
-    parts = [[*used, side] for side in _AGENT_SIDES] if agent is not None else [used]
     if agent is not None:
+        used.append(INVOLVES.format(agent=":agent"))
         values["agent"] = agent
-    selects = (f"(SELECT {COLUMNS} FROM ledger l WHERE {' AND '.join(part)} {order})" for part in parts)
     rows = await db.rows(
-        f"SELECT * FROM ({' UNION ALL '.join(selects)}) found {order}",
+        f"SELECT {COLUMNS} FROM ledger l WHERE {' AND '.join(used)} ORDER BY l.timestamp DESC, l.id DESC LIMIT :limit",
         conversation=conversation, owner=owner, limit=limit, **values,
     )  # fmt: skip
     return [interaction(row) for row in rows]
@@ -355,9 +355,17 @@ async def added(db: Executor, owner: str, conversation: str, ids: Sequence[str])
 
 async def by_keys(db: Executor, owner: str, conversation: str, keys: Sequence[Key]) -> dict[Key, Interaction]:
     """Those of these interactions that are there."""
-    where = {"sessions": [one[0] for one in keys], "ids": [one[1] for one in keys]}
-    rows = await db.rows(_KEYED, owner=owner, conversation=conversation, **where) if keys else []
+    if not keys:
+        return {}
+    sessions, ids, seqs = zip(*((*key, _seq_of(*key)) for key in keys), strict=True)
+    rows = await db.rows(_KEYED, owner=owner, conversation=conversation, sessions=sessions, ids=ids, seqs=seqs)
     return {(row["session_id"], row["id"]): interaction(row) for row in rows}
+
+
+def _seq_of(session_id: str, own: str) -> int | None:
+    """The event that a record was made from, as its id says; None: it came from outside."""
+    made = DERIVED.fullmatch(own.removeprefix(session_id))
+    return int(made["seq"]) if made else None
 
 
 async def unfound(db: Executor, owner: str, conversation: str) -> list[tuple[str, int, int]]:
