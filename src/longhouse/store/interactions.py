@@ -116,6 +116,16 @@ REBUILDS: Final = "hashtextextended('longhouse ledger', 0)"
 WAIT: Final = f"SELECT pg_advisory_xact_lock_shared({REBUILDS})"
 THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE"
 INVOLVES: Final = "(l.source = {agent} AND l.source_type = 'agent' OR l.target = {agent} AND l.target_type = 'agent')"
+_CUT: Final = f"""
+    SELECT FROM cuts c
+    WHERE l.agent <> '' AND c.owner = l.owner AND c.conversation_id = l.conversation_id
+      AND c.trace_id IN ('', l.trace_id)
+      AND (c.agent = '' OR {INVOLVES.format(agent="c.agent")})
+      AND l.since <= COALESCE((c.heads ->> l.session_id)::bigint, 0)
+      AND (c.up_to IS NULL OR (l.timestamp, l.id COLLATE "C") <= (c.up_to, c.up_to_id))
+"""
+# Cuts are few: they are looked for once for each session, and nearly always there are none. Returned are the sessions
+# that were written, and of their records those that are not shown: few, too.
 _WRITE: Final = f"""
 WITH valid AS (
     SELECT one.* FROM unnest(:sessions::text[], :befores::bigint[], :heads::bigint[]) AS one (session_id, before, head)
@@ -125,31 +135,28 @@ WITH valid AS (
     INSERT INTO projection_cursors AS c (projection, session_id, epoch, head)
     SELECT :name, session_id, '', head FROM valid ORDER BY session_id
     ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE c.head < excluded.head
-), new AS (
-    SELECT l.*, cut.is_gone, cut.is_hidden
-    FROM unnest(:rows::ledger_record[]) AS l
-    CROSS JOIN LATERAL (
-        SELECT COALESCE(bool_or(c.agent IN ('', l.agent)), false) AS is_gone, count(*) > 0 AS is_hidden
-        FROM interaction_cuts c
-        WHERE l.agent <> '' AND c.owner = l.owner AND c.conversation_id = l.conversation_id
-          AND c.trace_id IN ('', l.trace_id)
-          AND (c.agent = '' OR {INVOLVES.format(agent="c.agent")})
-          AND l.since <= COALESCE((c.heads ->> l.session_id)::bigint, 0)
-          AND (c.up_to IS NULL OR (l.timestamp, l.id COLLATE "C") <= (c.up_to, c.up_to_id))
-    ) cut
-    WHERE l.session_id IN (SELECT session_id FROM valid)
-      -- What was added from outside leaves its journal when it is cut, and may be older than a cut.
-      AND (l.agent <> '' OR EXISTS (SELECT FROM journal j WHERE j.session_id = l.session_id AND j.seq = l.seq))
+), cuts AS MATERIALIZED (
+    SELECT c.* FROM valid JOIN sessions s ON s.id = valid.session_id
+    JOIN interaction_cuts c ON c.owner = s.owner AND c.conversation_id = s.conversation_id
+), new AS MATERIALIZED (
+    SELECT l.*,
+           -- What was added from outside leaves its journal when it is cut, and may be older than a cut.
+           EXISTS ({_CUT} AND c.agent IN ('', l.agent)) OR l.agent = '' AND NOT EXISTS (
+               SELECT FROM journal j WHERE j.session_id = l.session_id AND j.seq = l.seq
+           ) AS is_gone
+    FROM unnest(:rows::ledger_record[]) AS l WHERE l.session_id IN (SELECT session_id FROM valid)
 ), written AS (
     INSERT INTO ledger AS told ({ALL})
-    SELECT {COLUMNS}, owner, "user", session_id, seq, agent, depth, shown AND NOT is_hidden, detail
-    FROM new WHERE NOT is_gone
+    SELECT {COLUMNS}, owner, "user", session_id, seq, agent, depth, shown AND NOT EXISTS ({_CUT}), detail
+    FROM new l WHERE NOT is_gone
     {{unless}} RETURNING told.session_id, told.id, told.shown
 )
-SELECT session_id, id FROM written WHERE shown
+SELECT session_id, NULL AS id FROM valid
+UNION ALL SELECT session_id, id FROM new WHERE is_gone
+UNION ALL SELECT session_id, id FROM written WHERE NOT shown
 """
 WRITE_NEW: Final = _WRITE.format(unless="")
-# What is there already is returned, so that it is found.
+# Of what is there already, it is told whether it is hidden.
 WRITE: Final = _WRITE.format(unless='ON CONFLICT (session_id, seq, "right"(id, 5)) DO UPDATE SET shown = told.shown')
 
 FILTERS: Final = {
@@ -271,7 +278,7 @@ async def write(
     """
     await tx.run(WAIT)
     there = [row["id"] for row in await tx.rows(THERE, ids=sorted(moved))]
-    written = await tx.rows(
+    said = await tx.rows(
         WRITE_NEW if are_new else WRITE,
         name=PROJECTION,
         sessions=there,
@@ -279,7 +286,8 @@ async def write(
         heads=[moved[one][1] for one in there],
         rows=[_record(row) for row in rows],
     )
-    return {(row["session_id"], row["id"]) for row in written}
+    hidden = {(session_id, own) for session_id, own in said}
+    return {row.key for row in rows if (row.session_id, None) in hidden and row.key not in hidden}
 
 
 def _record(row: LedgerRow) -> tuple[Any, ...]:
