@@ -18,9 +18,9 @@ BUDGETS = {
     "journal": 3_410,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_580,  # bounded counts; SOCKS proxies
-    "runtime": 5_230,  # rehearsals; results of clients; ends of turns; budgets; what keeps NATS away, long drafts
+    "runtime": 5_290,  # reservations; rehearsals; results of clients; ends of turns; what keeps NATS away, long drafts
     "search": 2_130,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 14_650,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
+    "store": 14_670,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
     "tools": 6_480,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 

@@ -220,6 +220,8 @@ async def made_again(house: House, expected: list[dict[str, Any]]) -> None:
     await ledger.reset()
     await ledger.catch_up_all()
     assert await listed(house) == expected
+    hidden = 'SELECT count(*) FROM passages p JOIN ledger l ON l.session_id = p."group" AND l.id = p.source'
+    assert await house.db.value(f"{hidden} WHERE NOT l.shown") == 0
 
 
 async def words_left(db: Database, word: str) -> int:

@@ -11,6 +11,7 @@ from engine_fixture import Room
 
 from longhouse.api import auth, wire
 from longhouse.api.openai.session_resolver import SessionResolver
+from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.errors import AlreadyReturned
 from longhouse.journal import events
 from longhouse.journal.session import State
@@ -18,7 +19,7 @@ from longhouse.models.scripted import call
 from longhouse.runtime.bus.items import Gone, Item, JournalGrew
 from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.inbox import Inbox, with_outcome
-from longhouse.store import journals
+from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from server_helpers import AGENT, House, Serving, user
@@ -90,15 +91,60 @@ async def test_what_is_refused_wakes_nobody(db: Database) -> None:
         assert (woken, await taken(follower)) == ([], [Gone()])
 
 
-async def test_a_request_whose_client_leaves_after_the_commit_has_woken_the_worker(serving: Serving) -> None:
-    async with serving([DONE]) as house:
-        heard: list[str] = []
-        house.app.bus.on_wake.append(heard.append)
-        turns = SessionResolver(house.db, Catalog(house.db), Inbox(house.db, house.app.bus))
-        request = wire.ChatRequest.model_validate({"model": AGENT, "messages": [user("Will it rain?")]})
-        left = await turns.attach(auth.LOCAL, request, b"", {})  # nobody reads its answer
-        assert heard == [left.session.id]
+async def test_a_session_is_claimed_where_it_is_opened_also_if_its_client_leaves_meanwhile(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, may_open, claims = asyncio.Event(), asyncio.Event(), list[str]()
+    really_open, really_claim = journals.open, leases.claim
+
+    async def open_slowly(*args: Any, **more: Any) -> journals.Placed:
+        opening.set()
+        await may_open.wait()
+        if refusals:
+            raise refusals.pop()
+        return await really_open(*args, **more)
+
+    async def claim(db: Database, session_id: str, *args: Any, **more: Any) -> leases.Claim:
+        claims.append(session_id)
+        return await really_claim(db, session_id, *args, **more)
+
+    monkeypatch.setattr(journals, "open", open_slowly)
+    monkeypatch.setattr(leases, "claim", claim)
+    refusals = [ConnectionError("Postgres is away"), asyncio.CancelledError()]
+    async with serving([DONE] * 4, worker_slots=1) as house:
+        may_open.set()
+        for _ in range(2):  # the slot that was reserved is free again
+            with pytest.raises((ConnectionError, asyncio.CancelledError)):
+                await attached(house)
+        left = await attached(house)
         assert (await house.until(left.session.id, "COMPLETED"))["result"] == "Rain in Oslo."
+        for client in ("leaves", "stays"):
+            opening.clear()
+            may_open.clear()
+            asking = asyncio.create_task(attached(house))
+            await opening.wait()
+            assert house.app.bus.reserve("another") is None  # there is one slot
+            if client == "leaves":
+                asking.cancel()
+                await asyncio.wait([asking])
+            may_open.set()
+            async with asyncio.timeout(20):
+                while await house.db.value("SELECT count(*) FROM sessions WHERE state = 'COMPLETED'") < 2:
+                    await asyncio.sleep(0.01)
+            assert asking.cancelled() or client == "stays"
+            await house.db.run("DELETE FROM sessions WHERE id <> :id", id=left.session.id)
+        kinds = await house.db.rows("SELECT DISTINCT kind FROM journal WHERE kind = 'Resumed' OR fence <> 1")
+        assert (claims, kinds) == ([], [])
+        monkeypatch.undo()
+        # Whoever writes again is claimed as ever.
+        await house.say("And tomorrow?", model=left.session.id)
+        assert await house.db.value("SELECT fence FROM sessions") == 2
+
+
+async def attached(house: House) -> TurnHandle:
+    turns = SessionResolver(house.db, Catalog(house.db), Inbox(house.db, house.app.bus))
+    request = wire.ChatRequest.model_validate({"model": AGENT, "messages": [user("Will it rain?")]})
+    return await turns.attach(auth.LOCAL, request, b"", {})
 
 
 async def test_every_door_wakes_the_worker_once_and_a_retry_never(serving: Serving) -> None:
@@ -107,19 +153,19 @@ async def test_every_door_wakes_the_worker_once_and_a_retry_never(serving: Servi
         house.app.bus.on_wake.append(heard.append)
         said, key = await house.say("Will it rain?"), {"idempotency-key": "k1"}
         session_id = said["model"]
-        assert heard == [session_id]
+        assert heard == []  # it is claimed where it is opened
         await posted(house, f"/v1/sessions/{session_id}/clarification", {"answer": "Oslo"})
         await house.until(session_id, "COMPLETED")
-        assert heard == [session_id] * 2
+        assert heard == [session_id] * 1
         # The answer in the chat, and the same request again.
         await house.say("And tomorrow?", model=session_id)
         body = {"model": session_id, "messages": [user("Oslo")]}
         first, again = [await posted(house, "/v1/chat/completions", body, key) for _ in range(2)]
         assert json.loads(first)["choices"] == json.loads(again)["choices"]
-        assert heard == [session_id] * 4
+        assert heard == [session_id] * 3
         await house.say("And on Sunday?", model=session_id)
         await posted(house, f"/agents/{session_id}/provide_clarification", {"clarifications": "Oslo"})
-        assert heard == [session_id] * 6
+        assert heard == [session_id] * 5
         async with asyncio.timeout(20):
             while house.app.bus.followed:  # until the last request is over
                 await asyncio.sleep(0.01)

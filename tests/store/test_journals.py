@@ -17,6 +17,7 @@ from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Call, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, Executor, Transaction, open_database
+from longhouse.store.leases import Claimant, Lease
 from longhouse.store.requests import Accepted, Repeated
 from server_helpers import AGENT, Serving
 
@@ -157,9 +158,14 @@ async def test_a_session_that_several_open_at_once_is_opened_once_and_has_one_pa
         for number, proposed in enumerate(("s", "another")):
             line.lose_reply(times=2)
             prompt = events.Prompted(trace=f"t{number}", content=("Hello",), prior=known)
-            placed = await journals.open(shaky, proposed, about, prompt, task="Hello")
+            # Only the one that opens it claims it, also if nobody heard that it did.
+            placed = await journals.open(shaky, proposed, about, prompt, task="Hello", claimant=Claimant("w"))
             assert (placed.session_id, placed.seq) == ("s", number + 2)
+            assert placed.lease == (None if number else Lease("s", 1, 2, None, 0, None, "local"))
         assert line.cuts == 4
+    assert [tuple(row) for row in await db.rows("SELECT holder, fence, due FROM sessions")] == [("w", 1, True)]
+    [found] = await leases.runnable(db, "other", 9, running=())  # it is on no roster: its process has died
+    assert found[0] == "s"
     told = await whole(db)
     assert [type(event).__name__ for event in told] == ["Opened", "Prompted", "Prompted"]
     assert [event.prior for event in told if isinstance(event, events.Prompted)] == [known, ()]

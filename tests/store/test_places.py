@@ -6,6 +6,8 @@ from collections import Counter
 from longhouse.journal import events
 from longhouse.store import journals, leases, places
 from longhouse.store.database import Database
+from longhouse.store.leases import Claimant
+from longhouse.store.requests import Accepted
 
 ROUNDS = 60
 CATALOG = """
@@ -58,6 +60,20 @@ async def test_a_session_under_two_limits_gets_its_turns(db: Database) -> None:
         again = events.Prompted(trace=f"{session_id}{nth}", content=("More",))
         await journals.add(db, session_id, [again], trace=again.trace)
     assert min(turns[one] for one in ("both", "key0", "template0")) >= ROUNDS / 20, turns
+    # One under a limit is not claimed where it is opened; one that is under none is.
+    asked = [("wide", None, None), ("narrow", None, None), ("wide", "key", None), ("wide", "free", None)]
+    for agent, key, per_key in (*asked, ("wide", "free", 1), ("wide", None, 1)):
+        about = events.Opened(agent=agent, version=1, owner="ann", conversation=f"{agent}{key}{per_key}")
+        prompt, accepted = events.Prompted(trace="t", content=("Hello",)), Accepted("ann", "d", api_key=key)
+        claimant = Claimant("w", per_key)
+        placed = await journals.open(
+            db, about.conversation, about, prompt, task="Hello", accepted=accepted, claimant=claimant
+        )
+        is_free = (agent, key) == ("wide", None) or (key, per_key) == ("free", None)
+        assert (placed.lease is not None) == is_free
+        held = await db.row("SELECT holder, fence FROM sessions WHERE id = :id", id=about.conversation)
+        assert held
+        assert tuple(held) == (("w", 1) if is_free else (None, 0))
 
 
 async def test_who_waits_keeps_its_place_in_line_and_who_is_erased_leaves_it_to_the_next(db: Database) -> None:

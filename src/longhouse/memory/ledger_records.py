@@ -106,19 +106,19 @@ class SessionProjection:
         return [event.prompt for event in started if event.prompt not in known]
 
     def _project(self, record: Recorded, refused: set[str]) -> None:
-        match record.event:
-            case events.Prompted() as event:
-                self._prompt(record, event)
-            case events.Started() as event:
-                self._start(record, event)
+        match record.event:  # the frequent ones first: each that does not match costs a call
             case events.Replied() as event:
                 self._reply(record, event)
-            case events.Condensed() as event:
-                self._condense(record, event)
             case events.Called() as event:
                 self._call(record, event, is_refused=event.call in refused)
             case events.Returned() as event:
                 self._return(record, event)
+            case events.Prompted() as event:
+                self._prompt(record, event)
+            case events.Started() as event:
+                self._start(record, event)
+            case events.Condensed() as event:
+                self._condense(record, event)
             case events.Decided() as event if event.call.startswith(LOST_STEP_PREFIX):
                 self.is_lost = event.decision == "unknown"
             case events.Noted(interaction=events.ExternalInteraction() as given, text=text):

@@ -4,8 +4,10 @@ Hints are sent after the commit, outside any transaction. A lost hint costs half
 every session that is due.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -27,6 +29,7 @@ from longhouse.journal.events import (
 from longhouse.journal.fold import blank, extended
 from longhouse.journal.session import INTERRUPTED, MOST_LOST, Open, Session
 from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.reservation import Reservation
 from longhouse.store import erasure, forks, journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import cancel as cancels
@@ -53,8 +56,24 @@ class Inbox(msgspec.Struct, frozen=True):
         self, session_id: str, opened: Opened, prompt: Prompted, *, task: str, accepted: Accepted | None = None
     ) -> Delivered:
         """Opens a session with its first prompt; if another request has just opened it, only the prompt is appended."""
-        placed = await journals.open(self.db, session_id, opened, prompt, task=task, accepted=accepted)
-        return await self._delivered(blank(placed.session_id), [opened, prompt], placed)
+        reservation = self.bus.reserve(session_id)
+        claimant = reservation.claimant if reservation else None
+        opening = journals.open(self.db, session_id, opened, prompt, task=task, accepted=accepted, claimant=claimant)
+        placed = await (self._reserved(reservation, opening) if reservation else opening)
+        try:
+            return await self._delivered(blank(placed.session_id), [opened, prompt], placed)
+        finally:
+            if reservation:
+                reservation.give(placed.lease)  # it is run once whoever has called this waits for something again
+
+    async def _reserved(self, reservation: Reservation, opening: Coroutine[Any, Any, Placed]) -> Placed:
+        """A client that leaves does not stop it: what is opened and claimed is run."""
+        task = asyncio.create_task(opening)
+        try:
+            return await asyncio.shield(task)
+        except BaseException:
+            task.add_done_callback(reservation.settle)
+            raise
 
     async def prompt(self, session: Session, prompt: Prompted, *, accepted: Accepted | None = None) -> Delivered:
         """Queues a prompt. An aside belongs to the running turn: NotThere if the session has moved on."""
@@ -204,8 +223,8 @@ class Inbox(msgspec.Struct, frozen=True):
         return await self._delivered(session, new, placed)
 
     async def _delivered(self, session: Session, new: Sequence[Event], placed: Placed) -> Delivered:
-        """Sends the hints before any further await."""
-        self.bus.appended(session.id, placed.seq)
+        """Sends the hints before any further await; who has claimed the session needs none."""
+        (self.bus.noted if placed.lease else self.bus.appended)(session.id, placed.seq)
         if placed.seq == session.head + len(new):
             return Delivered(extended(session, new, placed.at))
         return Delivered(await journals.load_up_to(self.db, session, placed.seq), is_behind=True)

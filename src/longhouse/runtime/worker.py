@@ -22,9 +22,10 @@ from longhouse.runtime.dead_workers import POLL_EVERY, DeadWorkers
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
+from longhouse.runtime.reservation import Reservation
 from longhouse.store import erasure, journals, leases, places, sessions, usage
 from longhouse.store.database import PASSING, UNREACHABLE, Database
-from longhouse.store.leases import Lease
+from longhouse.store.leases import Claimant, Lease
 
 log = structlog.get_logger()
 
@@ -125,6 +126,14 @@ class Worker:
         self._begin(session_id)
         return True
 
+    def reserve(self, session_id: str) -> Reservation | None:
+        """A free slot for a session that is about to be opened, on the same terms as a hint is worth one."""
+        if not self._may_begin or self._is_behind or not self._free:
+            return None
+        reservation = Reservation(Claimant(self.id, self._options.per_key))
+        self._begin(session_id, reservation=reservation)
+        return reservation
+
     @property
     def _may_begin(self) -> bool:
         """A worker that leaves, or may be taken for dead, claims nothing: nobody would wait for that run."""
@@ -148,6 +157,7 @@ class Worker:
             # Wait until this worker is registered: a lease holder that is not registered counts as dead.
             await self._heartbeat.begun.wait()
             self._bus.on_wake.append(self.hint)
+            self._bus.on_open.append(self.reserve)
             self._bus.on_stop.append(self._stop)
             try:
                 async with (
@@ -161,6 +171,7 @@ class Worker:
                         yield
                     finally:
                         self._bus.on_wake.remove(self.hint)
+                        self._bus.on_open.remove(self.reserve)
                         self.leave()  # before the tasks above are awaited: no run begins another step
             finally:
                 await self._shut_down()
@@ -287,18 +298,15 @@ class Worker:
         self._has_room.clear()
         await self._find_runnable()
 
-    def _begin(self, session_id: str, owner: str = "") -> None:
-        serving = background.guarded("session_run", self._serve(session_id))
+    def _begin(self, session_id: str, owner: str = "", reservation: Reservation | None = None) -> None:
+        serving = background.guarded("session_run", self._serve(session_id, reservation))
         self._running[session_id] = RunningSession(task=asyncio.create_task(serving), owner=owner)
 
-    async def _serve(self, session_id: str) -> None:
+    async def _serve(self, session_id: str, reservation: Reservation | None) -> None:
         try:
-            if not self._may_begin:
-                return  # the sweep finds it again, here or elsewhere
-            claim = await leases.claim(self._db, session_id, self.id, per_key=self._options.per_key)
-            self._wake(claim.woken)
-            if claim.lease is not None:
-                await self._run(claim.lease)
+            lease = await (reservation.lease() if reservation else self._claim(session_id))
+            if lease is not None:
+                await self._run(lease)
         except UNREACHABLE as error:
             log.warning(
                 "database_unreachable",
@@ -314,6 +322,13 @@ class Worker:
                 self._again.discard(session_id)
                 self.hint(session_id)
             self._fill()
+
+    async def _claim(self, session_id: str) -> Lease | None:
+        if not self._may_begin:
+            return None  # the sweep finds it again, here or elsewhere
+        claim = await leases.claim(self._db, session_id, self.id, per_key=self._options.per_key)
+        self._wake(claim.woken)
+        return claim.lease
 
     async def _run(self, lease: Lease) -> None:
         hold = self._running[lease.session_id]

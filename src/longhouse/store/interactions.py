@@ -1,5 +1,6 @@
 """The ledger's table: rows derived from journals, and pages of them."""
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,6 +22,9 @@ TOOLS: Final = "ledger_tools"
 
 LONGEST_TURN: Final = 100_000
 """Events."""
+
+DERIVED: Final = re.compile(r":(?P<seq>\d{10})(:in|:out|:turn)?$", re.ASCII)
+"""How the id of a record ends that was made from a journal: the id of the session stands before it."""
 
 Type = Literal["input", "output"]
 EventRows = list[Sequence[Any]]
@@ -112,6 +116,16 @@ REBUILDS: Final = "hashtextextended('longhouse ledger', 0)"
 WAIT: Final = f"SELECT pg_advisory_xact_lock_shared({REBUILDS})"
 THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE"
 INVOLVES: Final = "(l.source = {agent} AND l.source_type = 'agent' OR l.target = {agent} AND l.target_type = 'agent')"
+_CUT: Final = f"""
+    SELECT FROM cuts c
+    WHERE l.agent <> '' AND c.owner = l.owner AND c.conversation_id = l.conversation_id
+      AND c.trace_id IN ('', l.trace_id)
+      AND (c.agent = '' OR {INVOLVES.format(agent="c.agent")})
+      AND l.since <= COALESCE((c.heads ->> l.session_id)::bigint, 0)
+      AND (c.up_to IS NULL OR (l.timestamp, l.id COLLATE "C") <= (c.up_to, c.up_to_id))
+"""
+# Cuts are few: they are looked for once for each session, and nearly always there are none. Returned are the sessions
+# that were written, and of their records those that are not shown: few, too.
 _WRITE: Final = f"""
 WITH valid AS (
     SELECT one.* FROM unnest(:sessions::text[], :befores::bigint[], :heads::bigint[]) AS one (session_id, before, head)
@@ -121,32 +135,29 @@ WITH valid AS (
     INSERT INTO projection_cursors AS c (projection, session_id, epoch, head)
     SELECT :name, session_id, '', head FROM valid ORDER BY session_id
     ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE c.head < excluded.head
-), new AS (
-    SELECT l.*, cut.is_gone, cut.is_hidden
-    FROM unnest(:rows::ledger_record[]) AS l
-    CROSS JOIN LATERAL (
-        SELECT COALESCE(bool_or(c.agent IN ('', l.agent)), false) AS is_gone, count(*) > 0 AS is_hidden
-        FROM interaction_cuts c
-        WHERE l.agent <> '' AND c.owner = l.owner AND c.conversation_id = l.conversation_id
-          AND c.trace_id IN ('', l.trace_id)
-          AND (c.agent = '' OR {INVOLVES.format(agent="c.agent")})
-          AND l.since <= COALESCE((c.heads ->> l.session_id)::bigint, 0)
-          AND (c.up_to IS NULL OR (l.timestamp, l.id COLLATE "C") <= (c.up_to, c.up_to_id))
-    ) cut
-    WHERE l.session_id IN (SELECT session_id FROM valid)
-      -- What was added from outside leaves its journal when it is cut, and may be older than a cut.
-      AND (l.agent <> '' OR EXISTS (SELECT FROM journal j WHERE j.session_id = l.session_id AND j.seq = l.seq))
+), cuts AS MATERIALIZED (
+    SELECT c.* FROM valid JOIN sessions s ON s.id = valid.session_id
+    JOIN interaction_cuts c ON c.owner = s.owner AND c.conversation_id = s.conversation_id
+), new AS MATERIALIZED (
+    SELECT l.*,
+           -- What was added from outside leaves its journal when it is cut, and may be older than a cut.
+           EXISTS ({_CUT} AND c.agent IN ('', l.agent)) OR l.agent = '' AND NOT EXISTS (
+               SELECT FROM journal j WHERE j.session_id = l.session_id AND j.seq = l.seq
+           ) AS is_gone
+    FROM unnest(:rows::ledger_record[]) AS l WHERE l.session_id IN (SELECT session_id FROM valid)
 ), written AS (
     INSERT INTO ledger AS told ({ALL})
-    SELECT {COLUMNS}, owner, "user", session_id, seq, agent, depth, shown AND NOT is_hidden, detail
-    FROM new WHERE NOT is_gone
+    SELECT {COLUMNS}, owner, "user", session_id, seq, agent, depth, shown AND NOT EXISTS ({_CUT}), detail
+    FROM new l WHERE NOT is_gone
     {{unless}} RETURNING told.session_id, told.id, told.shown
 )
-SELECT session_id, id FROM written WHERE shown
+SELECT session_id, NULL AS id FROM valid
+UNION ALL SELECT session_id, id FROM new WHERE is_gone
+UNION ALL SELECT session_id, id FROM written WHERE NOT shown
 """
 WRITE_NEW: Final = _WRITE.format(unless="")
-# What is there already is returned, so that it is found.
-WRITE: Final = _WRITE.format(unless="ON CONFLICT (session_id, id) DO UPDATE SET shown = told.shown")
+# Of what is there already, it is told whether it is hidden.
+WRITE: Final = _WRITE.format(unless='ON CONFLICT (session_id, seq, "right"(id, 5)) DO UPDATE SET shown = told.shown')
 
 FILTERS: Final = {
     "trace_id": "l.trace_id = :trace_id",
@@ -157,11 +168,6 @@ FILTERS: Final = {
 }
 TYPED: Final = ("source_type", "target_type")
 """Filters whose few values are written into the statement, where the planner sees which index has them."""
-# Each part is read in order from its own index; with OR, all records of the conversation would be read and sorted.
-_AGENT_SIDES: Final = (
-    "l.source_type = 'agent' AND l.source = :agent",
-    "l.target_type = 'agent' AND l.target = :agent AND NOT (l.source_type = 'agent' AND l.source = :agent)",
-)
 STORY: Final = f"""
     SELECT {COLUMNS} FROM ledger l WHERE l.trace_id = :trace AND l.shown AND (:owner::text IS NULL OR l.owner = :owner)
     ORDER BY l.timestamp, l.depth, l.session_id, l.seq, l.id LIMIT :limit
@@ -183,14 +189,17 @@ EXTERNAL: Final = f"""
 """
 _KEYED: Final = f"""
     SELECT l.session_id, {", ".join(f"l.{name}" for name in PUBLIC)}
-    FROM unnest(:sessions::text[], :ids::text[]) AS asked (session_id, id)
-    JOIN ledger l ON l.session_id = asked.session_id AND l.id = asked.id
+    FROM unnest(:sessions::text[], :ids::text[], :seqs::bigint[]) AS asked (session_id, id, seq) CROSS JOIN LATERAL (
+        SELECT * FROM ledger WHERE session_id = asked.session_id AND seq = asked.seq AND id = asked.id
+        UNION ALL
+        SELECT * FROM ledger WHERE session_id = asked.session_id AND agent = '' AND id = asked.id AND asked.seq IS NULL
+    ) l
     WHERE l.owner = :owner AND l.conversation_id = :conversation AND l.shown
 """
 ADDED: Final = f"""
     SELECT {", ".join(f"l.{name}" for name in PUBLIC)} FROM sessions s JOIN ledger l ON l.session_id = s.id
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'external'
-      AND l.id = ANY(:ids) AND l.shown
+      AND l.agent = '' AND l.id = ANY(:ids) AND l.shown
     ORDER BY l.timestamp, l.id
 """
 # Those that this append has not reached yet.
@@ -269,7 +278,7 @@ async def write(
     """
     await tx.run(WAIT)
     there = [row["id"] for row in await tx.rows(THERE, ids=sorted(moved))]
-    written = await tx.rows(
+    said = await tx.rows(
         WRITE_NEW if are_new else WRITE,
         name=PROJECTION,
         sessions=there,
@@ -277,7 +286,8 @@ async def write(
         heads=[moved[one][1] for one in there],
         rows=[_record(row) for row in rows],
     )
-    return {(row["session_id"], row["id"]) for row in written}
+    hidden = {(session_id, own) for session_id, own in said}
+    return {row.key for row in rows if (row.session_id, None) in hidden and row.key not in hidden}
 
 
 def _record(row: LedgerRow) -> tuple[Any, ...]:
@@ -308,13 +318,11 @@ async def page(
     if before:
         used.append("(l.timestamp, l.id) < (:before_at, :before_id)")
         values |= {"before_at": before[0], "before_id": before[1]}
-    order = "ORDER BY timestamp DESC, id DESC LIMIT :limit"
-    parts = [[*used, side] for side in _AGENT_SIDES] if agent is not None else [used]
     if agent is not None:
+        used.append(INVOLVES.format(agent=":agent"))
         values["agent"] = agent
-    selects = (f"(SELECT {COLUMNS} FROM ledger l WHERE {' AND '.join(part)} {order})" for part in parts)
     rows = await db.rows(
-        f"SELECT * FROM ({' UNION ALL '.join(selects)}) found {order}",
+        f"SELECT {COLUMNS} FROM ledger l WHERE {' AND '.join(used)} ORDER BY l.timestamp DESC, l.id DESC LIMIT :limit",
         conversation=conversation, owner=owner, limit=limit, **values,
     )  # fmt: skip
     return [interaction(row) for row in rows]
@@ -355,9 +363,17 @@ async def added(db: Executor, owner: str, conversation: str, ids: Sequence[str])
 
 async def by_keys(db: Executor, owner: str, conversation: str, keys: Sequence[Key]) -> dict[Key, Interaction]:
     """Those of these interactions that are there."""
-    where = {"sessions": [one[0] for one in keys], "ids": [one[1] for one in keys]}
-    rows = await db.rows(_KEYED, owner=owner, conversation=conversation, **where) if keys else []
+    if not keys:
+        return {}
+    sessions, ids, seqs = zip(*((*key, _seq_of(*key)) for key in keys), strict=True)
+    rows = await db.rows(_KEYED, owner=owner, conversation=conversation, sessions=sessions, ids=ids, seqs=seqs)
     return {(row["session_id"], row["id"]): interaction(row) for row in rows}
+
+
+def _seq_of(session_id: str, own: str) -> int | None:
+    """The event that a record was made from, as its id says; None: it came from outside."""
+    made = DERIVED.fullmatch(own.removeprefix(session_id))
+    return int(made["seq"]) if made else None
 
 
 async def unfound(db: Executor, owner: str, conversation: str) -> list[tuple[str, int, int]]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 from asyncpg.pgproto.pgproto import UUID  # made, and sent, in a fifth of the time
+from msgspec import structs
 
 from longhouse import clock
 from longhouse.errors import AlreadyReturned, Deposed
@@ -17,9 +18,10 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import LOCAL_OWNER, Session
-from longhouse.store import budgets, files, joint_appends, sessions, usage
+from longhouse.store import budgets, files, joint_appends, places, sessions, usage
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.gathering import Gathering
+from longhouse.store.leases import Claimant, Lease
 from longhouse.store.requests import UNDER_WAY, Accepted, Repeated, accept
 from longhouse.store.rows import Rows
 
@@ -28,6 +30,8 @@ TASK_SHOWN: Final = 1_000
 BODY_LIMIT: Final = 64 * 1024
 """Bytes; a longer body is stored in `files` by its digest."""
 
+FIRST_FENCE: Final = 1
+"""Of the first claim of a session."""
 SNAPSHOT_EVERY: Final = 200
 PAGE: Final = 5_000
 
@@ -44,6 +48,8 @@ class Placed(msgspec.Struct, frozen=True):
     at: datetime
     fence: int = 0
     """The new fence, where the append deposed the holder: leases with a smaller fence are lost."""
+    lease: Lease | None = None
+    """Of a session that was opened and claimed at once."""
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -118,22 +124,31 @@ SELECT id, head FROM moved
 OPEN: Final = f"""
 WITH moved AS (
     INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, version, parent,
-                          head, due, created_at, updated_at, queued_at, trace_id, task, key_id)
+                          head, due, created_at, updated_at, queued_at, trace_id, task, key_id, holder, fence)
     SELECT :session, :owner, :user, :conversation, :side, :agent, :label, :version, :parent,
            2, true, :at, :at, :at, :trace, :task,
-           COALESCE(:api_key, (SELECT key_id FROM sessions WHERE id = :parent)) WHERE {UNDER_WAY}
+           COALESCE(:api_key, (SELECT key_id FROM sessions WHERE id = :parent)),
+           claim.worker, CASE WHEN claim.worker IS NULL THEN 0 ELSE {FIRST_FENCE} END
+    FROM (SELECT {{claim}} AS worker) AS claim WHERE {UNDER_WAY}
     ON CONFLICT (owner, conversation_id, side, agent, label)
     DO UPDATE SET head = sessions.head + 1, due = true, updated_at = :at,
                   queued_at = CASE WHEN sessions.due OR sessions.waits_for IS NOT NULL
                                    THEN sessions.queued_at ELSE :at END,
                   key_id = COALESCE(EXCLUDED.key_id, sessions.key_id)
-    RETURNING id, head, conversation_id
+    RETURNING id, head, conversation_id, holder, fence, key_id
 ), written AS (
     {_WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL", new=_NEW_IN_ARRAYS)}
     WHERE CASE WHEN moved.id = :session THEN new.nth <= 2 ELSE new.nth = cardinality(:kinds::text[]) END
 ){{accepted}}
-SELECT id, head FROM moved
+SELECT id, head, holder, fence, {SPENT} AS spent FROM moved
 """
+# The worker of the same process claims a new session with the statement that opens it, unless it is under a limit.
+OPEN_ONLY: Final = OPEN.replace("{claim}", "NULL::text")
+_UNLIMITED: Final = f"""
+    {places.OF_TEMPLATE.format(agent=":agent")} IS NULL
+    AND (:api_key::text IS NULL OR {places.OF_KEY.format(key=":api_key")} IS NULL)
+"""
+OPEN_CLAIMED: Final = OPEN.replace("{claim}", f"CASE WHEN {_UNLIMITED} THEN :worker::text END")
 
 # Conditional on the head: a cancel that has not seen all events is refused, and the caller folds again.
 CANCEL: Final = f"""
@@ -194,7 +209,9 @@ WRITTEN: Final = """
     JOIN journal j ON j.session_id = first.session_id AND j.seq >= first.seq AND j.append_id = first.append_id
     WHERE first.session_id = :session AND first.append_id = :append_id AND (first.nth = 1 OR first.kind = 'Prompted')
 """
-NOW: Final = f"SELECT s.due, {budgets.spent_of('s.key_id')} AS spent FROM sessions s WHERE s.id = :session"
+NOW: Final = f"""
+    SELECT s.due, s.holder, s.fence, {budgets.spent_of("s.key_id")} AS spent FROM sessions s WHERE s.id = :session
+"""
 
 LATEST: Final = "SELECT seq, state FROM snapshots WHERE session_id = :session AND fold_version = :fold_version"
 SNAPSHOT: Final = """
@@ -372,18 +389,23 @@ async def open(
     task: str,
     parent: str | None = None,
     accepted: Accepted | None = None,
+    claimant: Claimant | None = None,
 ) -> Placed:
-    """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt."""
-    bare = [msgspec.structs.replace(prompted, prior=())] if prompted.prior else []
+    """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt.
+
+    `claimant`: it is claimed at once, if it is new and under no limit.
+    """
+    bare = [structs.replace(prompted, prior=())] if prompted.prior else []
     append_id, columns, at = uuid.uuid4(), await columns_of(db, [opened, prompted, *bare]), clock.now()
     identity = {name: getattr(opened, name) for name in ("owner", "conversation", "side", "agent", "label")}
     try:
         row = await accept(
             db,
             accepted,
-            OPEN,
+            OPEN_CLAIMED if claimant else OPEN_ONLY,
             session=session_id,
             **identity,
+            **(structs.asdict(claimant) if claimant else {}),
             user=opened.user,
             version=opened.version,
             parent=parent,
@@ -399,7 +421,12 @@ async def open(
             raise
         row = await _already_there(db, await sessions.find(db, **identity) or session_id, append_id, error)
     assert row is not None
-    return Placed(session_id=row["id"], seq=row["head"], at=at)
+    placed = Placed(session_id=row["id"], seq=row["head"], at=at)
+    if claimant and (placed.session_id, row["holder"], row["fence"]) == (session_id, claimant.worker, FIRST_FENCE):
+        # Nobody has claimed it since, also where this is known of a first try whose answer was lost.
+        lease = Lease(session_id, FIRST_FENCE, placed.seq, None, 0, None, opened.owner, row["spent"])
+        return structs.replace(placed, lease=lease)
+    return placed
 
 
 async def cancel(db: Executor, session: Session, new: Sequence[Event], *, after: Session) -> Placed | None:
@@ -487,7 +514,7 @@ async def _already_there(
         raise error  # the transaction has failed: no more statements can run in it
     if head := await last_written(db, session_id, append_id):
         row = await db.row(NOW, session=session_id)
-        return {"id": session_id, "head": head, **(row or {"due": None, "spent": None})}
+        return {"id": session_id, "head": head, **(row or dict.fromkeys(("due", "holder", "fence", "spent")))}
     match error.constraint_name:
         case "journal_returned":
             raise AlreadyReturned(f"a call of session {session_id!r} has its outcome already") from error

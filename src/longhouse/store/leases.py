@@ -35,6 +35,14 @@ class Lease(msgspec.Struct, frozen=True):
     """Those under which it runs."""
 
 
+class Claimant(msgspec.Struct, frozen=True):
+    """Who claims sessions."""
+
+    worker: str
+    per_key: int | None = None
+    """How many sessions of a key run at once, if the key has no such limit of its own; None: any number."""
+
+
 class Claim(msgspec.Struct, frozen=True):
     """What came of a claim."""
 

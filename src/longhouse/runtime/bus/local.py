@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
 from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.reservation import Reservation
 
 NEVER: Final = 2**63 - 1
 """A fence higher than that of any lease."""
@@ -120,6 +121,8 @@ class Bus:
     """Session -> when another process said that somebody follows it there."""
     on_wake: list[Callable[[str], bool | None]] = field(default_factory=list)
     """Called with a session that may be runnable; True from one that has room for it."""
+    on_open: list[Callable[[str], Reservation | None]] = field(default_factory=list)
+    """Called with a session that is about to be opened; a slot from one that has room for it now."""
     on_append: list[Callable[[str], None]] = field(default_factory=list)
     """Called with every session that was appended to here, or deleted."""
     on_stop: list[Callable[[str, int], None]] = field(default_factory=list)
@@ -130,6 +133,13 @@ class Bus:
         """The session may be runnable."""
         if not self._wakes(session_id):
             self._send(Wake(session_id))
+
+    def reserve(self, session_id: str) -> Reservation | None:
+        """A slot for a session that is about to be opened; None: it is opened, and whoever has room claims it."""
+        for callback in self.on_open:
+            if reservation := callback(session_id):
+                return reservation
+        return None
 
     def appended(self, session_id: str, head: int) -> None:
         """Events were appended from outside: the session may be runnable, and its followers have something to read."""

@@ -1,0 +1,7 @@
+-- Those of before 0040. Readers of the ledger wait for this, for a moment.
+ALTER TABLE ledger DROP CONSTRAINT ledger_pkey;
+DROP INDEX ledger_source;
+DROP INDEX ledger_target;
+DROP INDEX ledger_source_type;
+DROP INDEX ledger_target_type;
+DROP INDEX ledger_trace;
