@@ -7,10 +7,10 @@ piece is known by its entries, which are frozen, and lives only as long as each 
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from functools import cached_property
 from operator import call, is_
-from typing import Any, Final
+from typing import Any, Final, overload
 from weakref import ref
 
 import msgspec
@@ -100,6 +100,13 @@ def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
     return entries, piece
 
 
+def size_of(transcript: Sequence[Entry]) -> int:
+    """The bytes of a transcript as JSON; of what requests were made of, those of its messages."""
+    return sum(
+        [len(piece.part.json if piece.part else msgspec.json.encode(entries)) for entries, piece in of(transcript)]
+    )
+
+
 def tools_used(found: Found) -> frozenset[str]:
     return frozenset([tool for _, piece in found for tool in piece.tools])
 
@@ -128,27 +135,56 @@ def composed(
     return parts
 
 
-class Window(list[Message]):
-    """The messages of a request, and the parts that they come from."""
+class Window(MutableSequence[Message]):
+    """The messages of a request. It is sent from the parts that they come from: they are listed only where somebody
+    looks at them."""
 
     def __init__(self, first: Message, parts: Sequence[Part]) -> None:
-        super().__init__([first])
-        for part in parts:
-            self += part.messages
-        self._parts = parts
-        self._made_of = list(self)
         self._first = first
+        self._parts = parts
         self.tokens = tokens.of(first) + sum([part.tokens for part in parts])
-        """Of its parts; they are all unless a strategy has changed the list since."""
+        """Of its parts; they are all unless a strategy has changed the messages since."""
+
+    @cached_property
+    def _messages(self) -> list[Message]:
+        return self._composed()
+
+    def _composed(self) -> list[Message]:
+        return [self._first, *(message for part in self._parts for message in part.messages)]
 
     @property
     def parts(self) -> Sequence[Part] | None:
-        """None where a strategy has changed the list since."""
-        return self._parts if self == self._made_of else None
+        """None where a strategy has changed the messages since."""
+        is_seen = "_messages" in self.__dict__
+        return None if is_seen and self._messages != self._composed() else self._parts
 
     @property
     def first(self) -> bytes:
         return msgspec.json.encode(self._first)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Window | list) and self._messages == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it may be changed, like a list
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
+        return self._messages[place]
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self._messages[place] = value
+
+    def __delitem__(self, place: int | slice) -> None:
+        del self._messages[place]
+
+    def insert(self, place: int, value: Message) -> None:
+        self._messages.insert(place, value)
 
 
 class _Hash:
