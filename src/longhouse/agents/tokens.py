@@ -25,10 +25,10 @@ def estimate(text: str) -> int:
 
 def of(message: Message) -> int:
     cost = MESSAGE + estimate(text_of(message.content))
-    if isinstance(message, Assistant):
+    if type(message) is Assistant:
         for call in message.tool_calls:
             cost += MESSAGE + estimate(call.id) + estimate(call.function.name) + estimate(call.function.arguments)
-    elif isinstance(message, User) and not isinstance(message.content, str):
+    elif type(message) is User and type(message.content) is not str:
         cost += IMAGE * sum(isinstance(part, ImagePart) for part in message.content)
     return cost
 

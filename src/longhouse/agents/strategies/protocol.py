@@ -61,6 +61,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, weakre
     stream_options: StreamOptions | None = None
 
 
+_encode: Final = msgspec.json.Encoder().encode
 MOST_KEPT: Final = 2**20
 """Bytes: a longer body, with images, is encoded again rather than kept while its reply streams."""
 LONG: Final = 32 * 2**10
@@ -116,8 +117,8 @@ def _cut(body: Body) -> Cut | None:
     known = _CUT.get(number)
     if known and known[0]() is body:
         return known[1]
-    bare = msgspec.json.encode(structs.replace(body, messages=()))
-    place = len(b'{"model":,"messages":[') + len(msgspec.json.encode(body.model))
+    bare = _encode(structs.replace(body, messages=()))
+    place = len(b'{"model":,"messages":[') + len(_encode(body.model))
     cut = bare[:place] + window.first, parts, bare[place:]
     _CUT[number] = ref(body, lambda _: _CUT.pop(number, None)), cut
     return cut
@@ -128,7 +129,7 @@ def _encoded_whole(body: Body) -> bytes:
     known = _ENCODED.get(number)
     if known and known[0]() is body:
         return known[1]
-    text = msgspec.json.encode(structs.replace(body, messages=list(body.messages)))
+    text = _encode(structs.replace(body, messages=list(body.messages)))
     if len(text) > MOST_KEPT:
         return text
     _ENCODED[number] = (ref(body, lambda _: _ENCODED.pop(number, None)), text)
