@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from longhouse.agents import pieces, window
+from longhouse.agents import pieces, tokens, window
 from longhouse.agents.strategies import protocol
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
@@ -17,6 +17,7 @@ from longhouse.journal import events
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, Message, TextPart, User
 from longhouse.journal.session import Session
+from longhouse.journal.transcript import Entry
 from server_helpers import folded, opened, prompted, returned, started, used
 
 TEXTS = ("Will it rain in Oslo?", "Пойдёт ли дождь в Осло?", '奥斯陆会下雨吗？ "是" \\ ', "\u2028 🌧 </script>\n")
@@ -58,10 +59,11 @@ def check(session: Session, template: Template = TEMPLATE) -> Body:
     body, expected = body_of(session, template), plain(session, template)
     assert protocol.encoded(body) == expected
     assert protocol.digest(body) == hashlib.sha256(expected).hexdigest()
-    streamed = msgspec.json.decode(protocol.streamed(body))
+    streamed = msgspec.json.decode(b"".join(protocol.streamed(body)))
     asks = {"stream": True, "stream_options": {"include_usage": True}}
     assert streamed == msgspec.json.decode(expected) | asks
-    assert window.size_of(body.messages) == window.size_of(list(body.messages))
+    size = sum(map(tokens.of, body.messages))
+    assert (window.size_of(body.messages), window.size_of(list(body.messages))) == (size, size)
     assert window.files_in(body.messages) == window.files_in(list(body.messages))
     return body
 
@@ -130,8 +132,8 @@ def test_a_tool_that_gets_another_name_on_the_wire_is_named_anew() -> None:
 def test_what_a_strategy_does_to_the_messages_is_sent() -> None:
     session = stepped(asked(folded(opened()), "Go"), 0)
     body = body_of(session)
-    assert isinstance(body.messages, list)
-    changes: tuple[Callable[[list[Message]], object], ...] = (
+    assert isinstance(body.messages, pieces.Window)
+    changes: tuple[Callable[[pieces.Window], object], ...] = (
         lambda messages: messages.append(User(content="Ещё.")),
         lambda messages: messages.pop(1),
         lambda messages: messages.__setitem__(1, User(content="другое")),
@@ -144,6 +146,24 @@ def test_what_a_strategy_does_to_the_messages_is_sent() -> None:
         assert protocol.encoded(body) == expected
         assert protocol.digest(body) == hashlib.sha256(expected).hexdigest()
         assert window.size_of(body.messages) == window.size_of(list(body.messages))
+
+
+def test_a_long_history_is_sent_as_it_was_encoded() -> None:
+    """No request copies it: the pieces around it are joined, since each one would be a record of TLS."""
+    prior = tuple(User(content=f"{number} {TEXTS[number % 4] * 50}") for number in range(40))
+    session = folded(opened())
+    session = folded(prompted("Go", trace="t", prior=prior), session=session)
+    session = stepped(stepped(folded(started(session.head, trace="t"), session=session), 0), 1)
+    body, later = check(session), check(stepped(session, 2))
+    first, long, last = protocol.streamed(body)
+    assert (len(long) > protocol.LONG, protocol.streamed(later)[1] is long) == (True, True)
+    assert first.startswith(b'{"model":"a \\"model\\"","messages":[{"role":"system"')
+    assert last.endswith(b'"stream":true,"stream_options":{"include_usage":true}}')
+
+    # To keep it in memory, it is not encoded once more: what is known of its size is near enough.
+    unsent = msgspec.json.decode(msgspec.json.encode(session.transcript), type=tuple[Entry, ...])
+    for transcript in (session.transcript, unsent):
+        assert pieces.size_of(transcript) == pytest.approx(len(msgspec.json.encode(transcript)), rel=0.01)
 
 
 def test_text_that_json_cannot_encode_is_refused_each_time() -> None:

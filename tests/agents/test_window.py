@@ -22,7 +22,8 @@ def session_of(*new: events.Event, text: str = "Will it rain?", **prompt: Any) -
 
 
 def seen(session: Session, template: Template = TEMPLATE) -> list[dict[str, object]]:
-    return list(msgspec.json.decode(msgspec.json.encode(window.compose(session, turn_of(session), template, [], {}))))
+    composed = window.compose(session, turn_of(session), template, [], {})
+    return list(msgspec.json.decode(msgspec.json.encode([*composed])))
 
 
 def ask(call: str = "1-action-0", question: str = "Which city?") -> events.Called:

@@ -1,5 +1,7 @@
 """A window within its budget: what is left out, what never is, and that it comes out the same every time."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -38,10 +40,10 @@ def stepped(session: Session, *results: str, tool: str = "clocktool", effect: ev
 
 
 def composed(session: Session, budget: int = BUDGET) -> list[Message]:
-    return window.compose(session, turn_of(session), template_of(budget), [], {})
+    return [*window.compose(session, turn_of(session), template_of(budget), [], {})]
 
 
-def results(messages: list[Message]) -> list[str]:
+def results(messages: Sequence[Message]) -> list[str]:
     return [message.content for message in messages if isinstance(message, ToolResult)]
 
 

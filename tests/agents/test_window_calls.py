@@ -1,6 +1,7 @@
 """Calls in a window: long arguments are left out like results, broken ones are told in a form that all can read."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ def wrote(session: Session, *arguments: Any, tool: str = "createfiletool", resul
     return folded(events.Replied(), *uses, *(returned(id_, result) for id_ in ids), session=session)
 
 
-def sent(messages: list[Message]) -> list[Any]:
+def sent(messages: Sequence[Message]) -> list[Any]:
     """The arguments of all calls, which every server can read."""
     calls = (call for message in messages if isinstance(message, Assistant) for call in message.tool_calls)
     return [json.loads(call.function.arguments) for call in calls]

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import json
 from typing import Any
 
 import openai
@@ -11,6 +12,7 @@ import pytest
 
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.api import wire
+from longhouse.errors import CallerError
 from longhouse.models.scripted import Say, call
 from server_helpers import AGENT, House, Serving, Sse, chat, content, sse, user
 
@@ -68,6 +70,51 @@ def test_a_history_of_texts_is_read_like_any_other() -> None:
     for number in (0, wire.MAX_MESSAGES + 1):
         with pytest.raises(pydantic.ValidationError, match="messages"):
             read(*texts[:1] * number)
+
+
+def test_a_body_of_texts_is_what_any_decoder_reads_and_is_refused_where_it_would_be() -> None:
+    said = [{"role": role, "content": f"{role}: 好 \\ \u2028 Да\n"} for role in ("system", "user", "assistant", "user")]
+    rest = {"model": AGENT, "temperature": 0.5, "user": "Аня", "tools": [{"a": 10**30}], "chat_id": 7, "n": None}
+    same = [
+        {**rest, "messages": said},
+        {**rest, "messages": [{**one, "name": "ann"} for one in said]},
+        {**rest, "messages": said, "unknown": {"a": [1.5]}},
+        {**rest, "messages": [*said, user("no NUL: \\u0000")]},
+        {"agent_version": AGENT, "message": "Привет"},
+        {"agent_version": AGENT, "messages": said, "message": "Привет"},
+        {**rest, "messages": [*said, {"role": "user", "content": [{"type": "text", "text": "Hello"}]}]},
+    ]
+    for body in same:
+        encoded = json.dumps(body, ensure_ascii=False).encode()
+        one, other = (
+            wire.ChatRequest.model_validate(decode(encoded)) for decode in (wire.ChatRequest.decode, wire.decode)
+        )
+        assert [(m.role, m.content, m.text) for m in one.messages] == [
+            (m.role, m.content, m.text) for m in other.messages
+        ]
+        assert one.model_dump(exclude={"messages"}) == other.model_dump(exclude={"messages"})
+        assert one.system == other.system
+    [first, *_] = wire.ChatRequest.decode(json.dumps(same[0]).encode())["messages"]
+    assert isinstance(first, wire.TextMessage), "read at once"
+
+    bare = b'{"model":"m","messages":[{"role":"user","content":"%b}]%b}'
+    for text, more, told in (
+        (b'\xff"', b"", "UTF-8"),
+        (b'"', b',"unknown":"\xff"', "UTF-8"),
+        (b'","unknown":"\xff"', b"", "UTF-8"),
+        (b'"', b',"unknown":1e999', "UTF-8"),
+        (b'"', b"},", "UTF-8"),
+        (b'\\u0000"', b"", "NUL"),
+        (b'"', b',"unknown":"\\u0000"', "NUL"),
+        (b'"', b',"user":"\\u0000"', "NUL"),
+    ):
+        with pytest.raises(CallerError, match=told):
+            wire.ChatRequest.decode(bare % (text, more))
+    for count, kind in ((0, "too_short"), (wire.MAX_MESSAGES + 1, "too_long")):
+        many = wire.ChatRequest.decode(json.dumps({"model": AGENT, "messages": said[1:2] * count}).encode())
+        with pytest.raises(pydantic.ValidationError) as refused:
+            wire.ChatRequest.model_validate(many)
+        assert [(one["loc"], one["type"]) for one in refused.value.errors()] == [(("messages",), kind)]
 
 
 # Chat completions

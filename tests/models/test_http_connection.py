@@ -98,8 +98,8 @@ def answering(*answers: bytes, in_drops: bool = False) -> Play:
     return play
 
 
-async def posted(endpoint: Endpoint, body: bytes = b"{}", most_bytes: int = 2**26) -> bytes:
-    async with endpoint.post(body, most_bytes=most_bytes) as response:
+async def posted(endpoint: Endpoint, *body: bytes, most_bytes: int = 2**26) -> bytes:
+    async with endpoint.post(*body or (b"{}",), most_bytes=most_bytes) as response:
         return await response.body()
 
 
@@ -554,6 +554,11 @@ async def _verified(folder: Path, patch: pytest.MonkeyPatch) -> None:
         # Nobody waits for the proxy's own answer any more.
         assert await asked(behind, proxy=proxies[0], hang=0.5, pause=0.6) == [b"hello"] * 2
         assert server.connections == before + 4
+        # A body in pieces, as that of a long history, is one body.
+        pieces = (b"{", "да".encode() * 300_000, b"", bytes(100_000), b"}")
+        async with open_endpoint(direct, KEY) as endpoint:
+            assert await posted(endpoint, *pieces) == b"hello"
+        assert server.bodies[-1] == b"".join(pieces)
         with pytest.raises(HttpFailure, match="could not be reached"):
             await asked(f"https://localhost:{proxy.port}/v1", connect=0.3)  # does not speak TLS
         # Whenever a handshake is given up, nothing of it stays that would disturb the next ones.

@@ -7,10 +7,10 @@ piece is known by its entries, which are frozen, and lives only as long as each 
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from functools import cached_property
 from operator import call, is_
-from typing import Any, Final
+from typing import Any, Final, overload
 from weakref import ref
 
 import msgspec
@@ -20,6 +20,7 @@ from longhouse.agents.template import PromptPack
 from longhouse.journal.messages import Message, files_in
 from longhouse.journal.transcript import Entry, Step, Summary
 
+_encode: Final = msgspec.json.Encoder().encode
 RUN: Final = 32
 """Entries of a whole piece: fewer make many pieces of a long transcript, more are composed anew when one changes."""
 MOST_BEGINNINGS: Final = 64
@@ -32,14 +33,14 @@ class Part:
     def __init__(self, messages: list[Message]) -> None:
         self.messages = messages
         self.tokens = tokens.total(messages)
-        self.files = frozenset(files_in(messages))
+        self.files = files_in(messages)
         self.hashed: tuple[_Hash, _Hash] | None = None
         """The hash of all before it, and with it."""
 
     @cached_property
     def json(self) -> bytes:
         """As it stands in a list, a comma before each message."""
-        return b"," + msgspec.json.encode(self.messages)[1:-1] if self.messages else b""
+        return b"," + _encode(self.messages)[1:-1] if self.messages else b""
 
 
 class Piece:
@@ -50,9 +51,9 @@ class Piece:
         tools: dict[str, None] = {}
         self.upto = 0
         for entry in entries:
-            if isinstance(entry, Step):
+            if type(entry) is Step:
                 tools |= dict.fromkeys([use.tool for use in entry.uses])
-            elif isinstance(entry, Summary):
+            elif type(entry) is Summary:
                 self.upto = max(self.upto, entry.seq)
         self.tools = tuple(tools)
         self.part: Part | None = None
@@ -83,9 +84,9 @@ def of(transcript: Sequence[Entry]) -> Found:
     whole = len(transcript) // RUN * RUN
     found = [_piece(transcript[start : start + RUN]) for start in range(0, whole, RUN)]
     for entry in transcript[whole:]:
-        one = (entry,)
-        piece = _pieces.get((id(entry),))
-        found.append((one, piece) if piece and piece.refs[0]() is entry else _piece(one))
+        one, key = (entry,), (id(entry),)
+        piece = _pieces.get(key)
+        found.append((one, piece if piece and piece.refs[0]() is entry else _new(key, one)))
     return found
 
 
@@ -93,11 +94,22 @@ def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
     key = tuple(map(id, entries))
     piece = _pieces.get(key)
     if piece is None or not piece.is_of(entries):
-        piece = _pieces[key] = Piece(entries, lambda _: _pieces.pop(key, None))
-        if len(key) > 1:
-            for one in key:  # what was kept of its entries one by one is in it
-                _pieces.pop((one,), None)
+        piece = _new(key, entries)
+        for one in key:  # what was kept of its entries one by one is in it
+            _pieces.pop((one,), None)
     return entries, piece
+
+
+def _new(key: tuple[int, ...], entries: Sequence[Entry]) -> Piece:
+    piece = _pieces[key] = Piece(entries, lambda _: _pieces.pop(key, None))
+    return piece
+
+
+def size_of(transcript: Sequence[Entry]) -> int:
+    """The bytes of a transcript as JSON; of what requests were made of, those of its messages."""
+    return sum(
+        [len(piece.part.json if piece.part else msgspec.json.encode(entries)) for entries, piece in of(transcript)]
+    )
 
 
 def tools_used(found: Found) -> frozenset[str]:
@@ -128,27 +140,56 @@ def composed(
     return parts
 
 
-class Window(list[Message]):
-    """The messages of a request, and the parts that they come from."""
+class Window(MutableSequence[Message]):
+    """The messages of a request. It is sent from the parts that they come from: they are listed only where somebody
+    looks at them."""
 
     def __init__(self, first: Message, parts: Sequence[Part]) -> None:
-        super().__init__([first])
-        for part in parts:
-            self += part.messages
-        self._parts = parts
-        self._made_of = list(self)
         self._first = first
+        self._parts = parts
         self.tokens = tokens.of(first) + sum([part.tokens for part in parts])
-        """Of its parts; they are all unless a strategy has changed the list since."""
+        """Of its parts; they are all unless a strategy has changed the messages since."""
+
+    @cached_property
+    def _messages(self) -> list[Message]:
+        return self._composed()
+
+    def _composed(self) -> list[Message]:
+        return [self._first, *(message for part in self._parts for message in part.messages)]
 
     @property
     def parts(self) -> Sequence[Part] | None:
-        """None where a strategy has changed the list since."""
-        return self._parts if self == self._made_of else None
+        """None where a strategy has changed the messages since."""
+        is_seen = "_messages" in self.__dict__
+        return None if is_seen and self._messages != self._composed() else self._parts
 
     @property
     def first(self) -> bytes:
-        return msgspec.json.encode(self._first)
+        return _encode(self._first)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Window | list) and self._messages == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it may be changed, like a list
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
+        return self._messages[place]
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        self._messages[place] = value
+
+    def __delitem__(self, place: int | slice) -> None:
+        del self._messages[place]
+
+    def insert(self, place: int, value: Message) -> None:
+        self._messages.insert(place, value)
 
 
 class _Hash:

@@ -21,6 +21,7 @@ Remembers = Literal["", "outline", "search", "page"]
 Isolation = Literal["process", "none"]
 """Where a Python tool runs: in a process of its own, or in the server."""
 
+_encode: Final = msgspec.json.Encoder().encode
 _WIRE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -69,25 +70,23 @@ class Tool:
 
     def spec(self, wire_name: str) -> msgspec.Raw:
         """The tool definition for the provider; encoded once, since it is sent with every step."""
-        if wire_name not in self._specs:
+        specs: dict[str, msgspec.Raw] = self.__dict__.setdefault("_specs", {})  # a cached property would take a lock
+        known = specs.get(wire_name)
+        if known is None:
             function = {"name": wire_name, "description": self.description, "parameters": self.schema}
-            self._specs[wire_name] = msgspec.Raw(msgspec.json.encode({"type": "function", "function": function}))
-        return self._specs[wire_name]
-
-    @cached_property
-    def _specs(self) -> dict[str, msgspec.Raw]:
-        return {}
+            known = specs[wire_name] = msgspec.Raw(_encode({"type": "function", "function": function}))
+        return known
 
 
 def wire_names(names: Iterable[str]) -> dict[str, str]:
     """Real name -> a name that providers accept: unchanged if valid, else encoded without collisions."""
-    names = sorted(set(names))  # the encoding does not depend on the order of the names
+    names = set(names)
+    if all(map(_WIRE_NAME.fullmatch, names)):
+        return dict(zip(names, names, strict=True))
     plain = {name for name in names if _WIRE_NAME.fullmatch(name)}
     table = {name: name for name in plain}
     taken = set(plain)
-    for name in names:
-        if name in table:
-            continue
+    for name in sorted(names - plain):  # the encoding does not depend on the order of the names
         wire = plain_wire = _OTHER.sub("_", name)
         digest = name
         while not wire or wire in taken or len(wire) > 64:

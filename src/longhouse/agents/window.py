@@ -73,7 +73,7 @@ def compose(
     *,
     extra_system: str = "",
     found: pieces.Found | None = None,
-) -> list[Message]:
+) -> Sequence[Message]:
     """System prompt, then the transcript; if it is too long, the oldest results and long arguments are left out.
 
     `found`: the session's transcript in pieces, where the caller has them already.

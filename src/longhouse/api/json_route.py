@@ -78,6 +78,7 @@ class JsonRoute(LazyRoute):
         assert isinstance(guard, auth.Guard)
         fields = self.dependant.query_params
         known = [name for one in fields for name in _names(one.field_info.annotation) or [one.alias]]
+        decode = getattr(self.body_field and self.body_field.field_info.annotation, "decode", wire.decode)
 
         async def handle(request: Request) -> Response:
             await guard(request)
@@ -85,7 +86,7 @@ class JsonRoute(LazyRoute):
                 _check_query(request, known)
             if self.body_field is not None:
                 body = await wire.read_body(request)
-                request = DecodedRequest(request, body, wire.decode(body))
+                request = DecodedRequest(request, body, decode(body))
             elif self.is_strict and not self.reads_body and request.method != "GET":
                 await wire.refuse_body(request)
             return await answer(request)

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -111,6 +112,8 @@ class WireToolCall(Lenient):
     function: FunctionCall
 
 
+SYSTEM: Final = frozenset({"system", "developer"})
+"""The roles of messages that are for the model alone."""
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
@@ -131,13 +134,17 @@ class TextMessage(msgspec.Struct, frozen=True, gc=False):
     """A message that is nothing but text: a history of a thousand is read in a sixth of the time."""
 
     role: Role
-    content: str
+    text: str = msgspec.field(name="content")
     tool_calls: None = None
     tool_call_id: None = None
 
     @property
-    def text(self) -> str:
-        return self.content
+    def content(self) -> str:
+        return self.text
+
+
+class _BareMessage(TextMessage, frozen=True, gc=False, forbid_unknown_fields=True):
+    """One that has no other fields, either."""
 
 
 SentMessage = ChatMessage | TextMessage
@@ -152,6 +159,8 @@ class _TextsFirst:
 
     def _read(self, value: Any, otherwise: pydantic.ValidatorFunctionWrapHandler) -> Sequence[SentMessage]:
         if isinstance(value, list) and 0 < len(value) <= MAX_MESSAGES:
+            if type(value[0]) is _BareMessage:  # `decode_chat` has read them all
+                return value
             with suppress(msgspec.ValidationError):
                 return msgspec.convert(value, list[TextMessage])
         read: list[ChatMessage] = otherwise(value)
@@ -230,6 +239,21 @@ class ChatRequest(Lenient):
         named = {"model": body["agent_version"]} if "agent_version" in body else {}
         return {**messages, **named, **body}
 
+    @classmethod
+    def decode(cls, body: bytes) -> Any:
+        """As `decode`, a body of which all is known and whose messages are nothing but text: those are read at once."""
+        try:
+            read = _bare_chat().decode(body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return decode(body)
+        if not 0 < len(read.messages) <= MAX_MESSAGES or _may_have_nul(body):
+            return decode(body)
+        return {name: given for name in read.__struct_fields__ if (given := getattr(read, name)) is not msgspec.UNSET}
+
+    @property
+    def roles(self) -> set[str]:
+        return {message.role for message in self.messages}
+
     @property
     def brings_memory(self) -> bool:
         """Does the caller keep the history itself?"""
@@ -260,9 +284,18 @@ class ChatRequest(Lenient):
 
     @property
     def system(self) -> str | None:
-        texts = [message.text for message in self.messages if message.role in ("system", "developer")]
+        is_told = not SYSTEM.isdisjoint(self.roles)
+        texts = [message.text for message in self.messages if message.role in SYSTEM] if is_told else []
         texts += [self.custom_system_prompt] if self.custom_system_prompt else []
         return "\n\n".join(text for text in texts if text) or None
+
+
+@cache
+def _bare_chat() -> msgspec.json.Decoder[Any]:
+    """Reads a chat request that has no fields but those of `ChatRequest`: all of it is decoded, nothing passed over."""
+    rest = [(name, Any, msgspec.UNSET) for name in ChatRequest.model_fields if name != "messages"]
+    kind = msgspec.defstruct("_BareChat", [("messages", list[_BareMessage]), *rest], forbid_unknown_fields=True)
+    return msgspec.json.Decoder(kind)
 
 
 async def read_body(request: HttpRequest, most: int = MAX_BODY) -> bytes:
@@ -309,10 +342,14 @@ def decode(body: bytes) -> Any:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise CallerError("The body is not valid JSON in UTF-8.") from None
-    # Most bodies have no escape, which is seen many times faster.
-    if b"\\" in body and b"\\u0000" in body and _has_nul(value):
+    if _may_have_nul(body) and _has_nul(value):
         raise CallerError("The body contains a NUL character (\\u0000), which cannot be stored.")
     return value
+
+
+def _may_have_nul(body: bytes) -> bool:
+    # Most bodies have no escape, which is seen many times faster.
+    return b"\\" in body and b"\\u0000" in body
 
 
 def validation_error(error: Errors) -> CallerError:

@@ -5,11 +5,10 @@ strip and rejoin text. System messages are ignored too, since they belong to a t
 """
 
 import hashlib
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
-
-import msgspec
 
 Said = tuple[str, str]
 """A message: its role and its text."""
@@ -46,18 +45,18 @@ def resent(begun: str, known: Sequence[Said], new: Sequence[Said]) -> tuple[str,
     last = next((nth for nth in reversed(range(len(known))) if known[nth][0] == "assistant"), 0)
     sent = hashlib.sha256(begun.encode() + _listed(known[:last]))
     before = _sent.get(sent.digest()) or grown(begun, known[:last])
-    chain = grown(before, known[last:])
-    all_of_it = grown(chain, new)
+    before_new = grown(before, known[last:])
+    all_of_it = grown(before_new, new)
     sent.update(_listed(known[last:]) + _listed(new))
     _sent[sent.digest()] = all_of_it
     if len(_sent) > MOST_SENT:
         _sent.popitem(last=False)
-    return chain, all_of_it
+    return before_new, all_of_it
 
 
 def _listed(messages: Sequence[Said]) -> bytes:
-    """The messages as they stand in a list of JSON, a comma before each."""
-    return b"," + msgspec.json.encode(messages)[1:-1] if messages else b""
+    """The messages one after the other, a NUL before each role and each text: requests that hold one are refused."""
+    return _encoded("\x00".join(["", *itertools.chain.from_iterable(messages)])) if messages else b""
 
 
 def of_calls(ids: Iterable[str]) -> str:

@@ -57,11 +57,11 @@ def with_valid_arguments(messages: Iterable[Message]) -> Iterator[Message]:
     """
     broken: dict[str, str] = {}
     for message in messages:
-        if isinstance(message, Assistant):
-            written = {call.id: call.function.arguments for call in message.tool_calls} if message.tool_calls else {}
-            broken = {call: text for call, text in written.items() if not is_object(text)} if written else {}
+        if type(message) is Assistant:
+            written = [(call.id, call.function.arguments) for call in message.tool_calls] if message.tool_calls else ()
+            broken = {call: text for call, text in written if not is_object(text)} if written else {}
             yield _emptied(message, broken) if broken else message
-        elif isinstance(message, ToolResult) and (text := broken.get(message.tool_call_id, "").strip()):
+        elif broken and type(message) is ToolResult and (text := broken.get(message.tool_call_id, "").strip()):
             yield ToolResult(tool_call_id=message.tool_call_id, content=f"{message.content}\n{_quoted(text)}")
         else:
             yield message

@@ -84,7 +84,7 @@ def files_in(messages: Iterable[Message]) -> set[str]:
     return {
         part.image_url.url.removeprefix(FILE_SCHEME)
         for message in messages
-        if isinstance(message, User) and not isinstance(message.content, str)
+        if type(message) is User and type(message.content) is not str
         for part in message.content
         if isinstance(part, ImagePart) and part.image_url.url.startswith(FILE_SCHEME)
     }

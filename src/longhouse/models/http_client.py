@@ -112,7 +112,9 @@ class Exchange:
 
     __slots__ = ("_body", "_connected", "_connection", "_endpoint", "_most_bytes")
 
-    def __init__(self, endpoint: "Endpoint", body: bytes, most_bytes: int, connected: asyncio.Event | None) -> None:
+    def __init__(
+        self, endpoint: "Endpoint", body: Sequence[bytes], most_bytes: int, connected: asyncio.Event | None
+    ) -> None:
         self._endpoint = endpoint
         self._body = body
         self._most_bytes = most_bytes
@@ -125,7 +127,7 @@ class Exchange:
         try:
             if self._connected:
                 self._connected.set()
-            response = connection.send(endpoint.head(len(self._body)), self._body)
+            response = connection.send(endpoint.head(sum(map(len, self._body))), *self._body)
             await response.started()
             if 200 <= response.status < 300:
                 return BoundedResponse(response, self._most_bytes)
@@ -164,8 +166,9 @@ class Endpoint:
         url = self.url.joinpath(*path).with_query(self.url.query)
         return replace(self, url=url, headers={**self.headers, **(headers or {})})
 
-    def post(self, body: bytes, *, most_bytes: int, connected: asyncio.Event | None = None) -> Exchange:
-        """Sends one request, without retries. `connected` is set before its first byte is sent."""
+    def post(self, *body: bytes, most_bytes: int, connected: asyncio.Event | None = None) -> Exchange:
+        """Sends one request, without retries; its body may come in pieces. `connected` is set before its first byte is
+        sent."""
         return Exchange(self, body, most_bytes, connected)
 
     def head(self, length: int) -> bytes:

@@ -126,14 +126,14 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return not self.transport.is_closing()
 
-    def send(self, head: bytes, body: bytes) -> Response:
+    def send(self, head: bytes, *body: bytes) -> Response:
         """Sends a request. It is in memory anyway, so the transport keeps what the server does not read at once."""
         self._response = response = Response(self)
         if self.transport.is_closing():  # its end was told before this request
             response.failure = _cut_off(response, None)
             return response
         self._bodiless, self._active_at = 0, self.loop.time()
-        self.transport.writelines((head, body))
+        self.transport.writelines((head, *body))
         self._check_by(min(self._active_at + self._timeouts.hang, self.deadline))
         return response
 

@@ -108,7 +108,7 @@ async def _tunnel(connection: Connection, proxy: URL, origin: URL) -> None:
     lines = [f"CONNECT {to} HTTP/1.1", f"Host: {to}", "User-Agent: longhouse"]
     if proxy.user:
         lines.append(f"Proxy-Authorization: {basic(proxy)}")
-    response = connection.send("\r\n".join([*lines, "", ""]).encode(), b"")
+    response = connection.send("\r\n".join([*lines, "", ""]).encode())
     try:
         await response.started()
     except HttpFailure as failure:

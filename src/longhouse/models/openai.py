@@ -34,7 +34,7 @@ class OpenAIModel:
         """Sends one request. Closing the generator closes the connection at once, so the provider stops generating."""
         endpoint, reading = self._endpoint, StreamReader()
         try:
-            async with endpoint.post(_encoded(body), most_bytes=self._most_bytes) as answer:
+            async with endpoint.post(*_encoded(body), most_bytes=self._most_bytes) as answer:
                 if answer.kind not in ("text/event-stream", "application/json") and "content-type" in answer.headers:
                     # Retryable: this is mostly a proxy's error page while the model is down.
                     raise HttpFailure("sent something that is not an answer", endpoint.redaction.quoted(answer.kind))
@@ -68,7 +68,7 @@ class OpenAIModel:
         return provider_error(self._endpoint, failure)
 
 
-def _encoded(body: Body) -> bytes:
+def _encoded(body: Body) -> list[bytes]:
     try:
         return streamed(body)
     except UnicodeEncodeError as error:

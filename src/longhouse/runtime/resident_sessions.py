@@ -10,7 +10,9 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec.structs import replace
 
+from longhouse.agents import pieces
 from longhouse.journal.session import Session
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -76,7 +78,8 @@ class ResidentSessions:
     def keep(self, session: Session) -> None:
         """Keeps a session that rests for its next turn; those that were not used for longest make room."""
         self._let_go(session.id)
-        size = len(msgspec.json.encode(session))  # as in a snapshot: MessagePack has no numbers beyond 64 bits
+        # As in a snapshot: MessagePack has no numbers beyond 64 bits. A transcript was encoded for requests already.
+        size = len(msgspec.json.encode(replace(session, transcript=()))) + pieces.size_of(session.transcript)
         if size > self._most_bytes:
             return
         self._kept[session.id] = _Kept(session, size, time.monotonic() + self._kept_for)

@@ -141,9 +141,9 @@ class _Wire:
 @lru_cache(maxsize=256)
 def _wire(offered: tuple[Tool, ...], tools: tuple[Tool, ...], used: frozenset[str]) -> _Wire:
     """Made once for the same tools: a turn is mostly offered the same in every step, and calls those."""
-    names = wire_names((*(tool.name for tool in offered), *used))
+    names = wire_names([*[tool.name for tool in offered], *used])
     real_names = {wire: name for name, wire in names.items()}
-    specs = tuple(tool.spec(names[tool.name]) for tool in tools)
+    specs = tuple([tool.spec(names[tool.name]) for tool in tools])
     return _Wire(MappingProxyType(names), MappingProxyType(real_names), specs)
 
 

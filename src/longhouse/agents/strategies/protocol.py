@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 from weakref import ref
 
 import msgspec
+from msgspec import structs
 
 from longhouse.agents import pieces
 from longhouse.agents.pieces import Part, Window
@@ -60,8 +61,11 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, weakre
     stream_options: StreamOptions | None = None
 
 
+_encode: Final = msgspec.json.Encoder().encode
 MOST_KEPT: Final = 2**20
 """Bytes: a longer body, with images, is encoded again rather than kept while its reply streams."""
+LONG: Final = 32 * 2**10
+"""Bytes of a piece that is sent by itself; shorter ones are joined, since each would be a record of TLS."""
 _ENCODED: Final[dict[int, tuple[ref[Body], bytes]]] = {}
 """Id of a body -> its JSON, for as long as there is the body: it is encoded once, to be sent and hashed."""
 Cut = tuple[bytes, Sequence[Part], bytes]
@@ -79,12 +83,22 @@ def encoded(body: Body) -> bytes:
     return _encoded_whole(body)
 
 
-def streamed(body: Body) -> bytes:
-    """The JSON of a body with the fields that ask for a stream: they are its last ones."""
-    if cut := _cut(body):
-        beginning, parts, end = cut
-        return b"".join([beginning, *[part.json for part in parts], end[:-1], _STREAMED])
-    return _encoded_whole(body)[:-1] + _STREAMED
+def streamed(body: Body) -> list[bytes]:
+    """The JSON of a body with the fields that ask for a stream: they are its last ones. It comes in pieces, so that the
+    long ones, of a long history, are not copied for each request."""
+    if not (cut := _cut(body)):
+        return [_encoded_whole(body)[:-1] + _STREAMED]
+    beginning, parts, end = cut
+    sent, short = list[bytes](), [beginning]
+    for part in parts:
+        if len(part.json) < LONG:
+            short.append(part.json)
+            continue
+        if short:
+            sent.append(b"".join(short))
+            short = []
+        sent.append(part.json)
+    return [*sent, b"".join([*short, end[:-1], _STREAMED])]
 
 
 def digest(body: Body) -> str:
@@ -103,8 +117,8 @@ def _cut(body: Body) -> Cut | None:
     known = _CUT.get(number)
     if known and known[0]() is body:
         return known[1]
-    bare = msgspec.json.encode(msgspec.structs.replace(body, messages=()))
-    place = len(b'{"model":,"messages":[') + len(msgspec.json.encode(body.model))
+    bare = _encode(structs.replace(body, messages=()))
+    place = len(b'{"model":,"messages":[') + len(_encode(body.model))
     cut = bare[:place] + window.first, parts, bare[place:]
     _CUT[number] = ref(body, lambda _: _CUT.pop(number, None)), cut
     return cut
@@ -115,7 +129,7 @@ def _encoded_whole(body: Body) -> bytes:
     known = _ENCODED.get(number)
     if known and known[0]() is body:
         return known[1]
-    text = msgspec.json.encode(body)
+    text = _encode(structs.replace(body, messages=list(body.messages)))
     if len(text) > MOST_KEPT:
         return text
     _ENCODED[number] = (ref(body, lambda _: _ENCODED.pop(number, None)), text)

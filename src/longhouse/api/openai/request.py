@@ -136,12 +136,17 @@ class ChatInput:
 
 def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> ChatInput:
     # A repeated request is recognised by its body, and by the headers that name its conversation.
-    named = [headers.get(name, "").encode() for name in ("x-conversation-id", "x-openwebui-chat-id")]
-    digest = hashlib.sha256(b"\x00".join([body, *named])).hexdigest()
+    digest = hashlib.sha256(body)
+    for name in ("x-conversation-id", "x-openwebui-chat-id"):
+        digest.update(b"\x00" + headers.get(name, "").encode())
     retries = headers.get("x-stainless-retry-count")  # OpenAI's SDKs send a retry count and nothing else
     is_retry = None if retries is None else retries not in ("", "0")
     accepted = Accepted(
-        owner=caller.owner, digest=digest, key=idempotency_key(headers), is_retry=is_retry, api_key=caller.key or None
+        owner=caller.owner,
+        digest=digest.hexdigest(),
+        key=idempotency_key(headers),
+        is_retry=is_retry,
+        api_key=caller.key or None,
     )
     conversation, is_named = _conversation(request, headers)
     traceparent = tracing.accepted(headers.get(tracing.HEADER))
@@ -152,42 +157,43 @@ def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[st
 
 def _split(request: ChatRequest, *, names_session: bool) -> ClientHistory:
     """Splits the messages: only those after our last reply are new."""
-    dialogue = [
-        (index, message)
-        for index, message in enumerate(request.messages)
-        if message.role not in ("system", "developer")
-    ]
-    cut = len(dialogue) - _trailing(dialogue, "user")
-    first = cut - _trailing(dialogue[:cut], "tool")
-    if dialogue and dialogue[-1][1].role not in ("user", "tool"):
-        raise CallerError("The last message must come from the user, or hold the result of a call.", param="messages")
+    dialogue, roles = request.messages, request.roles
+    places: Sequence[int] = range(len(dialogue))
+    if not roles.isdisjoint(wire.SYSTEM):
+        places = [place for place, message in enumerate(dialogue) if message.role not in wire.SYSTEM]
+        dialogue = [dialogue[place] for place in places]
     if not dialogue:
         raise CallerError("The last message must come from the user.", param="messages")
-    _refuse_orphans(dialogue[:first] if names_session else dialogue)
+    if dialogue[-1].role not in ("user", "tool"):
+        raise CallerError("The last message must come from the user, or hold the result of a call.", param="messages")
+    cut = len(dialogue) - _trailing(dialogue, "user")
+    first = cut - _trailing(dialogue[:cut], "tool")
+    if "tool" in roles:
+        _refuse_orphans(dialogue[:first] if names_session else dialogue, places)
     answers = dialogue[first:cut]
     return ClientHistory(
-        before=tuple(message for _, message in dialogue[:first]),
-        new=tuple(message for _, message in dialogue[cut:]),
-        answers=tuple(message for _, message in answers),
+        before=tuple(dialogue[:first]),
+        new=tuple(dialogue[cut:]),
+        answers=tuple(answers),
         results=tuple(
-            ClientResult(message.tool_call_id or "", message.text, f"messages[{index}].tool_call_id")
-            for index, message in answers
+            ClientResult(message.tool_call_id or "", message.text, f"messages[{place}].tool_call_id")
+            for message, place in zip(answers, places[first:cut], strict=True)
         ),
     )
 
 
-def _trailing(dialogue: Sequence[tuple[int, SentMessage]], role: str) -> int:
+def _trailing(dialogue: Sequence[SentMessage], role: str) -> int:
     """How many of the last messages have this role."""
-    return sum(1 for _ in takewhile(lambda one: one[1].role == role, reversed(dialogue)))
+    return sum(1 for _ in takewhile(lambda one: one.role == role, reversed(dialogue)))
 
 
-def _refuse_orphans(dialogue: Sequence[tuple[int, SentMessage]]) -> None:
+def _refuse_orphans(dialogue: Sequence[SentMessage], places: Sequence[int]) -> None:
     known: set[str] = set()
-    for index, message in dialogue:
+    for place, message in zip(places, dialogue, strict=False):
         if message.tool_calls:
             known.update(call.id for call in message.tool_calls)
         if message.role == "tool" and message.tool_call_id not in known:
-            raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{index}]")
+            raise CallerError("A tool message must answer a tool call before it.", param=f"messages[{place}]")
 
 
 async def prior_of(db: Database, before: Sequence[SentMessage]) -> tuple[Message, ...]:
