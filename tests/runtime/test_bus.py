@@ -1,6 +1,7 @@
 """Hints in one process: who follows hears, in batches, and nothing is left behind."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
@@ -64,6 +65,17 @@ async def test_what_waits_is_told_when_the_model_is_asked(monkeypatch: pytest.Mo
                 assert (await taken(early), await waiting[1]) == ([FRAGMENT], [FRAGMENT])
             bus.publish("other", FRAGMENT)
             assert await waiting[2] == [middle, FRAGMENT]
+        with ExitStack() as many:
+            for number in range(local.FEW):
+                many.enter_context(bus.subscribed(f"{number}"))
+            bus.publish("other", middle)
+            waiting = [asyncio.create_task(taken(other))]
+            with bus.drafting("other", Draft(after=1, fence=1)):
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert not waiting[0].done(), "of many, what happened waits for the words"
+                bus.publish("other", FRAGMENT)
+                assert await waiting[0] == [middle, FRAGMENT]
 
 
 async def test_a_follower_waits_until_there_is_something() -> None:

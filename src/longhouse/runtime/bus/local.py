@@ -21,8 +21,10 @@ ATTENDED_FOR: Final = 60.0
 MOST_ATTENDED: Final = 10_000
 LINGER: Final = 0.1
 """The longest, in seconds, that events in the middle of a turn wait for others: to tell each by itself costs as much as
-to record it, and nobody sees it. They are told when the model is asked next, which leaves time for it; text, questions
-and the end of the turn wait for nothing."""
+to record it, and nobody sees it. Text, questions and the end of the turn wait for nothing."""
+FEW: Final = 4
+"""Followed sessions up to which events wait no longer than until the model is asked next: there is time to tell them
+then, and the first words come alone. With more, to tell of each step by itself takes a twentieth of its CPU."""
 KEPT: Final = 100
 """Unread items with which the session after them is kept: each of those is as large as the session is long."""
 _MAY_WAIT: Final = (Facts, SubagentsChanged)
@@ -223,9 +225,10 @@ class Bus:
         return session_id in self._followers or (heard is not None and self._now() - heard < ATTENDED_FOR)
 
     def drafting(self, session_id: str, draft: Draft) -> "Drafting":
-        """The model is asked for a reply: until its first words come, there is time to tell what happened before."""
-        for follower in self._followers.get(session_id, ()):
-            follower.flush()
+        """The model is asked for a reply."""
+        if len(self._followers) <= FEW:
+            for follower in self._followers.get(session_id, ()):
+                follower.flush()
         return Drafting(self._drafts, session_id, draft)
 
     def draft(self, session_id: str) -> Draft | None:
