@@ -1,11 +1,13 @@
 """Hints in one process: who follows hears, in batches, and nothing is left behind."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
+from longhouse.runtime.bus import local
 from longhouse.runtime.bus.hints import Ask, Hint, News
 from longhouse.runtime.bus.items import Draft, Facts, Fragment, Item, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
@@ -44,6 +46,36 @@ async def test_what_happens_in_the_middle_of_a_turn_comes_together_with_what_fol
         assert await waiting == [*middle, FRAGMENT]
         bus.publish("s", middle[0])
         assert await taken(subscription) == [middle[0]]
+
+
+async def test_what_waits_is_told_when_the_model_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first words then come alone. Followers of other sessions, and those who have nothing, hear nothing of it."""
+    monkeypatch.setattr(local, "LINGER", 3600)
+    bus = Bus()
+    middle = Facts(FACTS.recorded, more_follow=True)
+    with bus.subscribed("s") as early, bus.subscribed("other") as other:
+        for session_id in ("s", "other"):
+            bus.publish(session_id, middle)
+        with bus.subscribed("s") as late:
+            waiting = [asyncio.create_task(taken(one)) for one in (early, late, other)]
+            with bus.drafting("s", Draft(after=1, fence=1)):
+                assert await waiting[0] == [middle]
+                assert [task.done() for task in waiting] == [True, False, False]
+                bus.publish("s", FRAGMENT)
+                assert (await taken(early), await waiting[1]) == ([FRAGMENT], [FRAGMENT])
+            bus.publish("other", FRAGMENT)
+            assert await waiting[2] == [middle, FRAGMENT]
+        with ExitStack() as many:
+            for number in range(local.FEW):
+                many.enter_context(bus.subscribed(f"{number}"))
+            bus.publish("other", middle)
+            waiting = [asyncio.create_task(taken(other))]
+            with bus.drafting("other", Draft(after=1, fence=1)):
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert not waiting[0].done(), "of many, what happened waits for the words"
+                bus.publish("other", FRAGMENT)
+                assert await waiting[0] == [middle, FRAGMENT]
 
 
 async def test_a_follower_waits_until_there_is_something() -> None:

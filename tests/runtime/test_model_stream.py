@@ -19,8 +19,8 @@ from longhouse.journal.session import Session
 from longhouse.models.protocol import Delta
 from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
 from longhouse.runtime import model_stream
-from longhouse.runtime.bus.items import Fragment, JournalGrew
-from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.bus.items import Fragment, Item, JournalGrew, SubagentsChanged
+from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.model_stream import listen
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
@@ -118,6 +118,32 @@ async def test_text_after_a_call_has_begun_is_shown_as_it_comes(db: Database) ->
         items = await subscription.take()
     heard = [(item.kind, item.text) for item in items if isinstance(item, Fragment)]
     assert heard == [("content", "I lo"), ("content", "ok.")]
+
+
+async def test_followers_are_told_what_came_before_a_reply_and_all_its_words_before_what_follows(db: Database) -> None:
+    bus, session = Bus(), begun()
+    told: list[list[Item]] = []
+
+    async def follow(subscription: Subscription) -> None:
+        while True:
+            told.append(await subscription.take())
+
+    class Whole(ScriptedModel):
+        """Begins to write a turn of the event loop after it was asked; all of it comes at once."""
+
+        async def stream(self, body: Any) -> Any:
+            await asyncio.sleep(0)
+            told.append([])
+            yield Delta(text="It is noon.", finish="stop")
+
+    with bus.subscribed(session.id) as subscription:
+        following = asyncio.create_task(follow(subscription))
+        await asyncio.sleep(0)
+        middle = SubagentsChanged(more_follow=True)
+        bus.publish(session.id, middle)
+        await listen(db, bus, Whole([]), request_of("ToolCallingAgent"), session=session, fence=1)
+        assert told == [[middle], [], [Fragment(session.head, 1, "content", 0, "It is noon.")]]
+        following.cancel()
 
 
 async def test_without_tools_text_is_the_answer_as_it_comes(db: Database) -> None:

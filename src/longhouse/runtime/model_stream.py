@@ -1,5 +1,6 @@
 """Reads the stream of a model reply: accumulates its fragments and publishes them to the session's followers."""
 
+import asyncio
 from contextlib import aclosing
 from typing import Final, Literal
 
@@ -59,6 +60,8 @@ async def listen(
         raise paid_for(late, accumulated.usage) from None
     except ProviderError as error:
         raise paid_for(error, accumulated.usage) from error.__cause__
+    if draft.content:
+        await asyncio.sleep(0)  # followers are told the last words before the reply is worked on
     return accumulated.reply()
 
 
