@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import asyncpg
 import pytest
@@ -45,6 +46,22 @@ async def test_a_migration_is_applied_once(empty: str) -> None:
         await migrate.check(db)
         rows = await db.rows("SELECT number, name, digest FROM schema_migrations ORDER BY number")
         assert [tuple(row) for row in rows] == [(one.number, one.name, one.digest) for one in migrate.known()]
+
+
+async def test_whoever_finds_the_schema_current_waits_for_nobody(empty: str) -> None:
+    async with open_database(empty) as db:
+        assert not await migrate.is_current(db, may_extend=True), "nothing is there yet"
+        await migrate.migrate(db, may_extend=False)
+        assert await migrate.is_current(db, may_extend=False)
+        assert await migrate.is_current(db, may_extend=None)
+        assert not await migrate.is_current(db, may_extend=True), "vectors are shown as bytes"
+        await migrate.migrate(db)
+        async with db.connection() as migrating:
+            await migrating.execute("SELECT pg_advisory_lock($1)", migrate.LOCK)
+            assert await migrate.is_current(db, may_extend=True)
+            assert not await migrate.is_current(db, may_extend=False)
+        await db.run("DELETE FROM schema_migrations WHERE number = (SELECT max(number) FROM schema_migrations)")
+        assert not await migrate.is_current(db, may_extend=True), "the last one is pending"
 
 
 async def test_of_many_who_migrate_at_once_one_does(empty: str) -> None:
@@ -144,7 +161,7 @@ async def test_a_file_that_was_changed_after_it_was_applied_is_refused(db: Datab
 
 async def test_a_newer_schema_is_refused(db: Database) -> None:
     await db.run("INSERT INTO schema_migrations (number, name, digest) VALUES (9001, '9001_later.sql', 'd')")
-    for work in (migrate.check, migrate.migrate):
+    for work in (migrate.check, migrate.migrate, partial(migrate.is_current, may_extend=True)):
         with pytest.raises(SetupError, match=r"9001.*use a newer Longhouse"):
             await work(db)
 
