@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -12,6 +13,8 @@ from conftest import database, plain_role
 from longhouse.errors import SetupError
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
+from longhouse.store.embedded import open_embedded
+from longhouse.store.postgres import open_postgres
 from old_database import made_formerly
 from server_helpers import process
 
@@ -192,6 +195,23 @@ async def test_serve_and_work_refuse_an_empty_database_and_migrate_mends_it(empt
 async def schemas(db: Database) -> set[str]:
     rows = await db.rows("SELECT schemaname AS name FROM pg_tables UNION SELECT schemaname FROM pg_views")
     return {row["name"] for row in rows} - {"pg_catalog", "information_schema"}
+
+
+async def test_a_start_that_cannot_read_its_files_leaves_the_schema_as_it_is(folder: Path, tmp_path: Path) -> None:
+    """Whoever mends the files may do so with the release of before."""
+    wrong, views = tmp_path / "config.yaml", "SELECT count(*) FROM pg_views WHERE viewname = 'agent_templates'"
+    wrong.write_text("агенты: [")
+    async with open_embedded(folder, binaries=None, schema="longhouse") as (db, _, is_current):
+        assert is_current
+        await db.run("DROP VIEW agent_templates")
+    async with process(data_dir=str(folder), config_file=str(wrong)) as ran:
+        assert await ran.ended() == 1
+    assert "config.yaml" in ran.said[-1]
+    async with open_embedded(folder, binaries=None, schema="longhouse") as (db, _, is_current):
+        assert not is_current
+        assert await db.value(views) == 0
+    async with process(data_dir=str(folder)), open_postgres(folder) as attached, open_database(attached.dsn) as db:
+        assert await db.value(views) == 1
 
 
 async def test_all_tables_are_in_a_schema_of_our_own_beside_those_of_others(empty: str) -> None:

@@ -39,7 +39,7 @@ def _built_when_used(pydantic: Any) -> Iterator[None]:
     model = pydantic.BaseModel
     rebuild = model.__dict__["model_rebuild"]
 
-    def rebuild_if_used(cls: Any, **by_pydantic: Any) -> Any:
+    def rebuild_if_used(cls: Any, /, **by_pydantic: Any) -> Any:
         return rebuild.__get__(None, cls)(**by_pydantic) if by_pydantic else None
 
     model.model_config["defer_build"], model.model_rebuild = True, classmethod(rebuild_if_used)

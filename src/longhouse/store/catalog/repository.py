@@ -249,7 +249,8 @@ class VersionRepository(Generic[T]):
     async def has(self, given: Sequence[T]) -> bool:
         """Whether the content of each was published before."""
         names, digests = [one.name for one in given], [self.digest(one) for one in given]
-        return len(given) == await self.db.value(KNOWN, kind=self.kind, names=names, digests=digests)
+        known: int = await self.db.value(KNOWN, kind=self.kind, names=names, digests=digests)
+        return known == len(given)
 
     async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> T | None:
         """The given version, or else the active one if this owner may see it; None as owner sees all."""
