@@ -56,7 +56,7 @@ async def _publish_changed(
     unchanged leaves the catalog alone, whatever version is active now. What the program brings replaces only versions
     that were published by files or by the program.
     """
-    last = await repository.last_by([one.name for one in given], (BUILT_IN, FILES), tx) if given else {}
+    last = await repository.last_by([one.name for one in given], (BUILT_IN, FILES), tx)
     before = [last.get(one.name, NEVER) for one in given]
     anew = [was.digest != repository.digest(one) for one, was in zip(given, before, strict=True)]
     changed = [

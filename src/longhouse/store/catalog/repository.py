@@ -308,18 +308,19 @@ class VersionRepository(Generic[T]):
     async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
         """Names in the catalog that equal these or differ in case alone, by their lower-case key."""
         found: dict[str, list[Alike]] = {}
-        for row in await self.db.rows(ALIKE, kind=self.kind, keys=list({key(name) for name in names}), by=by):
+        keys = list({key(name) for name in names})
+        for row in await self.db.rows(ALIKE, kind=self.kind, keys=keys, by=by) if keys else ():
             found.setdefault(key(row["name"]), []).append(Alike(*row))
         return found
 
-    async def shaped(self, names: Iterable[str], *, besides: str) -> dict[str, T]:
+    async def shaped(self, names: Sequence[str], *, besides: str) -> dict[str, T]:
         """The active version, or else the latest, of those names with a version by another publisher than `besides`."""
-        rows = await self.db.rows(SHAPED, kind=self.kind, names=list(names), besides=besides)
+        rows = await self.db.rows(SHAPED, kind=self.kind, names=names, besides=besides) if names else []
         return {one.name: one for one in (self.decoded(row["descriptor"], row["version"]) for row in rows)}
 
-    async def last_by(self, names: Iterable[str], by: Iterable[str], db: Executor) -> dict[str, LastVersion]:
+    async def last_by(self, names: Sequence[str], by: Sequence[str], db: Executor) -> dict[str, LastVersion]:
         """Name -> the newest version that one of the publishers `by` has published."""
-        rows = await db.rows(LAST_BY, kind=self.kind, names=list(names), publishers=list(by))
+        rows = await db.rows(LAST_BY, kind=self.kind, names=names, publishers=by) if names else []
         return {row["name"]: LastVersion(*row) for row in rows}
 
     async def activate(self, name: str, version: int) -> bool:
