@@ -23,7 +23,6 @@ import psutil
 import uvicorn
 from aiohttp import web
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from conformance import Conformance
 from forked_server import Forked
@@ -138,7 +137,7 @@ class Serving:
             if script is not None:
                 model = await stack.enter_async_context(serve_model(script))
                 settings = {"llm_base_url": model.url, "llm_api_key": "sk-test-canary", **settings}
-            chosen = _settings(database_url=self.dsn, **{"worker_slots": 8, **NO_FILES, **settings})
+            chosen = Settings(database_url=self.dsn, **{"worker_slots": 8, **NO_FILES, **settings})
             opened = open_app(chosen, templates=templates, tools=(*TOOLS, *tools), works=works)
             app = await stack.enter_async_context(opened)
             connections = Connections(bounds)
@@ -147,28 +146,6 @@ class Serving:
             house = House(app, url, http, model, connections)
             stack.push_async_callback(house.leave)
             yield house
-
-
-class _Given(Settings):
-    """Settings that the environment has nothing to say of: looking for each of them takes two milliseconds."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        *others: PydanticBaseSettingsSource,
-        **_: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
-
-
-def _settings(**given: Any) -> Settings:
-    is_told = any(
-        name.upper().startswith("LONGHOUSE_") and not name.startswith("LONGHOUSE_SECRET_") for name in os.environ
-    )
-    return (Settings if is_told else _Given)(**given)
 
 
 @asynccontextmanager

@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
 from longhouse import prices as pricing
 from longhouse.errors import SetupError
@@ -23,7 +31,7 @@ def comma_list(given: object) -> object:
     return [item.strip() for item in given.split(",") if item.strip()] if isinstance(given, str) else given
 
 
-Items = Annotated[tuple[str, ...], NoDecode, BeforeValidator(comma_list)]
+Items = Annotated[tuple[str, ...], BeforeValidator(comma_list)]
 
 
 def _schema(given: str) -> str:
@@ -37,6 +45,12 @@ PREFIX: Final = "LONGHOUSE_"
 FILES: Final = ("config_file", "agents_file", "logging_config")
 RENAMED: Final = {"log_dir": "session_log_dir", "logs_dir": "agent_log_dir"}
 """Former names of settings, which are accepted where the present one is not set."""
+COMMON_VARIABLES: Final = {
+    "otlp_endpoint": ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    "otlp_headers": ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"),
+    "service_name": ("OTEL_SERVICE_NAME",),
+}
+"""Variables by which every program is told the same; they are read where ours is not set."""
 
 
 def variable_of(name: str) -> str:
@@ -44,19 +58,23 @@ def variable_of(name: str) -> str:
     return f"{PREFIX}{name}".upper()
 
 
-def _with_former(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """What was given, with the values of former names under the present ones."""
-    named, kept = {name.upper(): value for name, value in environ.items()}, dict(given)
-    for former, name in RENAMED.items():
-        value = kept.pop(former, None if variable_of(name) in named else named.get(variable_of(former)))
-        if value is not None:
-            kept.setdefault(name, value)
-    return kept
+def _variables_of(name: str) -> tuple[str, ...]:
+    """All variables of a setting: the first that is set counts."""
+    former = (variable_of(before) for before, present in RENAMED.items() if present == name)
+    return (variable_of(name), *former, *COMMON_VARIABLES.get(name, ()))
 
 
-def _or_otel(name: str, *others: str) -> AliasChoices:
-    """Our variable, or those by which every program is told the same."""
-    return AliasChoices(f"{PREFIX}{name}", *(f"OTEL_{other}" for other in others))
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What variables set, in whatever case their names are written."""
+    named = {name.upper(): value for name, value in environ.items()}
+    found = {name: [named[one] for one in _variables_of(name) if one in named] for name in Settings.model_fields}
+    return {name: values[0] for name, values in found.items() if values}
+
+
+def _by_present_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, under the present names."""
+    former = {RENAMED[name]: value for name, value in given.items() if name in RENAMED}
+    return {**former, **{name: value for name, value in given.items() if name not in RENAMED}}
 
 
 def _prices(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,28 +143,16 @@ def _is_nats(server: str) -> bool:
         return False
 
 
-class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", populate_by_name=True)
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="ignore")
 
     def __init__(self, **given: Any) -> None:
         try:
-            super().__init__(**_with_former(given, os.environ))
+            super().__init__(**{**_from_environment(os.environ), **_by_present_name(given)})
         except ValidationError as error:
             # The message leaves out the values, which may be secrets.
             wrong = (f"{variable_of(str(where[0]))}: {problem}" for where, problem in explain(error))
             raise SetupError("; ".join(wrong)) from None
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        *others: PydanticBaseSettingsSource,
-        **_: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is given, then the environment: there is no file to look through for each setting once more."""
-        return init_settings, env_settings
 
     @model_validator(mode="before")
     @classmethod
@@ -228,17 +234,11 @@ class Settings(BaseSettings):
     ] = "info"
     metrics_owners: int = Field(default=20, ge=0, le=10_000)
     """Owners that the metrics of a process name, the first that it meets; all others are counted as `other`."""
-    otlp_endpoint: str | None = Field(
-        default=None,
-        validation_alias=_or_otel("OTLP_ENDPOINT", "EXPORTER_OTLP_TRACES_ENDPOINT", "EXPORTER_OTLP_ENDPOINT"),
-    )
+    otlp_endpoint: str | None = None
     """The collector that traces are sent to, by OTLP over HTTP; without one, nothing is traced."""
-    otlp_headers: SecretStr = Field(
-        default=SecretStr(""),
-        validation_alias=_or_otel("OTLP_HEADERS", "EXPORTER_OTLP_TRACES_HEADERS", "EXPORTER_OTLP_HEADERS"),
-    )
+    otlp_headers: SecretStr = SecretStr("")
     """Headers for it, such as a key: `name=value`, separated by commas."""
-    service_name: str = Field(default="longhouse", validation_alias=_or_otel("SERVICE_NAME", "SERVICE_NAME"))
+    service_name: str = "longhouse"
     """The name of this installation in traces."""
     trace_share: float = Field(default=1.0, ge=0, le=1)
     """The share of turns that are traced; where a request says whether it is, that counts."""

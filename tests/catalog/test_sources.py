@@ -10,7 +10,8 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
 from longhouse.catalog.sources import publish_classes, publish_templates
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.database import Database
+from longhouse.store.catalog.publish import LOCK
+from longhouse.store.database import Database, Transaction
 from longhouse.tools.base import BaseTool
 from longhouse.tools.mcp.client import publish_served
 
@@ -169,3 +170,31 @@ async def test_a_tool_of_the_program_that_was_switched_off_stays_off(catalog: Ca
     await publish_classes(catalog, [Repriced])
     assert await catalog.tools.active("priced") is None
     assert len(await catalog.tools.versions("priced")) == 3
+
+
+async def test_a_start_that_brings_nothing_new_waits_for_no_publisher(catalog: Catalog) -> None:
+    class Hammer(BaseTool):
+        """Hit a nail."""
+
+    other = Template(name="повар")
+    await publish_classes(catalog, [Hammer])
+    first = await publish_templates(catalog, [CLERK, other])
+    await catalog.templates.publish([newer("mine")], by=OPERATOR)
+    before = await catalog.db.rows("SELECT kind, generation FROM catalog_generation ORDER BY kind")
+
+    async def meanwhile(tx: Transaction) -> None:
+        await tx.lock(*LOCK)
+        await publish_classes(catalog, [Hammer])
+
+    await catalog.db.together(meanwhile)
+    again = await publish_templates(catalog, [CLERK, other])
+    assert [(one.name, one.version, one.is_active, one.is_new) for one in again] == [
+        ("clerk", 1, False, False), ("повар", 1, True, False)
+    ]  # fmt: skip
+    assert [one.is_new for one in first] == [True, True]
+    assert await catalog.db.rows("SELECT kind, generation FROM catalog_generation ORDER BY kind") == before
+    Hammer.description = "Hit a nail on its head."
+    await publish_classes(catalog, [Hammer])
+    found = await catalog.tools.find("hammer")
+    assert found is not None
+    assert (found.version, found.description_short) == (2, "Hit a nail on its head.")

@@ -28,7 +28,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 LATER = (
     *("numpy", "redis", "nats", "grpc", "fastmcp", "mcp", "httpx2", "lxml", "docx", "pypdfium2", "chardet"),
     *("markdown_it", "prompt_toolkit", "longhouse.cli.supervisor", "longhouse.cli.chat"),
-    *("rich", "email_validator", "pydantic.v1", "jsonschema", "yaml", "tarfile"),
+    *("rich", "email_validator", "pydantic.v1", "jsonschema", "yaml", "tarfile", "pydantic_settings"),
 )
 """What a house loads when it is first needed; much of it most houses never need."""
 IDLE = f"""
@@ -36,6 +36,8 @@ import asyncio, os, sys
 from longhouse.cli.loading import load_fastapi, load_structlog
 load_structlog()
 load_fastapi()
+from fastapi.openapi.models import Operation
+from pydantic import BaseModel
 from longhouse.api.server import ROUTERS
 from longhouse.cli import serve, serving
 from longhouse.settings import Settings
@@ -47,6 +49,7 @@ async def main():
         print([name for name in {LATER!r} if name in sys.modules])
         routes = [one for router in ROUTERS for one in router.routes]
         print(len(routes) > 180, [one.path for one in routes if one.__dict__["_is_made"]])
+        print(Operation.__pydantic_complete__, Settings.__pydantic_complete__, "defer_build" in BaseModel.model_config)
 
 asyncio.run(main())
 """
@@ -83,6 +86,10 @@ def test_the_list_says_of_each_command_what_the_command_says() -> None:
 def test_the_version_is_told(tmp_path: Path) -> None:
     done = completed("--version", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"longhouse {longhouse.__version__}\n")
+    module = subprocess.run(
+        [sys.executable, "-m", "longhouse", "--version"], capture_output=True, text=True, check=True
+    )
+    assert module.stdout == done.stdout
 
 
 async def test_an_idle_house_has_loaded_nothing_that_waits_for_its_first_use(db: Database) -> None:
@@ -96,7 +103,7 @@ async def test_an_idle_house_has_loaded_nothing_that_waits_for_its_first_use(db:
         )
         said, _ = await process.communicate()
         assert process.returncode == 0
-    assert said.decode().splitlines() == ["[]", "True []"]
+    assert said.decode().splitlines() == ["[]", "True []", "False True False"]
 
 
 def test_what_a_start_leaves_out_changes_nothing_in_the_document_of_the_api() -> None:

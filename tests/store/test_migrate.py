@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -11,6 +13,8 @@ from conftest import database, plain_role
 from longhouse.errors import SetupError
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
+from longhouse.store.embedded import open_embedded
+from longhouse.store.postgres import open_postgres
 from old_database import made_formerly
 from server_helpers import process
 
@@ -45,6 +49,22 @@ async def test_a_migration_is_applied_once(empty: str) -> None:
         await migrate.check(db)
         rows = await db.rows("SELECT number, name, digest FROM schema_migrations ORDER BY number")
         assert [tuple(row) for row in rows] == [(one.number, one.name, one.digest) for one in migrate.known()]
+
+
+async def test_whoever_finds_the_schema_current_waits_for_nobody(empty: str) -> None:
+    async with open_database(empty) as db:
+        assert not await migrate.is_current(db, may_extend=True), "nothing is there yet"
+        await migrate.migrate(db, may_extend=False)
+        assert await migrate.is_current(db, may_extend=False)
+        assert await migrate.is_current(db, may_extend=None)
+        assert not await migrate.is_current(db, may_extend=True), "vectors are shown as bytes"
+        await migrate.migrate(db)
+        async with db.connection() as migrating:
+            await migrating.execute("SELECT pg_advisory_lock($1)", migrate.LOCK)
+            assert await migrate.is_current(db, may_extend=True)
+            assert not await migrate.is_current(db, may_extend=False)
+        await db.run("DELETE FROM schema_migrations WHERE number = (SELECT max(number) FROM schema_migrations)")
+        assert not await migrate.is_current(db, may_extend=True), "the last one is pending"
 
 
 async def test_of_many_who_migrate_at_once_one_does(empty: str) -> None:
@@ -144,7 +164,7 @@ async def test_a_file_that_was_changed_after_it_was_applied_is_refused(db: Datab
 
 async def test_a_newer_schema_is_refused(db: Database) -> None:
     await db.run("INSERT INTO schema_migrations (number, name, digest) VALUES (9001, '9001_later.sql', 'd')")
-    for work in (migrate.check, migrate.migrate):
+    for work in (migrate.check, migrate.migrate, partial(migrate.is_current, may_extend=True)):
         with pytest.raises(SetupError, match=r"9001.*use a newer Longhouse"):
             await work(db)
 
@@ -175,6 +195,23 @@ async def test_serve_and_work_refuse_an_empty_database_and_migrate_mends_it(empt
 async def schemas(db: Database) -> set[str]:
     rows = await db.rows("SELECT schemaname AS name FROM pg_tables UNION SELECT schemaname FROM pg_views")
     return {row["name"] for row in rows} - {"pg_catalog", "information_schema"}
+
+
+async def test_a_start_that_cannot_read_its_files_leaves_the_schema_as_it_is(folder: Path, tmp_path: Path) -> None:
+    """Whoever mends the files may do so with the release of before."""
+    wrong, views = tmp_path / "config.yaml", "SELECT count(*) FROM pg_views WHERE viewname = 'agent_templates'"
+    wrong.write_text("агенты: [")
+    async with open_embedded(folder, binaries=None, schema="longhouse") as (db, _, is_current):
+        assert is_current
+        await db.run("DROP VIEW agent_templates")
+    async with process(data_dir=str(folder), config_file=str(wrong)) as ran:
+        assert await ran.ended() == 1
+    assert "config.yaml" in ran.said[-1]
+    async with open_embedded(folder, binaries=None, schema="longhouse") as (db, _, is_current):
+        assert not is_current
+        assert await db.value(views) == 0
+    async with process(data_dir=str(folder)), open_postgres(folder) as attached, open_database(attached.dsn) as db:
+        assert await db.value(views) == 1
 
 
 async def test_all_tables_are_in_a_schema_of_our_own_beside_those_of_others(empty: str) -> None:

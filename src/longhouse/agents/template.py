@@ -46,6 +46,8 @@ When = Annotated[str, AfterValidator(_condition)]
 
 @dataclass(frozen=True, slots=True)
 class PromptPack(Strict):
+    """The texts that a request begins with."""
+
     system_prompt: _Prompt = SYSTEM_PROMPT
     initial_user_request: _Prompt = TASK
     clarification_response: _Prompt = CLARIFICATIONS
@@ -81,6 +83,8 @@ class Streaming(Strict):
 
 @dataclass(frozen=True, slots=True)
 class LLMPolicy(Strict):
+    """Which model is asked, where, and how."""
+
     base_url: _Address | None = None
     """None: the endpoint from the settings."""
     api_key_ref: SecretName | None = None
@@ -104,6 +108,8 @@ def _reach(policy: LLMPolicy) -> LLMPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPolicy(Strict):
+    """How long a turn may go on, and what ends it."""
+
     max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
     max_clarifications: Annotated[int, Field(ge=0, le=1000)] = 3
     max_searches: Annotated[int, Field(ge=0, le=10_000)] = 4
@@ -162,6 +168,8 @@ class Availability(Strict):
 
 @dataclass(frozen=True, slots=True)
 class StageRule(Strict):
+    """The stage of a turn while a condition holds."""
+
     # Not `{1,64}`: the expression for 64 letters of all scripts takes 7 MB.
     stage: Annotated[str, Field(pattern=r"^\w+$", max_length=64)]
     when: When | None = None
@@ -180,6 +188,8 @@ DEFAULT_AVAILABILITY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rules(Strict):
+    """Which tools are open, and which stage a turn is in."""
+
     availability: tuple[Availability, ...] = DEFAULT_AVAILABILITY
     """Added to the default rules: a template that adds a rule does not intend to remove the limits."""
     replace: bool = False
@@ -225,6 +235,8 @@ class ResetPolicy(Strict):
 
 @dataclass(frozen=True, slots=True)
 class MemoryPolicy(Strict):
+    """What an agent remembers, and how much of it a request shows."""
+
     scope: MemoryScope = "agent"
     """The files that memory tools see: this conversation's, this agent's with this user, or all of the owner's."""
     context_window: Annotated[int, Field(ge=0)] | None = None
@@ -259,6 +271,8 @@ class MultiAgentMeta(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template(Versioned):
+    """A version of an agent."""
+
     base_agent_class: _Name = "ToolCallingAgent"
     prompt_pack: PromptPack = field(default_factory=PromptPack)
     llm_policy: Annotated[LLMPolicy, AfterValidator(_reach)] = field(default_factory=LLMPolicy)

@@ -62,6 +62,8 @@ def one_binding(binding: RuntimeBinding) -> RuntimeBinding:
 
 @dataclass(frozen=True, slots=True)
 class Allow(Strict):
+    """Who may use a tool."""
+
     templates: tuple[_Tag, ...] | None = None
     """The only templates whose agents may use the tool; None: all."""
     sub_agents: bool = True
@@ -70,12 +72,16 @@ class Allow(Strict):
 
 @dataclass(frozen=True, slots=True)
 class RateLimits(Strict):
+    """How often a tool may be used."""
+
     per_minute: Annotated[int, Field(ge=1)] | None = None
     """Rate limit: calls per minute and owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityPolicy(Strict):
+    """How much a tool may do, and for whom."""
+
     risk_level: RiskLevel = "low"
     allow: Allow = field(default_factory=Allow)
     rate_limits: RateLimits = field(default_factory=RateLimits)
@@ -121,6 +127,8 @@ class SecurityOverlay(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDescriptor(Versioned):
+    """A version of a tool."""
+
     type: ToolType = "domain"
     tags: tuple[_Tag, ...] = ()
     categories: tuple[_Tag, ...] = ()

@@ -19,6 +19,8 @@ class Strict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versioned(Strict):
+    """A version of a name in the catalog."""
+
     name: str
     version: int = 1
     """Assigned by the catalog."""

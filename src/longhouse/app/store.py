@@ -32,6 +32,6 @@ async def open_store(
             " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
         )
     opening = open_embedded(settings.data_dir, binaries=settings.pg_bin, schema=settings.database_schema)
-    async with nullcontext(embedded) if embedded else opening as (db, postgres):
-        await make_ready(db, postgres)
+    async with nullcontext(embedded) if embedded else opening as (db, postgres, is_current):
+        await make_ready(db, postgres, is_current=is_current)
         yield db, postgres

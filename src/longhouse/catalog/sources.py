@@ -8,13 +8,15 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import DEFAULTS, ToolDescriptor
 from longhouse.store.catalog.catalog import BUILT_IN, FILES, Catalog
 from longhouse.store.catalog.publish import LOCK, Published, PublishTerms
-from longhouse.store.catalog.repository import T, VersionRepository
+from longhouse.store.catalog.repository import NEVER, T, VersionRepository
 from longhouse.store.database import Transaction
 from longhouse.tools.base import BaseTool
 
 
 async def publish_classes(catalog: Catalog, classes: Iterable[type[BaseTool]]) -> None:
     given = [_without_defaults(cls.descriptor()) for cls in classes]
+    if await catalog.tools.has(given):
+        return  # nothing would change, as at nearly every start
     terms = PublishTerms(over=(BUILT_IN,), keep_owner={one.name for one in given})
     await catalog.tools.publish(given, by=BUILT_IN, again=False, terms=terms)
 
@@ -55,13 +57,17 @@ async def _publish_changed(
     that were published by files or by the program.
     """
     last = await repository.last_by([one.name for one in given], (BUILT_IN, FILES), tx)
+    before = [last.get(one.name, NEVER) for one in given]
+    anew = [was.digest != repository.digest(one) for one, was in zip(given, before, strict=True)]
+    changed = [
+        is_anew or one.owner not in (None, was.owner) for one, was, is_anew in zip(given, before, anew, strict=True)
+    ]
+    if not any(changed):
+        return [Published(was.name, was.version, was.is_active, is_new=False) for was in before]
     groups: dict[tuple[str, bool, bool], list[T]] = {}
-    for one in given:
+    for one, was, is_anew, is_changed in zip(given, before, anew, changed, strict=True):
         by = FILES if one.name in touched else BUILT_IN
-        digest, owner, before = last.get(one.name, ("", None, ""))
-        is_anew = digest != repository.digest(one)
-        is_other = is_anew or one.owner not in (None, owner)
-        key = (by, is_other and FILES in (by, before), by == FILES and is_anew)
+        key = (by, is_changed and FILES in (by, was.published_by), by == FILES and is_anew)
         groups.setdefault(key, []).append(one)
     published: dict[str, Published] = {}
     for (by, again, over_all), group in groups.items():

@@ -1,6 +1,7 @@
 """Runs a command: logs are set up, and its coroutine gets the settings and an event loop."""
 
 import asyncio
+import importlib
 import inspect
 import json
 import logging
@@ -16,7 +17,6 @@ import structlog
 import typer
 import uvloop
 
-from longhouse.config.logging_file import configure_logging
 from longhouse.settings import Settings
 
 Main = Callable[..., Coroutine[Any, Any, None]]
@@ -58,7 +58,7 @@ def run(settings: Settings, main: Main) -> None:
     _set_up_logs(settings.log_level)
     try:
         if path := settings.file_of("logging_config"):
-            configure_logging(path)
+            importlib.import_module("longhouse.config.logging_file").configure_logging(path)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main(settings))
     except KeyboardInterrupt:

@@ -50,7 +50,7 @@ def serve(
 
 async def _serve_alone(settings: Settings, *, works: bool) -> None:
     """Serves as the only process. What it needs is loaded while Postgres starts and the first connections are made."""
-    loading = asyncio.create_task(asyncio.to_thread(_load, "serving"))
+    loading = asyncio.get_running_loop().run_in_executor(None, _load, "serving")  # at once, unlike a task
     async with _embedded(settings) as embedded:
         serving = (await loading).serving(works=works, embedded=embedded)
         await serving(settings)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from longhouse.agents import naming
-from longhouse.agents.adapters import adapter_of
+from longhouse.agents.adapters import written
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.template import Template, with_tool_names
@@ -234,8 +234,7 @@ class LoadedFiles:
         fields = self._defaults
         if built_in:
             # Only the values that the built-in template sets: its defaults have the lowest priority.
-            values = adapter_of(Template).dump_python(built_in, mode="json", exclude_defaults=True, exclude={"version"})
-            fields = merged(fields, values)
+            fields = merged(fields, written(built_in, without={"version"}, briefly=True))
         fields = _with_servers(merged(fields, self._fields.get(name, {})), servers)
         agent = self.own.get(name)
         return self._template(name, fields, [agent, self.common] if agent else [self.common])

@@ -3,15 +3,22 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import Postgres, open_postgres
 
-Embedded = tuple[Database, Postgres]
+
+class Embedded(NamedTuple):
+    db: Database
+    postgres: Postgres
+    is_current: bool
+    """Its schema is that of this version already."""
 
 
 @asynccontextmanager
 async def open_embedded(data_dir: Path, *, binaries: Path | None, schema: str) -> AsyncIterator[Embedded]:
-    """Starts Postgres and connects to it; its schema stays as it is."""
+    """Starts Postgres, connects to it, and looks at its schema, which stays as it is."""
     async with open_postgres(data_dir, binaries=binaries) as postgres, open_database(postgres.dsn, schema=schema) as db:
-        yield db, postgres
+        yield Embedded(db, postgres, await migrate.is_current(db, may_extend=postgres.vectors))

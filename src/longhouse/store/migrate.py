@@ -119,6 +119,14 @@ async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
         return [migration.name for migration in pending]
 
 
+async def is_current(db: Database, *, may_extend: bool | None) -> bool:
+    """Whether `migrate` would change nothing. It only reads, and waits for nobody."""
+    async with db.acquire() as connection:
+        if await pending_on(connection, db.schema):
+            return False
+        return may_extend is None or await columns.is_bound(connection, may_extend=may_extend)
+
+
 async def pending_on(connection: asyncpg.Connection, schema: str) -> list[Migration]:
     """The migrations that this database lacks; refuses one that this version does not know."""
     done = await applied_on(connection, schema)

@@ -188,7 +188,8 @@ async def active_versions(
     With `limit`, the first ones.
     """
     plain = [name for name in names if not name.endswith(".*")]
-    found = {row["name"]: row["active"] for row in await db.rows(ACTIVE_NAMES, names=plain, owner=owner)}
+    rows = await db.rows(ACTIVE_NAMES, names=plain, owner=owner) if plain else []
+    found = {row["name"]: row["active"] for row in rows}
     versions: dict[str, int] = {}
     for name in names:
         if name in found:

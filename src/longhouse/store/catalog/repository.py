@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 from pydantic import TypeAdapter
 
-from longhouse.agents.adapters import adapter_of
+from longhouse.agents.adapters import adapter_of, written
 from longhouse.agents.naming import key
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
@@ -55,6 +55,19 @@ class Version(msgspec.Struct, frozen=True):
     published_at: datetime
     descriptor: dict[str, Any]
 
+
+class LastVersion(msgspec.Struct, frozen=True):
+    name: str
+    version: int
+    digest: str
+    published_by: str
+    owner: str | None
+    """The present owner of the name."""
+    is_active: bool
+
+
+NEVER: Final = LastVersion("", 0, "", "", None, is_active=False)
+"""Stands for a name that was not published."""
 
 _MOVED: Final = """, moved AS (
     UPDATE catalog_generation SET generation = generation + 1 WHERE kind = :kind AND EXISTS (SELECT FROM done)
@@ -158,8 +171,14 @@ SHAPED: Final = """
       AND EXISTS (SELECT FROM catalog_versions WHERE kind = n.kind AND name = n.name AND published_by <> :besides)
 """
 
+KNOWN: Final = """
+    SELECT count(*) FROM unnest(:names::text[], :digests::text[]) AS g (name, digest)
+    WHERE EXISTS (SELECT FROM catalog_versions WHERE kind = :kind AND name = g.name AND digest = g.digest)
+"""
+
 LAST_BY: Final = """
-    SELECT DISTINCT ON (v.name) v.name, v.digest, n.owner, v.published_by
+    SELECT DISTINCT ON (v.name) v.name, v.version, v.digest, v.published_by, n.owner,
+           n.active IS NOT DISTINCT FROM v.version AS is_active
     FROM catalog_versions v JOIN catalog_names n ON n.kind = v.kind AND n.name = v.name
     WHERE v.kind = :kind AND v.name = ANY(:names) AND v.published_by = ANY(:publishers)
     ORDER BY v.name, v.version DESC
@@ -174,10 +193,14 @@ class VersionRepository(Generic[T]):
         self._type: type[T] = type_
         self._complete: Callable[[T], T] = complete
         self.kind = kind
-        self.adapter: TypeAdapter[T] = adapter_of(type_)
         self.changes = 0
         """The number of changes made by this process."""
         self._versions: dict[tuple[str, int], T] = {}
+
+    @property
+    def adapter(self) -> TypeAdapter[T]:
+        """Reads what a publisher sends."""
+        return adapter_of(self._type)
 
     async def publish(
         self,
@@ -222,6 +245,12 @@ class VersionRepository(Generic[T]):
             return published
 
         return await self._changed(publish, tx)
+
+    async def has(self, given: Sequence[T]) -> bool:
+        """Whether the content of each was published before."""
+        names, digests = [one.name for one in given], [self.digest(one) for one in given]
+        known: int = await self.db.value(KNOWN, kind=self.kind, names=names, digests=digests)
+        return known == len(given)
 
     async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> T | None:
         """The given version, or else the active one if this owner may see it; None as owner sees all."""
@@ -279,21 +308,20 @@ class VersionRepository(Generic[T]):
     async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
         """Names in the catalog that equal these or differ in case alone, by their lower-case key."""
         found: dict[str, list[Alike]] = {}
-        for row in await self.db.rows(ALIKE, kind=self.kind, keys=list({key(name) for name in names}), by=by):
+        keys = list({key(name) for name in names})
+        for row in await self.db.rows(ALIKE, kind=self.kind, keys=keys, by=by) if keys else ():
             found.setdefault(key(row["name"]), []).append(Alike(*row))
         return found
 
-    async def shaped(self, names: Iterable[str], *, besides: str) -> dict[str, T]:
+    async def shaped(self, names: Sequence[str], *, besides: str) -> dict[str, T]:
         """The active version, or else the latest, of those names with a version by another publisher than `besides`."""
-        rows = await self.db.rows(SHAPED, kind=self.kind, names=list(names), besides=besides)
+        rows = await self.db.rows(SHAPED, kind=self.kind, names=names, besides=besides) if names else []
         return {one.name: one for one in (self.decoded(row["descriptor"], row["version"]) for row in rows)}
 
-    async def last_by(
-        self, names: Iterable[str], by: Iterable[str], db: Executor
-    ) -> dict[str, tuple[str, str | None, str]]:
-        """Name -> digest, owner and publisher of the newest version that one of the publishers `by` has published."""
-        rows = await db.rows(LAST_BY, kind=self.kind, names=list(names), publishers=list(by))
-        return {row["name"]: (row["digest"], row["owner"], row["published_by"]) for row in rows}
+    async def last_by(self, names: Sequence[str], by: Sequence[str], db: Executor) -> dict[str, LastVersion]:
+        """Name -> the newest version that one of the publishers `by` has published."""
+        rows = await db.rows(LAST_BY, kind=self.kind, names=names, publishers=by) if names else []
+        return {row["name"]: LastVersion(*row) for row in rows}
 
     async def activate(self, name: str, version: int) -> bool:
         async def activate(tx: Transaction) -> bool:
@@ -340,13 +368,13 @@ class VersionRepository(Generic[T]):
 
         Defaults are left out too: a newer release may have new fields, and the digest must stay the same.
         """
-        content = self._digest_content(self.adapter.dump_python(one, mode="json", exclude_defaults=True, exclude=ADDED))
+        content = self._digest_content(written(one, without=ADDED, briefly=True))
         # Not sorted: the order of a schema's properties is the order in which a model generates them.
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
     def encoded(self, one: T) -> str:
         """A version as its row stores it."""
-        return msgspec.json.encode(self._to_row(self.adapter.dump_python(one, mode="json", exclude=ADDED))).decode()
+        return msgspec.json.encode(self._to_row(written(one, without=ADDED))).decode()
 
     def decoded(self, descriptor: str, version: int) -> T:
         """A version from its row."""

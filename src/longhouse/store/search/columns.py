@@ -65,9 +65,7 @@ async def column_type(db: Executor) -> str | None:
 async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
     """Sets the column and the views to the extension's type if that works on this Postgres; else, to bytes."""
     extension = await _extension(connection) if may_extend else None
-    present = {row["name"]: row["type"] for row in await connection.fetch(STATE)}
-    wanted = dict.fromkeys((TABLE, *VIEWS), extension["oid"]) if extension else dict.fromkeys(VIEWS, BYTES)
-    if present == wanted:
+    if await _is_shown(connection, extension):
         return
     try:
         async with connection.transaction():
@@ -79,6 +77,19 @@ async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
         log.warning("vector_columns_unchanged", message=message, error=reason)
 
 
+async def is_bound(connection: asyncpg.Connection, *, may_extend: bool) -> bool:
+    """Whether `bind` would change nothing."""
+    available = await connection.fetchrow(EXTENSION) if may_extend else None
+    if available and available["installed_version"] != available["default_version"]:
+        return False
+    return await _is_shown(connection, await _type(connection) if available else None)
+
+
+async def _is_shown(connection: asyncpg.Connection, extension: asyncpg.Record | None) -> bool:
+    present = {row["name"]: row["type"] for row in await connection.fetch(STATE)}
+    return present == (dict.fromkeys((TABLE, *VIEWS), extension["oid"]) if extension else dict.fromkeys(VIEWS, BYTES))
+
+
 async def _extension(connection: asyncpg.Connection) -> asyncpg.Record | None:
     """OID and name of the extension's type, after creating or updating the extension; None where it does not work."""
     available = await connection.fetchrow(EXTENSION)
@@ -88,6 +99,10 @@ async def _extension(connection: asyncpg.Connection) -> asyncpg.Record | None:
         await _tried(connection, CREATE)
     elif available["installed_version"] != available["default_version"]:
         await _tried(connection, UPDATE)
+    return await _type(connection)
+
+
+async def _type(connection: asyncpg.Connection) -> asyncpg.Record | None:
     found = await connection.fetchrow(TYPE)
     return found if found and await _tried(connection, f"SELECT NULL::{found['name']}") else None
 

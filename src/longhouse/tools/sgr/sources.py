@@ -13,7 +13,7 @@ from longhouse import clock
 class Finding(pydantic.BaseModel):
     """Fields by attribute and by name in brackets; what only its tool knows stays with it."""
 
-    model_config = pydantic.ConfigDict(extra="allow")
+    model_config = pydantic.ConfigDict(extra="allow", defer_build=True)
 
     def __getitem__(self, name: str) -> Any:
         return self._held()[name]
