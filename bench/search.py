@@ -18,7 +18,7 @@ from longhouse.models import embedding_table
 from longhouse.models.protocol import Embedder
 from longhouse.search import document, ranking, scores, tokenizer
 from longhouse.search.document import ToolFacts
-from longhouse.search.finder import Finder, top
+from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
@@ -188,8 +188,8 @@ class NearestTools:
         if asked.space is None or asked.vectors is None:
             return []
         found = await scores.read(self._finder.db, "tool", None, ())
-        cosines = await (await self._vectors.of(asked.space, found.shards)).to(asked.vectors[0])
-        rows = await search.at(self._finder.db, "tool", SearchFilters(), found.where([top(cosines, count)]))
+        near = await (await self._vectors.of(asked.space, found.shards)).nearest(asked.vectors[0], count)
+        rows = await search.at(self._finder.db, "tool", SearchFilters(), found.where([near]))
         return [row["name"] for row in rows]
 
 

@@ -10,7 +10,7 @@ from longhouse.search.indexer import Indexer
 from longhouse.store.database import Database
 from longhouse.store.search import vectors
 from longhouse.store.search.query import SearchFilters
-from longhouse.store.search.vectors import VectorCache
+from longhouse.store.search.vectors import Part, Places, VectorCache, Vectors, VectorSet
 from search_helpers import Buckets, found, indexed, publish, tool
 
 QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what is in place3.", "nothing of the kind")
@@ -75,10 +75,10 @@ async def test_those_not_asked_for_the_longest_make_room(db: Database) -> None:
     space = await Finder(db, Buckets()).query("count")
     assert space.space is not None
     shards = [row["id"] for row in await db.rows("SELECT id FROM search_shards WHERE kind = 'tool' ORDER BY id")]
-    kept = VectorCache(db, most=2 * space.space.dimensions * np.dtype(np.float32).itemsize)
+    kept = VectorCache(db, most=2 * space.space.dimensions * 8)
     for shard in shards:
         near = await kept.of(space.space, {shard: 1})
-        assert np.count_nonzero(await near.to(np.ones(space.space.dimensions, np.float32))) == 1
+        assert (await near.nearest(np.ones(space.space.dimensions, np.float32), 1)).tolist() == [0]
     assert [shard for shard, _ in kept.shards] == shards[1:]
     await kept.of(space.space, dict.fromkeys(shards, 1))
     assert [shard for shard, _ in kept.shards] == shards  # what one search needs stays, whatever it weighs
@@ -94,3 +94,38 @@ def test_a_text_without_a_vector_is_near_to_nothing() -> None:
     kept = np.array([0.5, 0.25], "<f2").tobytes()
     known = np.array([[1.0, 0.0]], np.float32)
     assert vectors.grown(known, {2: kept}, slots=3).tolist() == [[1.0, 0.0], [0.0, 0.0], [0.5, 0.25]]
+
+
+class Counting(VectorSet):
+    compared = 0
+
+    def between(self, vectors: Vectors, places: Places) -> Vectors:
+        self.compared += len(places)
+        return super().between(vectors, places)
+
+
+async def test_few_vectors_are_compared_in_full_and_none_of_the_nearest_is_missed() -> None:
+    """A shard that was turned and has grown since, and one too small for that; some have no vector, some are level."""
+    chance = np.random.default_rng(7)
+    words = chance.normal(size=(400, 256)) * np.linspace(2, 0.2, 256)
+    texts = words[chance.integers(0, 400, (5_300, 5))].sum(axis=1)
+    texts[7::50] = texts[6::50]
+    stored = (texts / np.linalg.norm(texts, axis=1, keepdims=True)).astype(np.float16)
+    slots = {slot: row.tobytes() for slot, row in enumerate(stored[:5_200]) if slot % 40}
+    stored[:5_200:40] = 0
+    turned = Part.empty(256).grown({slot: row for slot, row in slots.items() if slot < 4_500}, 4_500)
+    longer = turned.grown({slot: row for slot, row in slots.items() if slot >= 4_500}, 5_200)
+    small = Part.empty(256).grown({slot: row.tobytes() for slot, row in enumerate(stored[5_200:])}, 100)
+    assert turned.turn is longer.turn is not None
+    assert small.turn is None
+    assert longer.first(4_500).heads.tolist() == turned.heads.tolist()
+    near, allowed = Counting([longer, small]), chance.random(5_300) < 0.1
+    asked = [*words[:20], *texts[:5], -texts[1], words[0] * 0]
+    for text in asked:
+        vector = (text / max(np.linalg.norm(text), 1e-9)).astype(np.float32)
+        cosines = stored.astype(np.float32) @ vector
+        for among, here in ((None, cosines), (allowed, cosines * allowed)):
+            found = await near.nearest(vector, 30, among)
+            assert len(set(found.tolist())) == min(30, np.count_nonzero(here > 0))
+            assert np.sort(here[found]) == pytest.approx(np.sort(here)[len(here) - len(found) :], abs=1e-6)
+    assert near.compared < len(asked) * 2 * len(stored) / 4

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 import msgspec
@@ -21,15 +21,13 @@ from longhouse.store.database import Database
 from longhouse.store.search import index
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
-from longhouse.store.search.vectors import VectorCache, VectorSet
+from longhouse.store.search.vectors import Places, VectorCache, Vectors, VectorSet, top
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 else:
     from longhouse import arrays as np
-
-Places: TypeAlias = "npt.NDArray[np.intp]"
 
 WHOLE: Final = 60
 """Candidates by the words of the whole query."""
@@ -133,32 +131,24 @@ class Finder:
             rows = await search.some(self.db, kind, filters, NARROW + 1)
             if len(rows) <= NARROW:
                 return rows
-        cosines = await near.to(query.vectors[0]) if near is not None and query.vectors is not None else None
-        leading = _leading(lexical, cosines)
+        vector = query.vectors[0] if query.vectors is not None else None
+        leading = await _leading(lexical, near, vector)
         rows = await search.at(self.db, kind, filters, found.where(leading))
         there = found.mask(rows)
         if all(2 * np.count_nonzero(there[places]) >= len(places) for places in leading):
             return rows
         # Documents that are not permitted took too many places: rank again among the permitted ones only.
         mask = found.mask(await search.permitted(self.db, kind, filters))
-        leading = _leading(lexical * mask, None if cosines is None else cosines * mask)
+        leading = await _leading(lexical * mask, near, vector, mask)
         return await search.at(self.db, kind, filters, found.where(leading))
 
 
-def _leading(lexical: Scores, cosines: Scores | None) -> list[Places]:
+async def _leading(
+    lexical: Scores, near: VectorSet | None, vector: Vectors | None, among: npt.NDArray[np.bool_] | None = None
+) -> list[Places]:
     """The best indexes by the words of the whole query, by those of each clause, and by the query's vector."""
     leading = [top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
-    return leading if cosines is None else [*leading, top(cosines, NEAREST)]
-
-
-def top(scores: Scores, count: int) -> Places:
-    """The indexes of the highest scores. Scores far below the best are dropped before sorting."""
-    best = scores.max(initial=np.float32(0))
-    for floor in (best / 2, best / 4, np.float32(0)):
-        above = np.flatnonzero(scores > floor)
-        if len(above) >= count:
-            return above[np.argpartition(scores[above], -count)[-count:]]
-    return above
+    return leading if near is None or vector is None else [*leading, await near.nearest(vector, NEAREST, among)]
 
 
 def _ranked(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from longhouse.search import ranking
-from longhouse.search.finder import top
 from longhouse.search.ranking import Scores
 from longhouse.search.scores import QueryPostings
 from longhouse.store.search.passage_cache import Columns, Mask, Places
-from longhouse.store.search.vectors import Vectors
+from longhouse.store.search.vectors import Vectors, top
 
 if TYPE_CHECKING:
     import numpy as np

@@ -218,8 +218,7 @@ def _grown(known: _Part, rows: Sequence[asyncpg.Record], shard: Shard, live: Mas
         thread[slots] = [row["thread"] if row["has_thread"] else 0 for row in new]
         position[slots] = [row["position"] for row in new]
     added = {row["slot"]: row["vector"] for row in new if row["vector"] is not None}
-    # By rows: a few of them are read without touching all.
-    vectors = grown(known.vectors, added, size, order="C") if size > len(known.vectors) else known.vectors
+    vectors = grown(known.vectors, added, size) if size > len(known.vectors) else known.vectors
     links = linked(thread, position, live if len(live) == size else np.ones(size, np.bool_))
     total = known.total + vectors[before:].sum(axis=0)
     return _Part(vectors, at, thread, position, shard.gone, links, total, known.known + len(added))
