@@ -114,6 +114,30 @@ async def test_a_migration_lets_others_through_while_it_waits_for_a_long_reader(
     await reader.close()
 
 
+RELEASED = 39
+"""The last migration of the release before."""
+UNIQUE = """
+    SELECT indrelid::regclass::text || ' ' || pg_get_indexdef(indexrelid) FROM pg_index
+    WHERE indisunique AND indrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'longhouse'::regnamespace)
+"""
+
+
+async def test_whatever_the_release_before_names_in_on_conflict_stays(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes go on beside a migration, and a statement that names a key which is gone fails: one that nobody
+    names any more may leave with the next release."""
+    known = migrate.known()
+    async with open_database(empty) as db:
+        monkeypatch.setattr(migrate, "known", lambda: known[:RELEASED])
+        await migrate.migrate(db)
+        before = {row[0] for row in await db.rows(UNIQUE)}
+        monkeypatch.setattr(migrate, "known", lambda: known)
+        await migrate.migrate(db)
+        assert len(before) > 40
+        assert not before - {row[0] for row in await db.rows(UNIQUE)}
+
+
 WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
 CLASHING = "LOCK TABLE journal IN ACCESS EXCLUSIVE MODE; LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE"
 

@@ -3,6 +3,7 @@
 Compressing an agent's memory is the runtime's work (runtime/condense.py), since it calls the agent's model.
 """
 
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
@@ -27,6 +28,8 @@ from longhouse.store.search import passages
 
 INTERACTION: Final = "interaction"
 """The kind of passages."""
+DERIVED: Final = re.compile(r":\d{10}(:in|:out|:turn)?$", re.ASCII)
+"""How the id of a record ends that was made from a journal."""
 DEEP: Final = 200
 """Found records that are looked through for a text at first."""
 MOST_OF_TRACE: Final = 10_000
@@ -110,7 +113,7 @@ class Ledger:
                 code="conversation_memory_disabled",
             )
         for one in given:
-            if interactions.DERIVED.search(one.id):
+            if DERIVED.search(one.id):
                 message = f"The id {one.id!r} has the form of a record that was told here: choose another."
                 raise CallerError(message, code="invalid_id", param="id")
         append_id, notes = uuid.uuid4(), [_noted(one) for one in given]

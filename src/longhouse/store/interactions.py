@@ -1,6 +1,5 @@
 """The ledger's table: rows derived from journals, and pages of them."""
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -22,9 +21,6 @@ TOOLS: Final = "ledger_tools"
 
 LONGEST_TURN: Final = 100_000
 """Events."""
-
-DERIVED: Final = re.compile(r":(?P<seq>\d{10})(:in|:out|:turn)?$", re.ASCII)
-"""How the id of a record ends that was made from a journal: the id of the session stands before it."""
 
 Type = Literal["input", "output"]
 EventRows = list[Sequence[Any]]
@@ -157,7 +153,7 @@ UNION ALL SELECT session_id, id FROM written WHERE NOT shown
 """
 WRITE_NEW: Final = _WRITE.format(unless="")
 # Of what is there already, it is told whether it is hidden.
-WRITE: Final = _WRITE.format(unless='ON CONFLICT (session_id, seq, "right"(id, 5)) DO UPDATE SET shown = told.shown')
+WRITE: Final = _WRITE.format(unless="ON CONFLICT (session_id, id) DO UPDATE SET shown = told.shown")
 
 FILTERS: Final = {
     "trace_id": "l.trace_id = :trace_id",
@@ -189,17 +185,14 @@ EXTERNAL: Final = f"""
 """
 _KEYED: Final = f"""
     SELECT l.session_id, {", ".join(f"l.{name}" for name in PUBLIC)}
-    FROM unnest(:sessions::text[], :ids::text[], :seqs::bigint[]) AS asked (session_id, id, seq) CROSS JOIN LATERAL (
-        SELECT * FROM ledger WHERE session_id = asked.session_id AND seq = asked.seq AND id = asked.id
-        UNION ALL
-        SELECT * FROM ledger WHERE session_id = asked.session_id AND agent = '' AND id = asked.id AND asked.seq IS NULL
-    ) l
+    FROM unnest(:sessions::text[], :ids::text[]) AS asked (session_id, id)
+    JOIN ledger l ON l.session_id = asked.session_id AND l.id = asked.id
     WHERE l.owner = :owner AND l.conversation_id = :conversation AND l.shown
 """
 ADDED: Final = f"""
     SELECT {", ".join(f"l.{name}" for name in PUBLIC)} FROM sessions s JOIN ledger l ON l.session_id = s.id
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'external'
-      AND l.agent = '' AND l.id = ANY(:ids) AND l.shown
+      AND l.id = ANY(:ids) AND l.shown
     ORDER BY l.timestamp, l.id
 """
 # Those that this append has not reached yet.
@@ -363,17 +356,9 @@ async def added(db: Executor, owner: str, conversation: str, ids: Sequence[str])
 
 async def by_keys(db: Executor, owner: str, conversation: str, keys: Sequence[Key]) -> dict[Key, Interaction]:
     """Those of these interactions that are there."""
-    if not keys:
-        return {}
-    sessions, ids, seqs = zip(*((*key, _seq_of(*key)) for key in keys), strict=True)
-    rows = await db.rows(_KEYED, owner=owner, conversation=conversation, sessions=sessions, ids=ids, seqs=seqs)
+    where = {"sessions": [one[0] for one in keys], "ids": [one[1] for one in keys]}
+    rows = await db.rows(_KEYED, owner=owner, conversation=conversation, **where) if keys else []
     return {(row["session_id"], row["id"]): interaction(row) for row in rows}
-
-
-def _seq_of(session_id: str, own: str) -> int | None:
-    """The event that a record was made from, as its id says; None: it came from outside."""
-    made = DERIVED.fullmatch(own.removeprefix(session_id))
-    return int(made["seq"]) if made else None
 
 
 async def unfound(db: Executor, owner: str, conversation: str) -> list[tuple[str, int, int]]:

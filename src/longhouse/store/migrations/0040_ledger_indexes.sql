@@ -1,6 +1,6 @@
 -- Each record of the ledger was in five indexes: two of them said once more what kind of party spoke to which, and took two
--- fifths of the time of writing it. Now it is in three, with shorter entries. Here they are built, while records wait;
--- those of before leave apart from this, since readers wait for that.
+-- fifths of the time of writing it. Now it is in three. Here they are built, while records wait; those of before leave
+-- apart from this, since readers wait for that.
 
 -- Calls of tools and models are most of a conversation, and so are the records of an agent: who asks for those reads the
 -- conversation in its order. What people said, and what documents were asked for, is rare in it.
@@ -10,7 +10,3 @@ CREATE INDEX ledger_rare_target ON ledger (conversation_id, owner, target_type, 
     WHERE target_type IN ('user', 'knowledge');
 -- Without the moment: the records of a trace share their entry.
 CREATE INDEX ledger_of_trace ON ledger (trace_id);
--- An event tells up to three records, whose ids differ at the end: the whole id begins with that of the session.
-CREATE UNIQUE INDEX ledger_event ON ledger (session_id, seq, "right"(id, 5));
--- Ids from outside say nothing of their event.
-CREATE INDEX ledger_outside ON ledger (session_id, id) WHERE agent = '';
