@@ -4,8 +4,8 @@
 Longhouse and of Postgres until the last of them has its answer. What follows turns (the ledger, the index of what was
 said) is waited for where much of it is left, and is not counted: `bench.spine` has it in its figures.
 
-The figure is the lower quartile of some rounds, of those that were disturbed least. The rounds of a history go by turns
-through all its sizes: what disturbs the machine for a while disturbs each of them alike.
+The figure is the lower quartile of some rounds, of those that were disturbed least. They go by turns through all sizes,
+each in tables and a process of its own where it needs them: what disturbs the machine for a while disturbs all alike.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -91,26 +91,29 @@ class Curve:
 async def measure(*wanted: str) -> list[Curve]:
     curves: list[Curve] = []
     for name in wanted or ("history", "tools", "sessions"):
-        async with ground() as under:
-            curves += await KINDS[name](under)
+        curves += await KINDS[name]()
     return curves
 
 
 # By the messages before it
 
 
-async def by_history(under: Ground) -> list[Curve]:
+async def by_history() -> list[Curve]:
     """The client sends the new message, to the process that had the session or to one that has to read it; or it sends
     all of them again."""
     had, read, sent = "messages in the session", "… which another process had", "messages sent again"
-    async with _client(under) as (served, http):
-        talks = {(name, size): await _talks(http, size) for name in (read, had, sent) for size in HISTORIES}
-        turns = {key: _goes_on(several, again=key[0] == sent) for key, several in talks.items()}
-        await under.settled()
-        points = await _points(under, served, http, {key: turn for key, turn in turns.items() if key[0] != read})
-    async with _client(under) as (served, http):
-        points |= await _points(under, served, http, {key: turn for key, turn in turns.items() if key[0] == read})
-    assert not await under.db.value("SELECT count(*) FROM journal WHERE kind = 'Condensed'"), "all of it was sent"
+    async with ground() as under:
+        async with _open(under) as server:
+            talks = {(name, size): await _talks(server.http, size) for name in (read, had, sent) for size in HISTORIES}
+            await under.settled()
+            points = await _points(
+                {key: (server, _goes_on(talks[key], again=key[0] == sent)) for key in talks if key[0] != read}
+            )
+        async with _open(under) as server:
+            points |= await _points(
+                {key: (server, _goes_on(talks[key], again=key[0] == sent)) for key in talks if key[0] == read}
+            )
+        assert not await under.db.value("SELECT count(*) FROM journal WHERE kind = 'Condensed'"), "all of it was sent"
     return [Curve(name, [points[name, size] for size in HISTORIES]) for name in (had, read, sent)]
 
 
@@ -151,76 +154,89 @@ def _goes_on(talks: Sequence[_Talk], *, again: bool) -> Turns:
 # By the tools in the catalog
 
 
-async def by_tools(under: Ground) -> list[Curve]:
+async def by_tools() -> list[Curve]:
     """An agent that is offered what is found for its task: each task is another one."""
-    await publish_templates(Catalog(under.db), [FINDER])
-    tasks, curve, before = search.queries_of(PLAYED), "tools in the catalog", 0
-    points: list[Point] = []
+    tasks, tools, curve = search.queries_of(PLAYED), search.catalog_of(max(TOOLS)), "tools in the catalog"
 
     async def turn(http: aiohttp.ClientSession, number: int) -> None:
         await _turn(http, FINDER.name, [{"role": "user", "content": tasks[number]}])
 
-    tools = search.catalog_of(max(TOOLS))
-    for size in TOOLS:
-        for start in range(before, size, BATCH):
+    async def prepare(under: Ground, size: int) -> None:
+        await publish_templates(Catalog(under.db), [FINDER])
+        for start in range(0, size, BATCH):
             await Catalog(under.db).tools.publish(tools[start : min(start + BATCH, size)], by="bench")
-        before = size
-        async with _client(under) as (served, http):
-            await indexed(under)
-            if size > BATCH:
-                await under.settled()
-            points += (await _points(under, served, http, {(curve, size): turn})).values()
-    return [Curve(curve, points)]
+
+    return [await _by_tables(curve, TOOLS, prepare, turn)]
 
 
 # By the sessions in the tables
 
 
-async def by_sessions(under: Ground) -> list[Curve]:
+async def by_sessions() -> list[Curve]:
     """60 in 100 are finished (a sixth of them with events), the others wait for a person, a few also for a time."""
-    points, curve, before = list[Point](), "sessions in the tables", 0
 
     async def turn(http: aiohttp.ClientSession, number: int) -> None:
         await _turn(http, AGENT, [{"role": "user", "content": "work"}])
 
-    for size in SESSIONS:
-        if size:
-            began = time.perf_counter()
-            await fill(under, before, size)
-            console.print(f"{size:,} sessions after {time.perf_counter() - began:.0f} s")
-        before = size
-        async with _client(under) as (served, http):
-            await under.settled()
-            points += (await _points(under, served, http, {(curve, size): turn})).values()
-    return [Curve(curve, points)]
+    return [await _by_tables("sessions in the tables", SESSIONS, fill, turn)]
 
 
-async def fill(under: Ground, before: int, size: int) -> None:
-    new, name = size - before, f"{before or ''}"
+async def fill(under: Ground, size: int) -> None:
+    if not size:
+        return
+    began = time.perf_counter()
     asks: Mapping[str, Any] = {"state": "WAITING_FOR_CLARIFICATION", "told": filling.ASKED, "is_old": True}
     async with filling.unindexed(under.db):
-        await filling.fill(
-            under.db, f"finished{name}", round(0.6 * new), state="COMPLETED", journals=new // 10, is_old=True
-        )
-        await filling.fill(under.db, f"asked{name}", round(0.37 * new), **asks)
-        await filling.fill(under.db, f"timed{name}", round(0.03 * new), wakes=True, **asks)
+        await filling.fill(under.db, "finished", round(0.6 * size), state="COMPLETED", journals=size // 10, is_old=True)
+        await filling.fill(under.db, "asked", round(0.37 * size), **asks)
+        await filling.fill(under.db, "timed", round(0.03 * size), wakes=True, **asks)
     await filling.settle(under.db)
+    console.print(f"{size:,} sessions after {time.perf_counter() - began:.0f} s")
 
 
-KINDS: Final[Mapping[str, Callable[[Ground], Awaitable[list[Curve]]]]] = {
+KINDS: Final[Mapping[str, Callable[[], Awaitable[list[Curve]]]]] = {
     "history": by_history,
     "tools": by_tools,
     "sessions": by_sessions,
 }
 
 
+async def _by_tables(
+    name: str, sizes: Sequence[int], prepare: Callable[[Ground, int], Awaitable[None]], turn: Turns
+) -> Curve:
+    """Each size in tables of its own, which are filled before their server starts."""
+    turns: dict[Key, tuple[Server, Turns]] = {}
+    async with AsyncExitStack() as stack:
+        for size in sizes:
+            under = await stack.enter_async_context(ground())
+            await prepare(under, size)
+            turns[name, size] = (await stack.enter_async_context(_open(under)), turn)
+        for server, _ in turns.values():
+            await indexed(server.under)
+            await server.under.settled()
+        points = await _points(turns)
+    return Curve(name, [points[name, size] for size in sizes])
+
+
+@dataclass(frozen=True)
+class Server:
+    """A Longhouse over tables that others may share."""
+
+    under: Ground
+    house: House
+    http: aiohttp.ClientSession
+
+    def used(self) -> tuple[cpu.Times, cpu.Times]:
+        return cpu.times([self.house.process]), cpu.times(self.under.postmaster.children(recursive=True))
+
+
 @asynccontextmanager
-async def _client(under: Ground) -> AsyncIterator[tuple[House, aiohttp.ClientSession]]:
+async def _open(under: Ground) -> AsyncIterator[Server]:
     async with (
         house(under) as served,
         aiohttp.ClientSession(served.url, connector=aiohttp.TCPConnector(limit=0)) as http,
     ):
-        yield served, http
+        yield Server(under, served, http)
 
 
 async def _turn(http: aiohttp.ClientSession, model: str, messages: Sequence[Mapping[str, str]]) -> None:
@@ -234,18 +250,17 @@ async def _turn(http: aiohttp.ClientSession, model: str, messages: Sequence[Mapp
         assert last.endswith(b"data: [DONE]\n\n"), last
 
 
-async def _points(
-    under: Ground, served: House, http: aiohttp.ClientSession, turns: Mapping[Key, Turns]
-) -> dict[Key, Point]:
+async def _points(turns: Mapping[Key, tuple[Server, Turns]]) -> dict[Key, Point]:
     """Plays some rounds of each of these, one after the other."""
     spent: dict[Key, list[tuple[float, float]]] = {key: [] for key in turns}
     for number in range(WARM_UP + ROUNDS):
         # In any order: what follows a turn, some moments later, does not fall into the same one each time.
         for key in random.Random(number).sample(list(turns), len(turns)):
-            before = _used(under, served)
-            await asyncio.gather(*(turns[key](http, number * AT_ONCE + nth) for nth in range(AT_ONCE)))
+            server, turn = turns[key]
+            before = server.used()
+            await asyncio.gather(*(turn(server.http, number * AT_ONCE + nth) for nth in range(AT_ONCE)))
             await asyncio.sleep(ENDS_WITHIN)
-            ours, postgres = map(cpu.between, before, _used(under, served))
+            ours, postgres = map(cpu.between, before, server.used())
             spent[key].append((ours, postgres))
     points = {}
     for (name, size), rounds in spent.items():
@@ -254,10 +269,6 @@ async def _points(
         points[name, size] = Point(size, ours, postgres)
         console.print(f"  {name}, {size:,}: {ours:.2f} + {postgres:.2f} ms/step")
     return points
-
-
-def _used(under: Ground, served: House) -> tuple[cpu.Times, cpu.Times]:
-    return cpu.times([served.process]), cpu.times(under.postmaster.children(recursive=True))
 
 
 async def main(picture: Path, *wanted: str) -> None:

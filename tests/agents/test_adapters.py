@@ -56,6 +56,7 @@ TEMPLATES = (
     WHOLE,
     replace(WHOLE, rules=Rules(replace=True, availability=(), stages=(StageRule(stage="план"),)), title="model"),
     Template(name="plain"),
+    Template(name="recalls", memory_policy=MemoryPolicy(recall=True)),
     Template(name="defaults", execution_policy=ExecutionPolicy(), rules=Rules(availability=DEFAULT_AVAILABILITY)),
 )
 DESCRIPTORS = (

@@ -32,13 +32,16 @@ def _plain(value: Any, kind: Any, *, briefly: bool) -> Any:
         return written(value, briefly=briefly)
     if isinstance(value, tuple):
         return [_plain(item, Any, briefly=briefly) for item in value]
-    return float(value) if type(value) is int and _is_float(kind) else value
+    for meant, given in (float, int), (int, bool):
+        if type(value) is given and _is(kind, meant) and not _is(kind, given):
+            return meant(value)
+    return value
 
 
 def _default(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _is_float(kind: Any) -> bool:
-    """Whether it is the type of fields such as `timeout`: code may set them to 5, and 5.0 is what was meant."""
-    return kind is float or any(map(_is_float, get_args(kind)))
+def _is(kind: Any, plain: type) -> bool:
+    """Code may set a `timeout` to 5 where 5.0 is meant, and a number to True where it is 1."""
+    return kind is plain or any(_is(one, plain) for one in get_args(kind))

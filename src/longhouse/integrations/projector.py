@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from itertools import islice
 from typing import ClassVar, Final, Self, TypeVar
 
 import asyncpg
@@ -45,6 +46,8 @@ class Projector(ABC):
     """The sessions that are projected, by their side."""
     recent: ClassVar[timedelta | None] = None
     """Sessions without events in this time are left alone, projected or not; None: all are projected."""
+    batch: ClassVar[int] = BATCH
+    """Sessions that are projected together."""
     linger: ClassVar[float] = 0.0
     """Seconds between a hint and its projection: what is appended meanwhile is projected in the same batch."""
 
@@ -123,7 +126,7 @@ class Projector(ABC):
 
     async def _step(self) -> None:
         await self.remove_erased()
-        if self._hints:
+        for _ in range(0, len(self._hints), self.batch):
             await self._project(await projections.rows(self._db, self._next_hints(), sides=self.sides))
             self.is_troubled = False
         clock = asyncio.get_running_loop().time
@@ -153,7 +156,7 @@ class Projector(ABC):
             await projections.save(self._db, self.name, epoch="", heads={self.place: self._erased_up_to})
 
     def _next_hints(self) -> list[str]:
-        taken = list(self._hints)[:BATCH]
+        taken = list(islice(self._hints, self.batch))
         for session_id in taken:
             del self._hints[session_id]
         if not self._hints:
@@ -177,8 +180,8 @@ class Projector(ABC):
         )
         self._swept_for += clock() - began
         self.behind = len(page)
-        for start in range(0, len(page), BATCH):
-            await self._project(page[start : start + BATCH])
+        for start in range(0, len(page), self.batch):
+            await self._project(page[start : start + self.batch])
         self._after = page[-1].id if len(page) == PAGE else ""
         if not self._after:
             self._look_at = clock() + self._sweep_every

@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from longhouse.errors import UnknownShape
-from longhouse.integrations.projector import BATCH, Projector
+from longhouse.integrations.projector import Projector
 from longhouse.journal.events import Noted, Recorded
 from longhouse.memory.ledger_records import SessionProjection
 from longhouse.memory.scopes import recall_scope
@@ -31,6 +31,8 @@ LINGER: Final = 5.0
 """Seconds. Whoever reads the ledger brings it up to date first; others see it this much later."""
 SWEEP_EVERY: Final = 10.0
 """Seconds; every process has its own hints, so a sweep only finds what a lost process has left."""
+BATCH: Final = 16
+"""Sessions: each has some forty rows of ten steps, and what is read of them is decoded at once."""
 PAGE: Final = 200
 """Events of one session in one batch."""
 NOTE: Final = "note"
@@ -61,6 +63,7 @@ class LedgerProjector(Projector):
     name = interactions.PROJECTION
     place = "forgotten"
     sides = ("root", "sub", "external")
+    batch = BATCH
     linger = LINGER
 
     def __init__(
@@ -78,7 +81,7 @@ class LedgerProjector(Projector):
         """Projects these sessions to their present heads, without waiting for the next batch."""
         waiting = list(ids)
         while waiting:
-            first, waiting = waiting[:BATCH], waiting[BATCH:]
+            first, waiting = waiting[: self.batch], waiting[self.batch :]
             rows = await projections.rows(self._db, first, sides=self.sides)
             # Whoever comes next finds it written, and does not do it again.
             async with self._turn:
@@ -94,7 +97,7 @@ class LedgerProjector(Projector):
         """Projects every session that is behind; returns how many those were."""
         count, after = 0, ""
         while page := await projections.behind(
-            self._db, self.name, sides=self.sides, epoch="", after=after, limit=BATCH
+            self._db, self.name, sides=self.sides, epoch="", after=after, limit=self.batch
         ):
             await self.catch_up([row.id for row in page])
             count, after = count + len(page), page[-1].id

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import asyncpg
 import msgspec
@@ -40,6 +40,12 @@ NARROW: Final = 1000
 
 MOST_KEPT: Final = 256
 """Searches whose hits a process keeps: a few megabytes at most. Of a query, which people said, it keeps a digest."""
+MOST_LISTS: Final = 16
+"""Lists of all permitted documents, where they are few, that a process keeps: a few megabytes at most."""
+
+T = TypeVar("T")
+State: TypeAlias = tuple[Any, ...]
+"""Of the index: while it stays the same, a search finds the same."""
 
 
 class SearchHit(msgspec.Struct, frozen=True):
@@ -56,6 +62,28 @@ class SearchHit(msgspec.Struct, frozen=True):
     """The score of the best clause; None for a query without clauses."""
 
 
+class _Kept(Generic[T]):
+    """What was found, for as long as the index stays as it was then; the last few."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found: OrderedDict[tuple[Any, ...], tuple[State, T]] = OrderedDict()
+
+    def get(self, key: tuple[Any, ...], now: State | None) -> T | None:
+        if now is None or key not in self._found or self._found[key][0] != now:
+            return None
+        self._found.move_to_end(key)
+        return self._found[key][1]
+
+    def keep(self, key: tuple[Any, ...], now: State | None, found: T) -> None:
+        if now is None:
+            return
+        self._found[key] = (now, found)
+        self._found.move_to_end(key)
+        if len(self._found) > self._most:
+            self._found.popitem(last=False)
+
+
 class Finder:
     """Searches the index by words and, with an embedding model, by vectors."""
 
@@ -66,10 +94,8 @@ class Finder:
         self._ready = ready
         self._vectors = VectorCache(db)
         self._queries = QueryEmbedder(db, embedder)
-        self._found: OrderedDict[tuple[bytes, SearchFilters, int], tuple[tuple[Any, ...], list[SearchHit]]] = (
-            OrderedDict()
-        )
-        """What was asked -> the state of the index then, and what it had."""
+        self._found = _Kept[list[SearchHit]](MOST_KEPT)
+        self._lists = _Kept[Sequence[asyncpg.Record]](MOST_LISTS)
 
     async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         """Each step of a turn asks the same: while neither catalog nor index has changed, it is found once."""
@@ -78,17 +104,12 @@ class Finder:
         # Read before the search: what changes meanwhile makes the next one search again.
         digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).digest()
         key, now = (digest, filters, top_k), await index.now(self.db, "tool")
-        known = self._found.get(key)
-        if known and known[0] == now:
-            self._found.move_to_end(key)
-            return list(known[1])
+        if (known := self._found.get(key, now)) is not None:
+            return list(known)
         query = await self.query(asked)
-        found = await self._find("tool", query, filters, top_k)
+        found = await self._find("tool", query, filters, top_k, now)
         if self._queries.is_complete(query):
-            self._found[key] = (now, found)
-            self._found.move_to_end(key)
-            if len(self._found) > MOST_KEPT:
-                self._found.popitem(last=False)
+            self._found.keep(key, now, found)
         return list(found)
 
     async def templates(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
@@ -99,7 +120,10 @@ class Finder:
             await self._ready()
         return await self._queries.query(text)
 
-    async def _find(self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
+    async def _find(
+        self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int, now: State | None = None
+    ) -> list[SearchHit]:
+        """`now` is the state of the index, where it was read before."""
         words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in query.texts]
         terms = [ranking.with_parts(text) for text in words]
         wanted = list(dict.fromkeys(term for text in terms for term in text))
@@ -109,7 +133,12 @@ class Finder:
         is_busy = found.postings * len(terms) >= scores.BUSY
         lexical = await asyncio.to_thread(found.scores, terms) if is_busy else found.scores(terms)
         near = await self._vectors.of(query.space, found.shards) if query.space else None
-        rows = await self._candidates(kind, query, filters, found, lexical=lexical, near=near)
+        rows = None
+        if filters.allow is not None or found.size <= NARROW:
+            rows = await self._all(kind, filters, now)
+        if rows is None:
+            vector = query.vectors[0] if query.vectors is not None else None
+            rows = await self._candidates(kind, vector, filters, found, lexical=lexical, near=near)
         places = found.places(rows)
         rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
         places = places[places >= 0]
@@ -117,21 +146,28 @@ class Finder:
         best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
         return _ranked(rows, lexical[:, places], similar, best, top_k)
 
+    async def _all(self, kind: Kind, filters: SearchFilters, now: State | None) -> Sequence[asyncpg.Record] | None:
+        """All permitted documents; None where they are many."""
+        key = (kind, filters)
+        if (known := self._lists.get(key, now)) is not None:
+            return known
+        rows = await search.some(self.db, kind, filters, NARROW + 1)
+        if len(rows) > NARROW:
+            return None
+        self._lists.keep(key, now, rows)
+        return rows
+
     async def _candidates(
         self,
         kind: Kind,
-        query: SearchQuery,
+        vector: Vectors | None,
         filters: SearchFilters,
         found: QueryPostings,
         *,
         lexical: Scores,
         near: VectorSet | None,
     ) -> Sequence[asyncpg.Record]:
-        if filters.allow is not None or found.size <= NARROW:
-            rows = await search.some(self.db, kind, filters, NARROW + 1)
-            if len(rows) <= NARROW:
-                return rows
-        vector = query.vectors[0] if query.vectors is not None else None
+        """The permitted documents that lead by words or by the query's vector."""
         leading = await _leading(lexical, near, vector)
         rows = await search.at(self.db, kind, filters, found.where(leading))
         there = found.mask(rows)
