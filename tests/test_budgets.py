@@ -7,21 +7,21 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_710,  # cron and its moments; what agents do, counted; trace contexts; prices of models
-    "agents": 3_650,  # tools of clients; answers in a format; classes by import string
-    "api": 18_370,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
+    ".": 1_720,  # cron and its moments; what agents do, counted; trace contexts; prices of models; reading variables
+    "agents": 3_770,  # tools of clients; answers in a format; classes by import string; requests that grow by pieces
+    "api": 18_420,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 910,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
-    "cli": 6_730,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`
+    "cli": 6_740,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`
     "config": 1_450,  # mistakes in files; tools, packages and classes in files; files of SGR-Agent Core
     "integrations": 2_310,  # webhooks: what is told, and how it is sent; turns that no collector got; traces
     "journal": 3_410,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
-    "models": 2_580,  # bounded counts; SOCKS proxies
-    "runtime": 5_290,  # reservations; rehearsals; results of clients; ends of turns; what keeps NATS away, long drafts
-    "search": 2_130,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 14_670,  # the pool of connections; webhooks and schedules; forks, responses; places and permits
-    "tools": 6_480,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
+    "models": 2_590,  # bounded counts; SOCKS proxies
+    "runtime": 5_310,  # reservations; rehearsals; results of clients; ends of turns; what keeps NATS away, long drafts
+    "search": 2_150,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
+    "store": 14_850,  # the pool of connections; webhooks, schedules, forks, responses; shared commits; turned vectors
+    "tools": 6_500,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 
 
