@@ -133,6 +133,9 @@ def test_what_a_strategy_does_to_the_messages_is_sent() -> None:
     session = stepped(asked(folded(opened()), "Go"), 0)
     body = body_of(session)
     assert isinstance(body.messages, pieces.Window)
+    more: list[Message] = [User(content="Ещё.")]
+    longer = (body.messages + more, more + body.messages)
+    assert longer == ([*body.messages, *more], [*more, *body.messages])
     changes: tuple[Callable[[pieces.Window], object], ...] = (
         lambda messages: messages.append(User(content="Ещё.")),
         lambda messages: messages.pop(1),

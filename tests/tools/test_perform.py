@@ -188,6 +188,15 @@ async def test_values_of_every_kind_are_kept_as_the_journal_stores_them() -> Non
         assert [type(one) for one in result.adds["custom_context"].values()][:2] == [int, float]
 
 
+@pytest.mark.parametrize("number", [-(10**4300) + 1, 10**4400], ids=["unread", "unwritten"])
+@pytest.mark.parametrize("beside", [None, "a\x00b", [[]] * 100])
+async def test_a_number_that_no_journal_could_be_read_with_is_refused(number: int, beside: Any) -> None:
+    """However it is copied: the first one can be written as JSON, and is not read again."""
+    fault = await failure(probe(lambda context: setattr(context, "custom_context", {"n": number, "b": beside})))
+    assert fault.code == "tool_failed"
+    assert "a whole number of more than 4298 digits" in fault.message
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

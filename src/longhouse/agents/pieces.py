@@ -191,6 +191,13 @@ class Window(MutableSequence[Message]):
     def insert(self, place: int, value: Message) -> None:
         self._messages.insert(place, value)
 
+    # Strategies of others add lists to it: it was one.
+    def __add__(self, others: Sequence[Message]) -> list[Message]:
+        return [*self._messages, *others]
+
+    def __radd__(self, others: Sequence[Message]) -> list[Message]:
+        return [*others, *self._messages]
+
 
 class _Hash:
     """A hash that is gone on from by copies of it."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DEEPEST: Final = 64
 """Maximum nesting of a context value: far below the recursion limit."""
 TOO_DEEP: Final = "[nested too deeply]"
+MOST_BITS: Final = 14_280
+"""Of a whole number: Python writes and reads no more than 4,300 digits, and a journal that holds more is not read."""
 _KEPT: Final = ("searches", "sources", "current_step_reasoning", "custom_context", "found_tools")
 """Fields that last from call to call."""
 
@@ -161,7 +163,7 @@ def kept_fields(kept: dict[str, Any]) -> dict[str, Any]:
 def _copied(value: Any, leaf: Callable[[Any], Any], too_deep: Callable[[], Any]) -> Any:
     """A copy as the journal stores it, by `leaf` and `too_deep`. Where these have nothing to do, as nearly always, the
     copy is read from its JSON, in a fifth of the time."""
-    with suppress(UnicodeEncodeError, RecursionError):
+    with suppress(ValueError, RecursionError):  # half of a character, or a number that is too long
         text = msgspec.json.encode(value)
         if b"\\u0000" not in text and text.count(b"{") + text.count(b"[") <= DEEPEST:
             return msgspec.json.decode(text)
@@ -219,6 +221,8 @@ def _plain(value: Any) -> Any:
 def _cleaned(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if type(value) is int and value.bit_length() > MOST_BITS:
+        raise ValueError("a tool cannot keep a whole number of more than 4298 digits in its context")
     return clean(value) if isinstance(value, str) else value
 
 
