@@ -263,7 +263,8 @@ async def _killed(house: Process, known: Clients, folder: Path, model: Dictated)
         http = await known.at(other, pids)
         async with asyncio.timeout(30), http.get(f"/v1/sessions/{session_id}/events") as response:
             events = sse(response)
-            while (await anext(events)).event != "delta.snapshot":
+            # The words so far, or the words themselves where they came only now.
+            while (await anext(events)).event not in ("delta.snapshot", "delta"):
                 pass
             psutil.Process(runs).kill()
             await answered(model, "It was night. Была ночь.")
