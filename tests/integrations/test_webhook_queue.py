@@ -410,7 +410,7 @@ async def no_more_sockets_than_a_process_may_have(db: Database, receiver: Receiv
             await turn(db, f"{owner} {nth}", *ENDED, owner=owner)
 
     async def are_held(most: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while receiver.held < most or await db.value(waiting):
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.3)  # whoever were to come too many has had the time
@@ -419,7 +419,7 @@ async def no_more_sockets_than_a_process_may_have(db: Database, receiver: Receiv
     waiting = "SELECT count(*) FROM webhooks WHERE holder IS NULL"
     receiver.answers = [0] * 1_000
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(sending(db, Egress(["127.0.0.0/8"]), Resolver(), timeout=60))
+        await stack.enter_async_context(sending(db, Egress(["127.0.0.0/8"]), Resolver(), timeout=200))
         stack.callback(receiver.go_on.set)
         await crowd("owner 0")
         await are_held(delivering.MOST_OF_OWNER)
