@@ -1,5 +1,6 @@
 """The console makes what goes on by itself, and shows what became of it: branches of sessions, schedules, webhooks."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -143,8 +144,11 @@ async def _a_webhook_is_made(page: Page, house: Process, url: str) -> None:
     [made] = (await got(house, "/v1/webhooks"))["data"]
     assert "turn.failed" not in made["events"]
     await row.get_by_role("button", name="Test").click()
-    await page.keyboard.press("j")
-    await page.keyboard.press("o")
+    async with asyncio.timeout(20):  # the list is drawn anew after the test, and keys that come meanwhile are lost
+        while not await page.get_by_role("button", name="Look again").is_visible():
+            await page.keyboard.press("j")
+            await page.keyboard.press("o")
+            await asyncio.sleep(0.2)
     log = page.locator("tbody tr")
     await expect(log).to_contain_text("webhook.test")
     async with house.http.get(f"/v1/webhooks/{made['id']}/deliveries") as response:
