@@ -71,7 +71,7 @@ async def told_of(db: Database, hook: Webhook) -> list[str]:
 
 async def collected(db: Database, collector: Collector, hook: Webhook, last: str) -> list[str]:
     """What the webhook was told of, once it was told of this one."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (told := await told_of(db, hook))[-1:] != [last]:
             await collector.step()
     return told
@@ -139,7 +139,7 @@ async def one_without_a_key_is_paused_and_that_is_logged(db: Database, collector
     hook = await made(db)
     await db.run("UPDATE webhooks SET key_id = 'key_that_was_revoked' WHERE id = :id", id=hook.id)
     with structlog.testing.capture_logs() as logs:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := await webhooks.find(db, VIEWER, hook.id)) and found.status == "active":
                 await collector.step()
     assert [one["webhook"] for one in logs if one["event"] == "webhook_paused"] == [hook.id]
@@ -349,7 +349,7 @@ async def test_who_is_reached_is_decided_when_something_is_sent(db: Database) ->
             ([], "The request could not be made"),
         ):
             found[:] = addresses
-            async with sending(db, Egress(), lookup), asyncio.timeout(20):
+            async with sending(db, Egress(), lookup), asyncio.timeout(60):
                 while not any(one.startswith(refused) for one in await errors(db, hook)):
                     await asyncio.sleep(0.02)
             await db.run("UPDATE webhook_deliveries SET last_error = NULL")
@@ -462,12 +462,12 @@ async def test_what_is_under_way_when_a_webhook_is_made_ends_before_it_is_answer
     async with db.pool.acquire() as other, other.transaction():
         await other.execute("UPDATE sessions SET head = head WHERE id = $1", session_id)
         making = asyncio.create_task(made(db))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await db.value("SELECT count(*) FROM webhooks"):
                 await asyncio.sleep(0.01)
         done, _ = await asyncio.wait([making], timeout=0.2)
         assert not done
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await making
 
 
@@ -476,7 +476,7 @@ async def test_what_nobody_may_be_told_is_not_kept_and_not_told_later(db: Databa
     await db.run("UPDATE webhooks SET key_id = 'gone'")
     await turn(db, "without a key", *ENDED)
     assert await db.value("SELECT count(*) FROM webhook_news") > 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await db.value("SELECT count(*) FROM webhook_news"):
             await collector.step()
     await turn(db, "also without", *ENDED)

@@ -35,7 +35,8 @@ LOOK_EVERY: Final = 1.0
 AT_WORK_EVERY: Final = 5.0
 """Seconds between two looks at sessions that are at work."""
 SHARE: Final = 50
-"""Slow looks are taken less often: at most one part in this many of the time."""
+"""Slow looks are taken less often: at most one part in this many of the time, up to the longest pause between them."""
+LONGEST_BETWEEN: Final = 10.0
 BATCH: Final = 64
 LINGER: Final = 0.05
 """Seconds between a hint and a look: what is appended meanwhile is found by the same query."""
@@ -110,7 +111,7 @@ class Collector:
         if self._listeners and clock() >= self._at_work_at:
             began = clock()
             await self._collect(await webhook_deliveries.at_work(self._db, list(self._listeners)))
-            self._at_work_at = clock() + max(AT_WORK_EVERY, SHARE * (clock() - began))
+            self._at_work_at = clock() + _until_next(AT_WORK_EVERY, clock() - began)
 
     @property
     def _sweeps(self) -> bool:
@@ -150,7 +151,7 @@ class Collector:
         if page.after:
             self._sweep_at = 0.0
         else:
-            self._sweep_at, self._sweeping = clock() + max(LOOK_EVERY, SHARE * self._sweeping), 0.0
+            self._sweep_at, self._sweeping = clock() + _until_next(LOOK_EVERY, self._sweeping), 0.0
 
     async def _collect(self, found: Iterable[Found]) -> None:
         """Has these looked at; one that cannot be is left alone for a while, and keeps no other back."""
@@ -185,6 +186,11 @@ class Collector:
             message = "a conversation cannot be looked at: its webhooks are told nothing of it"
             owner, conversation = named
             log.exception("webhook_events_failed", message=message, owner=owner, conversation=conversation)
+
+
+def _until_next(every: float, took: float) -> float:
+    """Seconds from a look that took this long to the next one."""
+    return max(every, min(SHARE * took, LONGEST_BETWEEN))
 
 
 async def _look(owner: str, conversation: str, tx: Transaction, members: Sequence[Member]) -> Findings:
