@@ -3,6 +3,7 @@
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
@@ -10,7 +11,7 @@ from longhouse.agents.tool_descriptor import SecurityOverlay
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory
-from longhouse.search.finder import NARROW, WHOLE, Finder
+from longhouse.search.finder import NARROW, WHOLE, Finder, SearchHit, _Kept, _Scored
 from longhouse.search.indexer import Indexer
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -141,6 +142,63 @@ async def test_what_is_not_permitted_takes_nobodys_place(db: Database, embedder:
     best = await found(finder, "weather city", top_k=3, max_risk="low")
     assert set(best) == {"modest_0", "modest_1", "modest_2"}
     assert await found(finder, "weather city", top_k=1, deny=("forbidden_*",), types=("meta",)) == []
+
+
+async def test_reading_those_that_decide_finds_what_reading_all_would(
+    db: Database, embedder: Embedder | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many tools, those are read that can be found; some of them may not be used, and some are as good as others."""
+    places, things = ("city", "station", "harbour", "village", "island"), ("weather", "letter", "train", "ship")
+    many = [
+        tool(
+            f"tool_{n:04}",
+            f"The {things[n % 4]} {n % 9} of the {places[n % 5]}, then the {things[n % 3]}",
+            risk="high" if n % 50 == 3 else "low",
+            templates=("postman",) if n % 40 == 7 else None,
+        )
+        for n in range(NARROW + 100)
+    ]
+    finder = await indexed(db, *many, embedder=embedder)
+    questions = (
+        "weather of the city 3",
+        "Tell me of the trains on an island. Then send a letter 5 from the harbour of the village.",
+        "ship",
+        "nothing of the kind",
+    )
+    filters = [SearchFilters(), SearchFilters(max_risk="low", template="postman"), SearchFilters(deny=("tool_00*",))]
+
+    async def hits() -> list[list[SearchHit]]:
+        finder._found = _Kept(1)
+        return [await finder.tools(asked, one, 12) for asked in questions for one in filters]
+
+    briefly = await hits()
+    monkeypatch.setattr(_Scored, "decisive", lambda self, top_k: np.arange(len(self.scores)))
+    for brief, whole in zip(briefly, await hits(), strict=True):
+        assert [hit.name for hit in brief] == [hit.name for hit in whole]
+        assert [hit.score for hit in brief] == pytest.approx([hit.score for hit in whole], abs=1e-5)
+    assert len(briefly[0]) == 12
+
+
+async def test_among_many_a_tool_is_found_as_it_is_now_whether_it_was_indexed_since_or_not(db: Database) -> None:
+    many = [tool(f"other_{n}", f"something else {n}") for n in range(NARROW + 10)]
+    finder, catalog, indexer = await indexed(db, *SOME, *many), Catalog(db), Indexer(db, None)
+
+    async def weather() -> list[tuple[str, int]]:
+        return [(hit.name, hit.version) for hit in await finder.tools("weather forecast", SearchFilters(), 5)]
+
+    assert await weather() == [("get_forecast", 1)]
+    await publish(db, tool("get_forecast", "The weather of tomorrow", "city"))
+    assert await weather() == [("get_forecast", 2)], "the index is behind"
+    await indexer.catch_up()
+    assert await weather() == [("get_forecast", 2)]
+    await catalog.tools.activate("get_forecast", 1)
+    assert await weather() == [("get_forecast", 1)]
+    await indexer.catch_up()
+    assert await weather() == [("get_forecast", 1)]
+    await catalog.tools.deactivate("get_forecast")
+    assert await weather() == []
+    await indexer.catch_up()
+    assert await weather() == []
 
 
 async def test_keywords_do_not_buy_a_place(db: Database) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import asyncpg
 import msgspec
@@ -20,6 +21,7 @@ from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import index
 from longhouse.store.search import query as search
+from longhouse.store.search.index import IndexState
 from longhouse.store.search.query import SearchFilters
 from longhouse.store.search.vectors import Places, VectorCache, Vectors, VectorSet, top
 
@@ -44,8 +46,6 @@ MOST_LISTS: Final = 16
 """Lists of all permitted documents, where they are few, that a process keeps: a few megabytes at most."""
 
 T = TypeVar("T")
-State: TypeAlias = tuple[Any, ...]
-"""Of the index: while it stays the same, a search finds the same."""
 
 
 class SearchHit(msgspec.Struct, frozen=True):
@@ -67,15 +67,15 @@ class _Kept(Generic[T]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._found: OrderedDict[tuple[Any, ...], tuple[State, T]] = OrderedDict()
+        self._found: OrderedDict[tuple[Any, ...], tuple[IndexState, T]] = OrderedDict()
 
-    def get(self, key: tuple[Any, ...], now: State | None) -> T | None:
+    def get(self, key: tuple[Any, ...], now: IndexState | None) -> T | None:
         if now is None or key not in self._found or self._found[key][0] != now:
             return None
         self._found.move_to_end(key)
         return self._found[key][1]
 
-    def keep(self, key: tuple[Any, ...], now: State | None, found: T) -> None:
+    def keep(self, key: tuple[Any, ...], now: IndexState | None, found: T) -> None:
         if now is None:
             return
         self._found[key] = (now, found)
@@ -121,7 +121,7 @@ class Finder:
         return await self._queries.query(text)
 
     async def _find(
-        self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int, now: State | None = None
+        self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int, now: IndexState | None = None
     ) -> list[SearchHit]:
         """`now` is the state of the index, where it was read before."""
         words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in query.texts]
@@ -133,20 +133,20 @@ class Finder:
         is_busy = found.postings * len(terms) >= scores.BUSY
         lexical = await asyncio.to_thread(found.scores, terms) if is_busy else found.scores(terms)
         near = await self._vectors.of(query.space, found.shards) if query.space else None
+        evidence = _Evidence(lexical, near, query.vectors)
         rows = None
         if filters.allow is not None or found.size <= NARROW:
             rows = await self._all(kind, filters, now)
         if rows is None:
-            vector = query.vectors[0] if query.vectors is not None else None
-            rows = await self._candidates(kind, vector, filters, found, lexical=lexical, near=near)
+            at = partial(search.at, self.db, kind, filters, is_current=now is not None and now.is_current)
+            permitted = partial(search.permitted, self.db, kind, filters)
+            rows = await _candidates(evidence, found, top_k, at, permitted)
         places = found.places(rows)
         rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
-        places = places[places >= 0]
-        similar = near.between(query.vectors, places) if near is not None and query.vectors is not None else None
         best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
-        return _ranked(rows, lexical[:, places], similar, best, top_k)
+        return _hits(rows, evidence.of(places[places >= 0]), best, top_k)
 
-    async def _all(self, kind: Kind, filters: SearchFilters, now: State | None) -> Sequence[asyncpg.Record] | None:
+    async def _all(self, kind: Kind, filters: SearchFilters, now: IndexState | None) -> Sequence[asyncpg.Record] | None:
         """All permitted documents; None where they are many."""
         key = (kind, filters)
         if (known := self._lists.get(key, now)) is not None:
@@ -157,54 +157,86 @@ class Finder:
         self._lists.keep(key, now, rows)
         return rows
 
-    async def _candidates(
-        self,
-        kind: Kind,
-        vector: Vectors | None,
-        filters: SearchFilters,
-        found: QueryPostings,
-        *,
-        lexical: Scores,
-        near: VectorSet | None,
-    ) -> Sequence[asyncpg.Record]:
-        """The permitted documents that lead by words or by the query's vector."""
-        leading = await _leading(lexical, near, vector)
-        rows = await search.at(self.db, kind, filters, found.where(leading))
-        there = found.mask(rows)
-        if all(2 * np.count_nonzero(there[places]) >= len(places) for places in leading):
-            return rows
-        # Documents that are not permitted took too many places: rank again among the permitted ones only.
-        mask = found.mask(await search.permitted(self.db, kind, filters))
-        leading = await _leading(lexical * mask, near, vector, mask)
-        return await search.at(self.db, kind, filters, found.where(leading))
+
+async def _candidates(
+    evidence: _Evidence,
+    found: QueryPostings,
+    top_k: int,
+    at: Callable[[Sequence[int]], Awaitable[Sequence[asyncpg.Record]]],
+    permitted: Callable[[], Awaitable[Sequence[asyncpg.Record]]],
+) -> Sequence[asyncpg.Record]:
+    """The permitted documents that lead by words or by the query's vector. `at` reads those of some places that are
+    permitted, `permitted` the places of all."""
+    leading = await evidence.leading()
+    # Mostly all of them are permitted: then those that decide what is found are enough.
+    places = np.unique(np.concatenate(leading))
+    decisive = places[evidence.of(places).decisive(top_k)]
+    rows = await at(found.numbers(decisive))
+    if len(rows) == len(decisive):
+        return rows
+    rows = await at(found.numbers(places))
+    there = found.mask(rows)
+    if all(2 * np.count_nonzero(there[led]) >= len(led) for led in leading):
+        return rows
+    # Documents that are not permitted took too many places: rank again among the permitted ones only.
+    leading = await evidence.leading(found.mask(await permitted()))
+    return await at(found.numbers(np.unique(np.concatenate(leading))))
 
 
-async def _leading(
-    lexical: Scores, near: VectorSet | None, vector: Vectors | None, among: npt.NDArray[np.bool_] | None = None
-) -> list[Places]:
-    """The best indexes by the words of the whole query, by those of each clause, and by the query's vector."""
-    leading = [top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
-    return leading if near is None or vector is None else [*leading, await near.nearest(vector, NEAREST, among)]
+class _Evidence(msgspec.Struct, frozen=True):
+    """What words and vectors say of all documents: a row for the whole query, and one for each clause."""
+
+    lexical: Scores
+    near: VectorSet | None
+    vectors: Vectors | None
+
+    async def leading(self, among: npt.NDArray[np.bool_] | None = None) -> list[Places]:
+        """The best indexes by the words of the whole query, by those of each clause, and by the query's vector."""
+        lexical = self.lexical if among is None else self.lexical * among
+        leading = [top(row, WHOLE if nth == 0 else PER_CLAUSE) for nth, row in enumerate(lexical)]
+        if self.near is None or self.vectors is None:
+            return leading
+        return [*leading, await self.near.nearest(self.vectors[0], NEAREST, among)]
+
+    def of(self, places: Places) -> _Scored:
+        if self.near is None or self.vectors is None:
+            return _Scored(self.lexical[:, places], None)
+        return _Scored(self.lexical[:, places], self.near.between(self.vectors, places))
 
 
-def _ranked(
-    rows: Sequence[asyncpg.Record], lexical: Scores, similar: Scores | None, best: float, top_k: int
-) -> list[SearchHit]:
-    if not rows:
-        return []
-    parts = [ranking.fused(words, similar[nth] if similar is not None else None) for nth, words in enumerate(lexical)]
-    scores = ranking.with_clauses(parts[0], parts[1:])
-    clause = np.maximum.reduce(parts[1:]) if parts[1:] else None
-    names = [row["name"] for row in rows]
+class _Scored:
+    """How well some documents fit, each in comparison with the others."""
+
+    def __init__(self, lexical: Scores, similar: Scores | None) -> None:
+        self.lexical, self.similar = lexical, similar
+        alone = [None] * len(lexical) if similar is None else similar
+        whole, *clauses = map(ranking.fused, lexical, alone)
+        self.scores = ranking.with_clauses(whole, clauses)
+        self.clause = np.maximum.reduce(clauses) if clauses else None
+
+    def decisive(self, top_k: int) -> Places:
+        """The best ones, and those by which the others are measured: without the rest, these score the same."""
+        if len(self.scores) <= top_k:
+            return np.arange(len(self.scores))
+        decide = self.scores >= np.partition(self.scores, -top_k)[-top_k]
+        for rows in (self.lexical, self.similar):
+            if rows is not None:
+                decide[rows.argmax(axis=1)] = True
+        return np.flatnonzero(decide)
+
+
+def _hits(rows: Sequence[asyncpg.Record], found: _Scored, best: float, top_k: int) -> list[SearchHit]:
+    """`best`: the highest lexical score that the query's words could reach."""
+    names, scores = [row["name"] for row in rows], found.scores
     order = sorted(np.flatnonzero(scores > 0).tolist(), key=lambda nth: (-scores[nth], names[nth]))
     return [
         SearchHit(
             name=names[nth],
             version=rows[nth]["version"],
             score=float(scores[nth]),
-            lexical=float(lexical[0, nth]) / best if best > 0 else 0.0,
-            semantic=float(similar[0, nth]) or None if similar is not None else None,
-            clause=float(clause[nth]) if clause is not None else None,
+            lexical=float(found.lexical[0, nth]) / best if best > 0 else 0.0,
+            semantic=float(found.similar[0, nth]) or None if found.similar is not None else None,
+            clause=float(found.clause[nth]) if found.clause is not None else None,
         )
         for nth in order[:top_k]
     ]

@@ -90,12 +90,8 @@ class QueryPostings:
             mask[self._places[self._slices.get(term, slice(0, 0))]] = True
         return mask
 
-    def where(self, leading: Sequence[npt.NDArray[np.intp]]) -> list[int]:
-        """The shard and slot at each of these indexes, packed into one number: a shorter list is cheaper to send."""
-        return self.numbers(np.unique(np.concatenate(leading)))
-
     def numbers(self, places: npt.NDArray[np.intp]) -> list[int]:
-        """The shard and slot at each of these indexes, as one number, in the same order."""
+        """The shard and slot at each of these indexes, as one number: a shorter list is cheaper to send."""
         nth = np.searchsorted(self._starts, places, side="right") - 1
         numbers: list[int] = (self._shards[nth] * SLOTS + places - self._starts[nth]).tolist()
         return numbers

@@ -134,14 +134,16 @@ class ToolSearchService(msgspec.Struct, frozen=True):
         needed, allowed = (*policy.required, *hard_require), policy.allowlist or ()
         if active is None:
             active = await self._active(session, (*needed, *allowed))
-        more = await self._active(session, [name for name in (*hard_require, *before) if name not in active])
-        known = {**active, **more}
-        named, dozens = [name for name in allowed if name in known][:MOST_NAMED], [*filter(_is_pattern, allowed)]
+        named, dozens = [name for name in allowed if name in active][:MOST_NAMED], [*filter(_is_pattern, allowed)]
         # Enough results to rank the named tools among themselves, whatever ranks between them.
         hits = await self.finder.tools(query, filters_of(state), top_k + len(named) + SPARE)
+        found = {hit.name: hit.version for hit in hits}
+        more = [name for name in (*hard_require, *before) if name not in active]
+        known = {**active, **{name: found[name] for name in more if name in found}}
+        known |= await self._active(session, [name for name in more if name not in found])
         required = expanded(needed, known)
         versions = {name: known[name] for name in (*required, *named, *before) if name in known}
-        versions |= {hit.name: hit.version for hit in hits}
+        versions |= found
         permitted = await self._permitted(state, versions)
         # Of a server with very many tools, those that the search did not find are left out of the selection record.
         is_worth_it = len(permitted) < policy.max_tools_in_prompt or len(known) <= MOST_NAMED

@@ -90,18 +90,23 @@ async def permitted(db: Database, kind: Kind, filters: SearchFilters) -> Sequenc
     return await db.rows(f"SELECT d.shard, d.slot FROM search_documents d WHERE {where}", **values)
 
 
-async def at(db: Database, kind: Kind, filters: SearchFilters, places: Sequence[int]) -> Sequence[asyncpg.Record]:
-    """The permitted documents at these places."""
+async def at(
+    db: Database, kind: Kind, filters: SearchFilters, places: Sequence[int], *, is_current: bool
+) -> Sequence[asyncpg.Record]:
+    """The permitted documents at these places. `is_current`: the index has what is active; half the time is saved."""
     held, values = filters.conditions()
-    sql = _select(kind, f"unnest(:places::bigint[]) AS c (place) {AT}", held)
+    sql = _select(kind, f"unnest(:places::bigint[]) AS c (place) {AT}", held, is_current=is_current)
     return await db.rows(sql, places=places, **values)
 
 
-def _select(kind: Kind, candidates: str, held: Sequence[str]) -> str:
+def _select(kind: Kind, candidates: str, held: Sequence[str], *, is_current: bool = False) -> str:
+    held = [f"d.kind = '{kind}'", *held]
+    if is_current:
+        return f"SELECT d.name, d.version, d.shard, d.slot FROM {candidates} WHERE {' AND '.join(held)}"
     return f"""
         SELECT d.name, n.active AS version, d.shard, d.slot
         FROM {candidates} {NOW}
-        WHERE {" AND ".join([f"d.kind = '{kind}'", "n.active IS NOT NULL", *held])}
+        WHERE {" AND ".join(["n.active IS NOT NULL", *held])}
     """
 
 

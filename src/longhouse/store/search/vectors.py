@@ -1,8 +1,8 @@
 """Embedding vectors: their stored format, the cache of a process, and cosine similarity.
 
-The nearest are found without reading all numbers of all vectors, and none is missed. Turned so that they differ most in
-their first dimensions, vectors are compared by these alone; the others add at most the product of their lengths (the
-inequality of Cauchy and Schwarz). Only those that can be among the nearest are compared in full.
+Of many, those are compared in full whose signs agree best with a query's: a bit for each number tells much of where a
+vector points, and the bits of 100,000 vectors are read in a millisecond. Of 104,000 tools, by 514 questions of people,
+99 in a hundred of the ten nearest were found so, and 97 of the thirty nearest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from longhouse.store.database import Database
 
@@ -27,6 +26,8 @@ else:
 
 Vectors: TypeAlias = "npt.NDArray[np.float32]"
 """A row for each document."""
+Signs: TypeAlias = "npt.NDArray[np.uint64]"
+Apart: TypeAlias = "npt.NDArray[np.uint16]"
 Places: TypeAlias = "npt.NDArray[np.intp]"
 
 STORED: Final = "<f2"
@@ -36,18 +37,17 @@ MOST: Final = 64 * 2**20
 
 BUSY: Final = 1_000_000
 """From this many numbers on, vectors are decoded in a thread, so that the event loop is not blocked."""
-LONG: Final = 4 * BUSY
-"""From this many numbers on, vectors are compared in a thread: it costs more than the millisecond that fewer take."""
-
-HEAD: Final = 3 / 8
-"""The share of dimensions by which all are compared first: of 100,000 tools, some 400 can then be among the 30 nearest.
-With a quarter it was 3,500 of them, with half 110."""
-SHORTEST_HEAD: Final = 96
-ITERATIONS: Final = 4
-SAMPLE: Final = 2048
-"""Vectors by which a shard's are turned; others make the head less telling, and nothing wrong."""
-ROUNDING: Final = 1e-5
-"""Far more than the squares of lengths, about 1, lose to rounding."""
+CLOSE: Final = 50
+"""Times the number that is wanted are compared in full: those whose signs agree best."""
+FEWEST_SIGNS: Final = 128
+"""Vectors of fewer numbers are all compared in full: their signs would tell too little."""
+PLANES: Final = 2
+"""Bits by which a query's numbers are told from each other; a third one finds few more."""
+LARGE: Final = 2.5
+"""From this many times the usual size of a query's numbers on, one counts as much as a larger one."""
+FAR: Final = 2**16 - 1
+SIGN_AND_REST: Final = 0x8FFFE000 - 2**32
+"""The bits of a number in half precision once they are in place; between them are copies of its sign."""
 
 READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = :shard AND slot >= :first AND model = :model"
 
@@ -64,6 +64,17 @@ def packed(vectors: Vectors) -> list[bytes]:
     return [row.tobytes() for row in vectors.astype(STORED)]
 
 
+def widened(halves: npt.NDArray[np.float16]) -> Vectors:
+    """In single precision, the same numbers. The bits are put in place and the exponent is set right by a factor: that
+    takes a quarter of the time of numpy's conversion."""
+    bits = halves.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= SIGN_AND_REST
+    numbers: Vectors = bits.view(np.float32)
+    numbers *= np.float32(2.0**112)
+    return numbers
+
+
 def pgvector_literal(vector: bytes) -> str:
     """The text form that pgvector reads. Half precision needs at most five digits for numbers below one."""
     numbers = np.round(np.frombuffer(vector, STORED).astype(np.float64), 5)
@@ -75,68 +86,51 @@ class Part(msgspec.Struct, frozen=True):
 
     rows: npt.NDArray[np.float16]
     """As they are stored."""
-    turn: Vectors | None
-    """Directions at right angles, a column for each number of a head; None where a head is the whole vector."""
-    heads: Vectors
-    """Column by column in memory: a vector is compared with all of them in two thirds of the time, or nearly."""
-    tails: Vectors
-    """The length of what a head leaves of a vector."""
-    turned_by: int
-    """The number of rows when the directions were chosen."""
+    signs: Signs
 
     @classmethod
     def empty(cls, dimensions: int) -> Part:
         none = np.zeros((0, dimensions), np.float16)
-        return cls(none, None, *_split(none, None), 0)
+        return cls(none, signs_of(none))
 
     @property
     def nbytes(self) -> int:
-        return self.rows.nbytes + self.heads.nbytes + self.tails.nbytes
+        return self.rows.nbytes + self.signs.nbytes
 
     def first(self, slots: int) -> Part:
-        if slots == len(self.rows):
-            return self
-        return replace(self, rows=self.rows[:slots], heads=self.heads[:slots], tails=self.tails[:slots])
+        return self if slots == len(self.rows) else Part(self.rows[:slots], self.signs[:, :slots])
 
     def grown(self, new: Mapping[int, bytes], slots: int) -> Part:
         """With the vectors of new slots."""
         rows = grown(self.rows, new, slots)
-        if slots >= 2 * self.turned_by:
-            turn = directions(rows)
-            return Part(rows, turn, *_split(rows, turn), slots)
-        heads, tails = _split(rows[len(self.rows) :], self.turn)
-        return Part(
-            rows, self.turn, np.concatenate((self.heads, heads)), np.concatenate((self.tails, tails)), self.turned_by
-        )
-
-    def most(self, vector: Vectors) -> Vectors:
-        """What the cosine similarity of the vector is at most, in each slot."""
-        head, tail = _split(vector[None], self.turn)
-        most: Vectors = self.heads @ head[0] + tail * self.tails
-        return most
+        return Part(rows, np.concatenate((self.signs, signs_of(rows[len(self.rows) :])), axis=1))
 
 
-def directions(rows: npt.NDArray[np.float16]) -> Vectors | None:
-    """The directions, at right angles, in which these vectors are about the longest: those of their first principal
-    components, by iteration. None for a few, which are compared soon enough as they are."""
-    if rows.size < BUSY:
-        return None
-    sample = rows[:: -(-len(rows) // SAMPLE)].astype(np.float32)
-    square, dimensions = sample.T @ sample, rows.shape[1]
-    found: Vectors = np.eye(dimensions, max(int(dimensions * HEAD), min(SHORTEST_HEAD, dimensions)), dtype=np.float32)
-    for _ in range(ITERATIONS):
-        found = np.linalg.qr(square @ found)[0]
-    return found
+def signs_of(rows: npt.NDArray[np.number[Any]]) -> Signs:
+    """Which numbers of vectors are above zero: a bit for each, a column for each vector, 64 bits in a row."""
+    bits = np.packbits(rows > 0, axis=1)
+    whole = np.zeros((len(rows), -(-bits.shape[1] // 8) * 8), np.uint8)
+    whole[:, : bits.shape[1]] = bits
+    return np.ascontiguousarray(whole.view(np.uint64).T)
 
 
-def _split(rows: npt.NDArray[np.floating[Any]], turn: Vectors | None) -> tuple[Vectors, Vectors]:
-    """Heads, and the lengths of the rest, never too short."""
-    vectors = rows.astype(np.float32)
-    if turn is None:
-        return vectors, np.full(len(rows), ROUNDING**0.5, np.float32)
-    heads = np.asfortranarray(vectors @ turn)
-    rest = np.vecdot(vectors, vectors) - np.vecdot(heads, heads)
-    return heads, np.sqrt(np.maximum(rest, 0) + np.float32(ROUNDING))
+class Query:
+    """A vector, as signs are compared with it: a disagreement counts by the size of the number, from 0 to 3."""
+
+    def __init__(self, vector: Vectors) -> None:
+        usual = float(np.sqrt(np.mean(np.square(vector)))) or 1.0
+        steps = 2**PLANES - 1
+        sizes = np.minimum(np.rint(np.abs(vector) * (steps / (LARGE * usual))), steps).astype(np.uint8)
+        self._signs = signs_of(vector[None])
+        self._planes = [signs_of((sizes >> plane & 1)[None]) for plane in range(PLANES)]
+
+    def apart(self, signs: Signs) -> Apart:
+        """How far the signs of each vector disagree."""
+        differ = signs ^ self._signs
+        apart: Apart = np.zeros(signs.shape[1], np.uint16)
+        for plane, bits in enumerate(self._planes):
+            apart += np.bitwise_count(differ & bits).sum(axis=0, dtype=np.uint16) << plane
+        return apart
 
 
 class VectorCache:
@@ -186,19 +180,24 @@ class VectorSet:
 
     async def nearest(self, vector: Vectors, count: int, among: npt.NDArray[np.bool_] | None = None) -> Places:
         """The places with the highest cosine similarities above zero; `among` says at which of all they may be."""
-        is_long = sum(part.heads.size for part in self._parts) >= LONG
-        arguments = (vector, count, among)
-        return await asyncio.to_thread(self._nearest, *arguments) if is_long else self._nearest(*arguments)
+        close = await self._close(vector, CLOSE * count, among)
+        return close[top(self.between(vector[None], close)[0], count)]
 
-    def _nearest(self, vector: Vectors, count: int, among: npt.NDArray[np.bool_] | None) -> Places:
-        most = np.concatenate([part.most(vector) for part in self._parts] or [np.zeros(0, np.float32)])
+    async def _close(self, vector: Vectors, count: int, among: npt.NDArray[np.bool_] | None) -> Places:
+        """The places of vectors whose signs agree best with this one's; of a few, all."""
+        size = int(self._starts[-1])
+        if size <= count or len(vector) < FEWEST_SIGNS:
+            return np.arange(size) if among is None else np.flatnonzero(among)
+        query, found = Query(vector), list[Apart]()
+        for part in self._parts:
+            found.append(query.apart(part.signs))
+            await asyncio.sleep(0)  # others have their turn; a thread takes longer than all of this
+        apart = np.concatenate(found)
         if among is not None:
-            most *= among
-        # As many as are wanted are no farther than the last but so many of those that are probably near.
-        probable = self.between(vector[None], top(most, 2 * count, (0.75, 0.5, 0)))[0]
-        enough = np.partition(probable, -count)[-count] if len(probable) >= count else np.float32(0)
-        possible = np.flatnonzero((most > 0) & (most >= enough))
-        return possible[top(self.between(vector[None], possible)[0], count)]
+            apart[~among] = FAR
+        # By counting how many are how far apart: sorting takes three times as long.
+        enough = np.searchsorted(np.cumsum(np.bincount(apart)), count)
+        return np.flatnonzero((apart <= enough) & (apart < FAR))
 
     def between(self, vectors: Vectors, places: Places) -> Vectors:
         """The cosine similarities at some places, a row for each vector."""
@@ -208,7 +207,7 @@ class VectorSet:
         for part, start, first, end in zip(self._parts, self._starts.tolist(), bounds, bounds[1:], strict=False):
             if first < end:
                 here = order[first:end]
-                cosines[:, here] = vectors @ part.rows[places[here] - start].astype(np.float32).T
+                cosines[:, here] = vectors @ widened(part.rows[places[here] - start]).T
         return cosines
 
 
