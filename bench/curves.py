@@ -37,7 +37,7 @@ HISTORIES: Final = (10, 100, 1_000)
 TOOLS: Final = (10, 1_000, 100_000)
 SESSIONS: Final = (0, 1_000_000)
 AT_ONCE: Final = 4
-ROUNDS, WARM_UP = 10, 2
+ROUNDS, WARM_UP = 24, 4
 """Of so many sessions at once; each begins anew, or goes on from a talk of its own."""
 PLAYED: Final = (WARM_UP + ROUNDS) * AT_ONCE
 ENDS_WITHIN: Final = 0.02
