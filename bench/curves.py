@@ -4,8 +4,9 @@
 Longhouse and of Postgres until the last of them has its answer. What follows turns (the ledger, the index of what was
 said) is waited for where much of it is left, and is not counted: `bench.spine` has it in its figures.
 
-The figure is the lower quartile of some rounds, of those that were disturbed least. They go by turns through all sizes,
-each in tables and a process of its own where it needs them: what disturbs the machine for a while disturbs all alike.
+Milliseconds are the lower quartile of some rounds, of those that were disturbed least. Rounds go by turns through all
+sizes, each in tables and a process of its own where it needs them: what disturbs the machine for a while disturbs all
+alike. How many times the first a size costs is told by each round for itself; the figure is the median of them.
 """
 
 import asyncio
@@ -61,10 +62,8 @@ class Point:
     size: int
     cpu: float
     postgres: float
-
-    @property
-    def total(self) -> float:
-        return self.cpu + self.postgres
+    times: tuple[float, float, float]
+    """How many times the first size it costs: in all, in our process, in Postgres."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +72,14 @@ class Curve:
     points: Sequence[Point]
 
     def rows(self) -> list[dict[str, Any]]:
-        first = self.points[0]
+        kinds = ("times the first", "Longhouse alone", "Postgres alone")
         return [
             {
                 "by": self.what,
                 "": f"{one.size:,}",
                 "CPU ms/step": f"{one.cpu:.2f}",
                 "Postgres CPU ms/step": f"{one.postgres:.2f}",
-                "times the first": f"{one.total / first.total:.2f}",
-                "Longhouse alone": f"{one.cpu / first.cpu:.2f}",
-                "Postgres alone": f"{one.postgres / first.postgres:.2f}",
+                **{kind: f"{times:.2f}" for kind, times in zip(kinds, one.times, strict=True)},
             }
             for one in self.points
         ]
@@ -264,10 +261,17 @@ async def _points(turns: Mapping[Key, tuple[Server, Turns]]) -> dict[Key, Point]
             spent[key].append((ours, postgres))
     points = {}
     for (name, size), rounds in spent.items():
-        calm = (statistics.quantiles(one, n=4)[0] for one in zip(*rounds[WARM_UP:], strict=True))
-        ours, postgres = (1000 * seconds / (AT_ONCE * STEPS) for seconds in calm)
-        points[name, size] = Point(size, ours, postgres)
-        console.print(f"  {name}, {size:,}: {ours:.2f} + {postgres:.2f} ms/step")
+        first = next(others for (what, _), others in spent.items() if what == name)
+        ours, postgres = (statistics.quantiles(one, n=4)[0] for one in zip(*rounds[WARM_UP:], strict=True))
+        ours, postgres = (1000 * seconds / (AT_ONCE * STEPS) for seconds in (ours, postgres))
+        pairs = list(zip(rounds[WARM_UP:], first[WARM_UP:], strict=True))
+        times = (
+            statistics.median(sum(one) / sum(other) for one, other in pairs),
+            statistics.median(one[0] / other[0] for one, other in pairs),
+            statistics.median(one[1] / other[1] for one, other in pairs),
+        )
+        points[name, size] = Point(size, ours, postgres, times)
+        console.print(f"  {name}, {size:,}: {ours:.2f} + {postgres:.2f} ms/step, {times[0]:.2f} times the first")
     return points
 
 
