@@ -19,8 +19,8 @@ BUDGETS = {
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_590,  # bounded counts; SOCKS proxies
     "runtime": 5_310,  # reservations; rehearsals; results of clients; ends of turns; what keeps NATS away, long drafts
-    "search": 2_150,  # passages of documents, interactions, notes, memory files; a bounded wait for vectors
-    "store": 14_850,  # the pool of connections; webhooks, schedules, forks, responses; shared commits; turned vectors
+    "search": 2_180,  # passages of documents, interactions, notes, memory files; reading only candidates that decide
+    "store": 14_860,  # the pool of connections; webhooks, schedules, forks, responses; shared commits; signs of vectors
     "tools": 6_500,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 
