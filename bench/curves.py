@@ -40,7 +40,10 @@ SESSIONS: Final = (0, 1_000_000)
 AT_ONCE: Final = 4
 ROUNDS, WARM_UP = 24, 4
 """Of so many sessions at once; each begins anew, or goes on from a talk of its own."""
+ROUNDS_PLAYED: Final = range(WARM_UP + ROUNDS)
 PLAYED: Final = (WARM_UP + ROUNDS) * AT_ONCE
+AT_HAND: Final = 4
+"""Rounds whose histories are made at a time."""
 ENDS_WITHIN: Final = 0.02
 """Seconds from the last byte of an answer to the end of its turn."""
 AGENT: Final = "tool_calling_agent"
@@ -53,6 +56,8 @@ Turns = Callable[[aiohttp.ClientSession, int], Awaitable[None]]
 """Plays the turn of this number."""
 Key = tuple[str, int]
 """A curve, and a size on it."""
+Spent = dict[Key, list[tuple[float, float]]]
+"""Seconds of CPU in each round, of Longhouse and of Postgres."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +104,24 @@ async def by_history() -> list[Curve]:
     """The client sends the new message, to the process that had the session or to one that has to read it; or it sends
     all of them again."""
     had, read, sent = "messages in the session", "… which another process had", "messages sent again"
+    spent: Spent = {}
     async with ground() as under:
         async with _open(under) as server:
-            talks = {(name, size): await _talks(server.http, size) for name in (read, had, sent) for size in HISTORIES}
-            await under.settled()
-            points = await _points(
-                {key: (server, _goes_on(talks[key], again=key[0] == sent)) for key in talks if key[0] != read}
-            )
+            elsewhere = {(read, size): await _talks(server.http, size, ROUNDS_PLAYED) for size in HISTORIES}
+            for start in range(0, WARM_UP + ROUNDS, AT_HAND):
+                # As many as the process keeps in memory until somebody goes on with them.
+                rounds = range(start, min(start + AT_HAND, WARM_UP + ROUNDS))
+                talks = {
+                    (name, size): await _talks(server.http, size, rounds) for name in (had, sent) for size in HISTORIES
+                }
+                await under.settled()
+                turns = {key: (server, _goes_on(talks[key], again=key[0] == sent)) for key in talks}
+                await _play(turns, rounds, spent)
         async with _open(under) as server:
-            points |= await _points(
-                {key: (server, _goes_on(talks[key], again=key[0] == sent)) for key in talks if key[0] == read}
-            )
+            turns = {key: (server, _goes_on(talks, again=False)) for key, talks in elsewhere.items()}
+            await _play(turns, ROUNDS_PLAYED, spent)
         assert not await under.db.value("SELECT count(*) FROM journal WHERE kind = 'Condensed'"), "all of it was sent"
+    points = _points(spent)
     return [Curve(name, [points[name, size] for size in HISTORIES]) for name in (had, read, sent)]
 
 
@@ -120,8 +131,10 @@ class _Talk:
     messages: list[dict[str, str]]
 
 
-async def _talks(http: aiohttp.ClientSession, size: int) -> list[_Talk]:
-    return [await _talk(http, size) for _ in range(PLAYED)]
+async def _talks(http: aiohttp.ClientSession, size: int, rounds: range) -> dict[int, _Talk]:
+    """By the number of the turn that goes on with it."""
+    numbers = range(rounds.start * AT_ONCE, rounds.stop * AT_ONCE)
+    return {number: await _talk(http, size) for number in numbers}
 
 
 async def _talk(http: aiohttp.ClientSession, size: int) -> _Talk:
@@ -140,7 +153,7 @@ async def _talk(http: aiohttp.ClientSession, size: int) -> _Talk:
     )
 
 
-def _goes_on(talks: Sequence[_Talk], *, again: bool) -> Turns:
+def _goes_on(talks: Mapping[int, _Talk], *, again: bool) -> Turns:
     async def turn(http: aiohttp.ClientSession, number: int) -> None:
         talk, new = talks[number], {"role": "user", "content": "work"}
         await _turn(http, AGENT if again else talk.session, [*talk.messages, new] if again else [new])
@@ -211,7 +224,7 @@ async def _by_tables(
         for server, _ in turns.values():
             await indexed(server.under)
             await server.under.settled()
-        points = await _points(turns)
+        points = _points(await _play(turns, ROUNDS_PLAYED, {}))
     return Curve(name, [points[name, size] for size in sizes])
 
 
@@ -247,10 +260,9 @@ async def _turn(http: aiohttp.ClientSession, model: str, messages: Sequence[Mapp
         assert last.endswith(b"data: [DONE]\n\n"), last
 
 
-async def _points(turns: Mapping[Key, tuple[Server, Turns]]) -> dict[Key, Point]:
-    """Plays some rounds of each of these, one after the other."""
-    spent: dict[Key, list[tuple[float, float]]] = {key: [] for key in turns}
-    for number in range(WARM_UP + ROUNDS):
+async def _play(turns: Mapping[Key, tuple[Server, Turns]], rounds: range, spent: Spent) -> Spent:
+    """Plays these rounds of each, one after the other, and notes what they took."""
+    for number in rounds:
         # In any order: what follows a turn, some moments later, does not fall into the same one each time.
         for key in random.Random(number).sample(list(turns), len(turns)):
             server, turn = turns[key]
@@ -258,10 +270,14 @@ async def _points(turns: Mapping[Key, tuple[Server, Turns]]) -> dict[Key, Point]
             await asyncio.gather(*(turn(server.http, number * AT_ONCE + nth) for nth in range(AT_ONCE)))
             await asyncio.sleep(ENDS_WITHIN)
             ours, postgres = map(cpu.between, before, server.used())
-            spent[key].append((ours, postgres))
+            spent.setdefault(key, []).append((ours, postgres))
+    return spent
+
+
+def _points(spent: Spent) -> dict[Key, Point]:
     points = {}
     for (name, size), rounds in spent.items():
-        first = next(others for (what, _), others in spent.items() if what == name)
+        first = spent[name, min(other for what, other in spent if what == name)]
         ours, postgres = (statistics.quantiles(one, n=4)[0] for one in zip(*rounds[WARM_UP:], strict=True))
         ours, postgres = (1000 * seconds / (AT_ONCE * STEPS) for seconds in (ours, postgres))
         pairs = list(zip(rounds[WARM_UP:], first[WARM_UP:], strict=True))
