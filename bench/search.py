@@ -189,7 +189,7 @@ class NearestTools:
             return []
         found = await scores.read(self._finder.db, "tool", None, ())
         near = await (await self._vectors.of(asked.space, found.shards)).nearest(asked.vectors[0], count)
-        rows = await search.at(self._finder.db, "tool", SearchFilters(), found.numbers(near), is_current=True)
+        rows = await search.at(self._finder.db, "tool", SearchFilters(), found.numbers(near))
         return [row["name"] for row in rows]
 
 

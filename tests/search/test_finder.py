@@ -1,9 +1,11 @@
 """Search finds what fits, in words and in vectors, and never what it may not."""
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
@@ -199,6 +201,40 @@ async def test_among_many_a_tool_is_found_as_it_is_now_whether_it_was_indexed_si
     assert await weather() == []
     await indexer.catch_up()
     assert await weather() == []
+
+
+@pytest.mark.parametrize("change", ["publish", "deactivate", "retire", "overlay", "owner"])
+async def test_what_changes_while_a_question_is_embedded_is_found_as_it_is_then(db: Database, change: str) -> None:
+    catalog, many = Catalog(db), [tool(f"other_{n}", f"something else {n}") for n in range(NARROW + 10)]
+
+    class Slow(Buckets):
+        is_asked = False
+
+        async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+            if self.is_asked:
+                self.is_asked = False
+                await happens()
+            return await super().embed(texts)
+
+    async def happens() -> None:
+        match change:
+            case "publish":
+                await publish(db, tool("get_forecast", "The weather of tomorrow", "city"))
+            case "deactivate" | "retire":
+                await catalog.tools.deactivate("get_forecast", retire=change == "retire")
+            case "overlay":
+                await catalog.overlay("get_forecast", SecurityOverlay(risk_level="low"), seen=None, by="ops")
+            case "owner":
+                await db.run("UPDATE catalog_names SET owner = 'bob' WHERE name = 'get_forecast'")
+                await db.run("UPDATE catalog_generation SET generation = generation + 1 WHERE kind = 'tool'")
+
+    embedder = Slow()
+    finder = await indexed(db, *SOME, *many, embedder=embedder)
+    embedder.is_asked = True
+    hits = await finder.tools("the weather of the next days in a city", SearchFilters(caller="ann"), 3)
+    seen = {hit.name: hit.version for hit in hits}.get("get_forecast")
+    assert not embedder.is_asked
+    assert seen == {"publish": 2, "overlay": 1}.get(change)
 
 
 async def test_keywords_do_not_buy_a_place(db: Database) -> None:

@@ -6,8 +6,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import asyncpg
 import msgspec
@@ -21,7 +20,6 @@ from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import index
 from longhouse.store.search import query as search
-from longhouse.store.search.index import IndexState
 from longhouse.store.search.query import SearchFilters
 from longhouse.store.search.vectors import Places, VectorCache, Vectors, VectorSet, top
 
@@ -46,6 +44,8 @@ MOST_LISTS: Final = 16
 """Lists of all permitted documents, where they are few, that a process keeps: a few megabytes at most."""
 
 T = TypeVar("T")
+State: TypeAlias = tuple[Any, ...]
+"""Of the index: while it stays the same, a search finds the same."""
 
 
 class SearchHit(msgspec.Struct, frozen=True):
@@ -67,15 +67,15 @@ class _Kept(Generic[T]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._found: OrderedDict[tuple[Any, ...], tuple[IndexState, T]] = OrderedDict()
+        self._found: OrderedDict[tuple[Any, ...], tuple[State, T]] = OrderedDict()
 
-    def get(self, key: tuple[Any, ...], now: IndexState | None) -> T | None:
+    def get(self, key: tuple[Any, ...], now: State | None) -> T | None:
         if now is None or key not in self._found or self._found[key][0] != now:
             return None
         self._found.move_to_end(key)
         return self._found[key][1]
 
-    def keep(self, key: tuple[Any, ...], now: IndexState | None, found: T) -> None:
+    def keep(self, key: tuple[Any, ...], now: State | None, found: T) -> None:
         if now is None:
             return
         self._found[key] = (now, found)
@@ -121,7 +121,7 @@ class Finder:
         return await self._queries.query(text)
 
     async def _find(
-        self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int, now: IndexState | None = None
+        self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int, now: State | None = None
     ) -> list[SearchHit]:
         """`now` is the state of the index, where it was read before."""
         words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in query.texts]
@@ -138,15 +138,13 @@ class Finder:
         if filters.allow is not None or found.size <= NARROW:
             rows = await self._all(kind, filters, now)
         if rows is None:
-            at = partial(search.at, self.db, kind, filters, is_current=now is not None and now.is_current)
-            permitted = partial(search.permitted, self.db, kind, filters)
-            rows = await _candidates(evidence, found, top_k, at, permitted)
+            rows = await self._candidates(kind, filters, found, evidence, top_k)
         places = found.places(rows)
         rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
         best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
         return _hits(rows, evidence.of(places[places >= 0]), best, top_k)
 
-    async def _all(self, kind: Kind, filters: SearchFilters, now: IndexState | None) -> Sequence[asyncpg.Record] | None:
+    async def _all(self, kind: Kind, filters: SearchFilters, now: State | None) -> Sequence[asyncpg.Record] | None:
         """All permitted documents; None where they are many."""
         key = (kind, filters)
         if (known := self._lists.get(key, now)) is not None:
@@ -157,30 +155,24 @@ class Finder:
         self._lists.keep(key, now, rows)
         return rows
 
-
-async def _candidates(
-    evidence: _Evidence,
-    found: QueryPostings,
-    top_k: int,
-    at: Callable[[Sequence[int]], Awaitable[Sequence[asyncpg.Record]]],
-    permitted: Callable[[], Awaitable[Sequence[asyncpg.Record]]],
-) -> Sequence[asyncpg.Record]:
-    """The permitted documents that lead by words or by the query's vector. `at` reads those of some places that are
-    permitted, `permitted` the places of all."""
-    leading = await evidence.leading()
-    # Mostly all of them are permitted: then those that decide what is found are enough.
-    places = np.unique(np.concatenate(leading))
-    decisive = places[evidence.of(places).decisive(top_k)]
-    rows = await at(found.numbers(decisive))
-    if len(rows) == len(decisive):
-        return rows
-    rows = await at(found.numbers(places))
-    there = found.mask(rows)
-    if all(2 * np.count_nonzero(there[led]) >= len(led) for led in leading):
-        return rows
-    # Documents that are not permitted took too many places: rank again among the permitted ones only.
-    leading = await evidence.leading(found.mask(await permitted()))
-    return await at(found.numbers(np.unique(np.concatenate(leading))))
+    async def _candidates(
+        self, kind: Kind, filters: SearchFilters, found: QueryPostings, evidence: _Evidence, top_k: int
+    ) -> Sequence[asyncpg.Record]:
+        """The permitted documents that lead by words or by the query's vector."""
+        leading = await evidence.leading()
+        # Mostly the index is current and all of them are permitted: then those that decide what is found are enough.
+        places = np.unique(np.concatenate(leading))
+        decisive = places[evidence.of(places).decisive(top_k)]
+        rows = await search.at(self.db, kind, filters, found.numbers(decisive), by_index=True)
+        if len(rows) == len(decisive):
+            return rows
+        rows = await search.at(self.db, kind, filters, found.numbers(places))
+        there = found.mask(rows)
+        if all(2 * np.count_nonzero(there[led]) >= len(led) for led in leading):
+            return rows
+        # Documents that are not permitted took too many places: rank again among the permitted ones only.
+        leading = await evidence.leading(found.mask(await search.permitted(self.db, kind, filters)))
+        return await search.at(self.db, kind, filters, found.numbers(np.unique(np.concatenate(leading))))
 
 
 class _Evidence(msgspec.Struct, frozen=True):
@@ -209,8 +201,8 @@ class _Scored:
 
     def __init__(self, lexical: Scores, similar: Scores | None) -> None:
         self.lexical, self.similar = lexical, similar
-        alone = [None] * len(lexical) if similar is None else similar
-        whole, *clauses = map(ranking.fused, lexical, alone)
+        meanings = [None] * len(lexical) if similar is None else similar
+        whole, *clauses = map(ranking.fused, lexical, meanings)
         self.scores = ranking.with_clauses(whole, clauses)
         self.clause = np.maximum.reduce(clauses) if clauses else None
 

@@ -202,24 +202,9 @@ async def behind(db: Database, model: int | None) -> Mapping[str, int]:
     return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model=model)}
 
 
-class IndexState(msgspec.Struct, frozen=True):
-    """While it stays the same, a search finds the same."""
-
-    catalog: int
-    """The generation of the catalog."""
-    indexed: int | None
-    """The generation that was indexed last."""
-    more: tuple[Any, ...]
-
-    @property
-    def is_current(self) -> bool:
-        """Each document is of the version that is active now: the catalog needs not be asked."""
-        return self.catalog == self.indexed
-
-
-async def now(db: Database, kind: Kind) -> IndexState | None:
-    row = await db.row(NOW, kind=kind)
-    return IndexState(row[0], row[1], tuple(row[2:])) if row else None
+async def now(db: Database, kind: Kind) -> tuple[Any, ...]:
+    """The same as before: a search finds the same as before."""
+    return tuple(await db.row(NOW, kind=kind) or ())
 
 
 async def recipe(db: Database) -> int | None:
