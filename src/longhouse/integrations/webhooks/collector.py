@@ -37,6 +37,7 @@ AT_WORK_EVERY: Final = 5.0
 SHARE: Final = 50
 """Slow looks are taken less often: at most one part in this many of the time, up to the longest pause between them."""
 LONGEST_BETWEEN: Final = 10.0
+"""Seconds; however slow looks are."""
 BATCH: Final = 64
 LINGER: Final = 0.05
 """Seconds between a hint and a look: what is appended meanwhile is found by the same query."""
