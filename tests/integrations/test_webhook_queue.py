@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from conftest import database
 from longhouse import clock
 from longhouse.egress import Egress, Lookup
+from longhouse.integrations.webhooks import collector as collecting
 from longhouse.integrations.webhooks import delivering
 from longhouse.integrations.webhooks.collector import Collector, payload_of
 from longhouse.integrations.webhooks.delivering import DeliveryOptions, open_webhooks
@@ -485,3 +486,9 @@ async def test_what_nobody_may_be_told_is_not_kept_and_not_told_later(db: Databa
     assert await webhooks.change(db, VIEWER, hook.id, {"status": "active"})
     await turn(db, "on", *ENDED)
     assert await collected(db, collector, hook, "on") == ["on"]
+
+
+def test_slow_looks_are_taken_less_often_and_never_much_later() -> None:
+    assert collecting._until_next(1.0, 0.001) == 1.0
+    assert collecting._until_next(1.0, 0.1) == pytest.approx(5.0)
+    assert collecting._until_next(1.0, 60.0) == collecting.LONGEST_BETWEEN == 10.0

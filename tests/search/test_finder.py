@@ -167,7 +167,8 @@ async def test_reading_those_that_decide_finds_what_reading_all_would(
         "ship",
         "nothing of the kind",
     )
-    filters = [SearchFilters(), SearchFilters(max_risk="low", template="postman"), SearchFilters(deny=("tool_00*",))]
+    denied = SearchFilters(deny=tuple(one.name for one in many[::7]))
+    filters = [SearchFilters(), SearchFilters(max_risk="low", template="postman"), denied]
 
     async def hits() -> list[list[SearchHit]]:
         finder._found = _Kept(1)
@@ -179,6 +180,7 @@ async def test_reading_those_that_decide_finds_what_reading_all_would(
         assert [hit.name for hit in brief] == [hit.name for hit in whole]
         assert [hit.score for hit in brief] == pytest.approx([hit.score for hit in whole], abs=1e-5)
     assert len(briefly[0]) == 12
+    assert not {hit.name for hits in briefly[2::3] for hit in hits} & {*denied.deny}
 
 
 async def test_among_many_a_tool_is_found_as_it_is_now_whether_it_was_indexed_since_or_not(db: Database) -> None:
