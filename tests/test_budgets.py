@@ -7,9 +7,9 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 1_720,  # cron and its moments; what agents do, counted; trace contexts; prices of models; reading variables
+    ".": 1_740,  # texts that grow; cron and its moments; what agents do, counted; trace contexts; prices of models
     "agents": 3_770,  # tools of clients; answers in a format; classes by import string; requests that grow by pieces
-    "api": 18_420,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
+    "api": 18_430,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 910,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
     "cli": 6_740,  # the supervisor of `serve`; `webhooks`, `schedules`; `replay`, `mcp`; `init` and `dev`; `erase`
@@ -18,7 +18,7 @@ BUDGETS = {
     "journal": 3_410,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_590,  # bounded counts; SOCKS proxies
-    "runtime": 5_310,  # reservations; rehearsals; results of clients; ends of turns; what keeps NATS away, long drafts
+    "runtime": 5_340,  # reservations; rehearsals; results of clients; ends of turns; what keeps NATS away, long drafts
     "search": 2_180,  # passages of documents, interactions, notes, memory files; reading only candidates that decide
     "store": 14_900,  # the pool of connections; webhooks, schedules, forks, responses; shared commits; signs of vectors
     "tools": 6_500,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents

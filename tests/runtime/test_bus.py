@@ -9,7 +9,16 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.runtime.bus import local
 from longhouse.runtime.bus.hints import Ask, Hint, News
-from longhouse.runtime.bus.items import Draft, Facts, Fragment, Item, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.items import (
+    Draft,
+    Facts,
+    Fragment,
+    GrowingDraft,
+    Item,
+    JournalGrew,
+    SubagentsChanged,
+    Written,
+)
 from longhouse.runtime.bus.local import Bus, Subscription
 from server_helpers import BEGAN
 
@@ -58,7 +67,7 @@ async def test_what_waits_is_told_when_the_model_is_asked(monkeypatch: pytest.Mo
             bus.publish(session_id, middle)
         with bus.subscribed("s") as late:
             waiting = [asyncio.create_task(taken(one)) for one in (early, late, other)]
-            with bus.drafting("s", Draft(after=1, fence=1)):
+            with bus.drafting("s", GrowingDraft(after=1, fence=1)):
                 assert await waiting[0] == [middle]
                 assert [task.done() for task in waiting] == [True, False, False]
                 bus.publish("s", FRAGMENT)
@@ -70,7 +79,7 @@ async def test_what_waits_is_told_when_the_model_is_asked(monkeypatch: pytest.Mo
                 many.enter_context(bus.subscribed(f"{number}"))
             bus.publish("other", middle)
             waiting = [asyncio.create_task(taken(other))]
-            with bus.drafting("other", Draft(after=1, fence=1)):
+            with bus.drafting("other", GrowingDraft(after=1, fence=1)):
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
                 assert not waiting[0].done(), "of many, what happened waits for the words"
@@ -136,9 +145,9 @@ async def test_an_append_from_outside_wakes_the_worker_and_the_followers() -> No
 
 
 def test_a_draft_is_there_while_it_is_written() -> None:
-    bus, draft = Bus(), Draft(after=3, fence=1)
+    bus, draft = Bus(), GrowingDraft(after=3, fence=1)
     with bus.drafting("s", draft):
-        draft.content += "Hel"
+        draft.content.add("Hel")
         assert bus.draft("s") == Draft(after=3, fence=1, content="Hel")
         assert bus.draft("t") is None
     assert bus.draft("s") is None
@@ -148,12 +157,12 @@ def test_a_draft_is_there_while_it_is_written() -> None:
 
 
 def test_a_deposed_draft_does_not_take_the_new_one_with_it() -> None:
-    bus, old, new = Bus(), Draft(after=3, fence=1), Draft(after=3, fence=2)
+    bus, old, new = Bus(), GrowingDraft(after=3, fence=1), GrowingDraft(after=3, fence=2)
     leaving = bus.drafting("s", old)
     leaving.__enter__()
     with bus.drafting("s", new):
         leaving.__exit__(None, None, None)
-        assert bus.draft("s") is new
+        assert bus.draft("s") == new.so_far
     assert bus.draft("s") is None
 
 

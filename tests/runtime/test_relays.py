@@ -14,7 +14,17 @@ from bench.nats_server import NatsServer, nats_server
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.runtime.bus.doorbell import Doorbell
-from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.items import (
+    Draft,
+    Facts,
+    Fragment,
+    Gone,
+    GrowingDraft,
+    Item,
+    JournalGrew,
+    SubagentsChanged,
+    Written,
+)
 from longhouse.runtime.bus.local import NEVER, Bus, Subscription
 from longhouse.runtime.bus.nats import AWAY, NOT_SECURE, REFUSED, NatsRelay
 from longhouse.runtime.bus.nats import LARGEST as LARGEST_MESSAGE
@@ -150,7 +160,7 @@ async def test_a_follower_hears_what_another_process_does_and_nothing_of_other_s
 async def test_who_joins_in_the_middle_gets_what_is_written_so_far(fleet: Fleet, db: Database) -> None:
     worker, gateway = await fleet.joined(), await fleet.joined(works=False)
     await db.run(HELD)
-    draft = Draft(after=1, fence=1, content="Half of ", reasoning="hm")
+    draft = GrowingDraft(after=1, fence=1, content="Half of ", reasoning="hm")
     with worker.bus.drafting("s", draft), gateway.bus.subscribed("s") as late:
         assert await heard(late, Written(1, 1, "Half of ", "hm")) == [Written(1, 1, "Half of ", "hm")]
         assert gateway.bus.draft("s") == Draft(1, 1, "Half of ", "hm")
@@ -158,7 +168,7 @@ async def test_who_joins_in_the_middle_gets_what_is_written_so_far(fleet: Fleet,
         assert await heard(late, Fragment(1, 1, "content", 8, "it"))
         assert gateway.bus.draft("s") == Draft(1, 1, "Half of it", "hm")
         # A fragment was lost on the way: the whole is asked for again.
-        draft.content = "Half of it, and more."
+        draft.content.add("it, and more.")
         worker.bus.publish("s", Fragment(1, 1, "content", 12, " more."))
         assert await heard(late, Written(1, 1, "Half of it, and more.", "hm"))
         assert gateway.bus.draft("s") == Draft(1, 1, "Half of it, and more.", "hm")
@@ -285,9 +295,9 @@ async def test_who_joins_in_the_middle_of_a_long_reply_gets_all_of_it(fleet: Fle
     worker, gateway = await fleet.joined(), await fleet.joined(works=False)
     await db.run(HELD)
     many = LARGEST_MESSAGE if fleet.nats else 3 * LARGEST
-    draft = Draft(1, 1, "Привет,\n" * (many // 10), "\x00hm" * (many // 10))
+    draft = GrowingDraft(1, 1, "Привет,\n" * (many // 10), "\x00hm" * (many // 10))
     with worker.bus.drafting("s", draft), gateway.bus.subscribed("s") as late:
-        await until(lambda: gateway.bus.draft("s") == draft)
+        await until(lambda: gateway.bus.draft("s") == draft.so_far)
         worker.bus.publish("s", Fragment(1, 1, "content", len(draft.content), "The end."))
         items = await heard(late, Fragment(1, 1, "content", len(draft.content), "The end."))
     [begun] = [item for item in items if isinstance(item, Written)]

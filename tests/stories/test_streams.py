@@ -17,7 +17,7 @@ from longhouse.journal.events import Replied, Started
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, call, calls, say
-from longhouse.runtime.bus.items import Draft, Facts, Written
+from longhouse.runtime.bus.items import Facts, Fragment, GrowingDraft, Written
 from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals
@@ -156,7 +156,7 @@ async def test_a_session_that_the_recorder_has_added_up_is_shown_as_if_the_strea
         assert max(map(len, appends)) > 3
 
         def stream_of(bus: Bus) -> TurnStream:
-            return TurnStream(house.db, bus, TurnHandle(begun, records[start].trace), Subscription())
+            return TurnStream(house.db, bus, TurnHandle(begun, records[start].trace), Subscription(), beat=0.1)
 
         async def shown(told: Callable[[Session], Session | None]) -> tuple[list[Piece], Session]:
             """All at once, each append with the session after it."""
@@ -180,13 +180,21 @@ async def test_a_session_that_the_recorder_has_added_up_is_shown_as_if_the_strea
             session = fold([record], session)
             stream.subscription.put(Facts((record,)))
             if record is last:
-                bus._drafts[session_id] = Draft(record.seq, 1, "Ещё раз.")
+                bus._drafts[session_id] = GrowingDraft(record.seq, 1, "Ещё раз.")
                 stream.subscription.put(Written(record.seq, 1, "Ещё раз.", ""))
             pieces += await anext(batches)
             assert stream.session == session
             if record is last:
                 break
         assert "".join(piece.content for piece in pieces) == "Я смотрю на часы.\n\nЕщё раз."
+
+        # Another worker writes the step again: what the client has is not sent twice, what goes on is.
+        stream, offsets = stream_of(Bus()), {1: 0, 2: 0}
+        stream.subscription.put(Facts((records[start],)))
+        for fence, text in ((1, "на"), (1, "на"), (2, "на"), (2, "на"), (2, " часах"), (2, " 午")):
+            stream.subscription.put(Fragment(records[start].seq, fence, "content", offsets[fence], text))
+            offsets[fence] += len(text)
+        assert [one.content for one in await anext(stream.pieces()) if one.content] == ["на", "на", " часах", " 午"]
 
 
 # Clients that leave, and come back

@@ -15,7 +15,7 @@ from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, with_files
 from longhouse.journal.session import BLANK_LINE, Session
 from longhouse.models.protocol import CallDelta, Delta, Model, paid_for
-from longhouse.runtime.bus.items import Draft, Fragment
+from longhouse.runtime.bus.items import Fragment, GrowingDraft
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import files
 from longhouse.store.database import Database
@@ -42,7 +42,7 @@ async def listen(
 
     `keeps_answer`: nor do they see text that may be the answer, not even as reasoning.
     """
-    draft = Draft(after=session.head, fence=fence)
+    draft = GrowingDraft(after=session.head, fence=fence)
     accumulated = _ReplyAccumulator(request, bus, session.id, draft, shows_answer and not keeps_answer)
     accumulated.keeps_back |= keeps_answer
     body = request.body
@@ -91,7 +91,7 @@ def _answering(request: Request) -> str | None:
 
 
 class _ReplyAccumulator:
-    def __init__(self, request: Request, bus: Bus, session_id: str, draft: Draft, shows_answer: bool) -> None:
+    def __init__(self, request: Request, bus: Bus, session_id: str, draft: GrowingDraft, shows_answer: bool) -> None:
         self._request = request
         self._shows_answer = shows_answer
         self._bus = bus
@@ -106,7 +106,7 @@ class _ReplyAccumulator:
         self._held_back = ""
         """Text not published yet: it is only white space, or it may violate the requested format."""
         self._answer = ""
-        """The part of the answer read so far from a call or a structured reply."""
+        """The part of the answer that was read from a call or a structured reply until it was published."""
         self._is_answer_shown = False
         """Was any of it published?"""
         self._reasoning: list[str] = []
@@ -157,11 +157,12 @@ class _ReplyAccumulator:
 
     def _add_answer(self, answer: str) -> None:
         """Publishes a piece of the answer; held back while it only repeats the text before it."""
-        self._answer += answer
-        text = self._draft.content
         if self._is_answer_shown:
             self._publish("content", answer)
-        elif not text or not text.strip().startswith(self._answer.strip()):
+            return
+        self._answer += answer
+        text = str(self._draft.content)
+        if not text or not text.strip().startswith(self._answer.strip()):
             self._is_answer_shown = True
             self._publish("content", f"{BLANK_LINE if text else ''}{self._answer}")
 
@@ -185,9 +186,10 @@ class _ReplyAccumulator:
         if kind == "content" and not self._shows_answer:
             return
         text, draft = clean(text), self._draft
-        before = draft.content if kind == "content" else draft.reasoning
-        setattr(draft, kind, before + text)
-        self._bus.publish(self._session_id, Fragment(draft.after, draft.fence, kind, len(before), text))
+        written = draft.content if kind == "content" else draft.reasoning
+        fragment = Fragment(draft.after, draft.fence, kind, len(written), text)
+        written.add(text)
+        self._bus.publish(self._session_id, fragment)
 
     def _grow(self, parts: list[str], text: str) -> None:
         self._size += len(text)

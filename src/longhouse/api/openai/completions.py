@@ -13,6 +13,7 @@ from longhouse.api import wire
 from longhouse.api.openai.turn_stream import ClientCall, Piece, TurnStream, about, usage_between
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
+from longhouse.growing_text import GrowingText
 from longhouse.journal import events, fingerprint
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
 from longhouse.store import sessions
@@ -131,7 +132,7 @@ class Completion:
         usage = b',"usage":null' if self.include_usage else b""
         self._delta = head + usage + b',"choices":[{"index":0,"delta":'
         self._calls = 0
-        self._content = ""
+        self._content = GrowingText()
         """All content that was sent to the client: when the client resends it, its session is found by it."""
 
     def _object(self, kind: str, **rest: Any) -> dict[str, Any]:
@@ -177,9 +178,9 @@ class Completion:
             return refused
         await self._record_fingerprint()
         calls = [_tool_call(call) for call in turn.client_calls]
-        message: ChatAnswer = {"role": "assistant", "content": self._content, "refusal": None}
+        message: ChatAnswer = {"role": "assistant", "content": str(self._content), "refusal": None}
         if calls:
-            message |= {"content": self._content or None, "tool_calls": calls}
+            message |= {"content": str(self._content) or None, "tool_calls": calls}
         if reasoning:
             message["reasoning_content"] = reasoning
         whole: ChatCompletion = {
@@ -222,7 +223,7 @@ class Completion:
         handle, session = self.turn_stream.handle, self.turn_stream.session
         if not handle.chain or self.turn_stream.client_calls:
             return  # the ids of the calls say which session it is
-        mark = fingerprint.grown(handle.chain, [("assistant", self._content)])
+        mark = fingerprint.grown(handle.chain, [("assistant", str(self._content))])
         if mark != session.rest_mark:
             await sessions.mark_rest(self.turn_stream.db, mark, session.id, session.head)
 
@@ -232,9 +233,9 @@ class Completion:
         is_result = activity is not None and activity["event"] == "tool_result"
         is_result = is_result and piece.role not in ("finishes", "client")
         if activity and is_result and self.streaming.tool_activity == "content":
-            gap = BLANK_LINE if self._content and not self._content.endswith("\n") else ""
+            gap = BLANK_LINE if self._content and not str(self._content).endswith("\n") else ""
             text = f"{gap}{activity['content']}\n"
-        self._content += text
+        self._content.add(text)
         return text
 
     def _encoded(self, piece: Piece) -> bytes:

@@ -26,6 +26,7 @@ from longhouse.api.sessions.waiting import (
     waiting_status,
 )
 from longhouse.errors import CallerError
+from longhouse.growing_text import GrowingText
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
@@ -105,14 +106,16 @@ class TurnStream:
     """The session after the last event that was converted."""
     _unfolded: list[Recorded] = field(default_factory=list)
     """Replies that were just converted, and that `session` lacks for the moment."""
-    _sent: str = ""
+    _sent: GrowingText = field(default_factory=GrowingText)
     """Content that was already sent: it cannot be changed."""
     _replies: list[str] = field(default_factory=list)
     """The text of each recorded reply in this response."""
     _last_reply: int = 0
     """The seq of the last reply; fragments of steps before it are already known."""
-    _draft: str = ""
+    _draft: GrowingText = field(default_factory=GrowingText)
     _draft_of: tuple[int, int] = (0, 0)
+    _is_draft_sent: bool = False
+    """What was sent is the replies and the draft, to its end."""
     _reasoning: list[str] = field(default_factory=list)
     """Reasoning of the running step that was streamed."""
     _may_be_paused: bool = False
@@ -259,13 +262,13 @@ class TurnStream:
             return []
         step = (fragment.after, fragment.fence)
         if step != self._draft_of:
-            self._draft, self._draft_of = "", step
+            self._begin_draft("", step)
         if fragment.offset > len(self._draft):
             return self._join_draft()
         if fragment.offset < len(self._draft):
             return []  # already part of the draft at subscription
-        self._draft += fragment.text
-        return self._send_draft()
+        self._draft.add(fragment.text)
+        return self._send_new(fragment.text) if self._is_draft_sent else self._send_draft()
 
     def _join_draft(self) -> list[Piece]:
         """The draft of the running step at subscription; if it is unknown, the finished reply brings the text."""
@@ -274,21 +277,31 @@ class TurnStream:
             return []
         if not self._last_reply <= draft.after <= self.session.head:
             return []
-        self._draft, self._draft_of = draft.content, (draft.after, draft.fence)
+        self._begin_draft(draft.content, (draft.after, draft.fence))
         return self._send_draft()
 
+    def _begin_draft(self, content: str, step: tuple[int, int]) -> None:
+        self._draft, self._draft_of, self._is_draft_sent = GrowingText(content), step, False
+
     def _send_draft(self) -> list[Piece]:
-        return self._send(joined_text([*self._replies, self._draft]), is_whole=False)
+        text = joined_text([*self._replies, draft := str(self._draft)])
+        pieces = self._send(text, is_whole=False)
+        self._is_draft_sent = bool(draft.strip()) and text == str(self._sent)
+        return pieces
 
     def _send(self, text: str, *, is_whole: bool) -> list[Piece]:
         """Sends the part of `text` that extends what was sent; text that does not extend it cannot be shown."""
-        if text.startswith(self._sent):
-            new, self._sent = text[len(self._sent) :], text
-            return [Piece(content=new)] if new else []
-        if is_whole or not self._sent.startswith(text):
+        sent = str(self._sent)
+        if text.startswith(sent):
+            return self._send_new(text[len(sent) :])
+        if is_whole or not sent.startswith(text):
             message = "a step was restarted and its text changed; read the answer from"
             self._fail(f"{message} /v1/sessions/{self.session.id}", "step_restarted")
         return []
+
+    def _send_new(self, text: str) -> list[Piece]:
+        self._sent.add(text)
+        return [Piece(content=text)] if text else []
 
     async def _check_pause(self) -> None:
         """Ends the response if the turn waits for a budget of its key."""
@@ -347,7 +360,7 @@ class TurnStream:
             return []
         place = self.address or f"/v1/sessions/{self.session.id}/questions"
         note = f"{IN_BACKGROUND}\n\n{BLANK_LINE.join(asked)}\n\nAnswer at {place}"
-        return self._send(joined_text([self._sent], note), is_whole=True)
+        return self._send(joined_text([str(self._sent)], note), is_whole=True)
 
     def _end(self, turn: Turn) -> list[Piece]:
         if (words := last_words(self.session)) is not None:
@@ -387,7 +400,8 @@ class TurnStream:
         """The text of a reply that was not streamed, or not to its end."""
         text = event.text[: event.streamed_chars]
         self._replies.append(text)
-        self._draft, self.last_finish = "", event.finish
+        self._begin_draft("", self._draft_of)
+        self.last_finish = event.finish
         return self._send(joined_text(self._replies), is_whole=False) if text else []
 
     def _new_reasoning(self, thought: str) -> list[Piece]:

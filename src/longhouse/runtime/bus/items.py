@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from longhouse.growing_text import GrowingText
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
 
@@ -61,10 +62,31 @@ class Written(msgspec.Struct, frozen=True, tag=True):
 Item = Facts | Fragment | JournalGrew | SubagentsChanged | Gone | Written
 
 
-class Draft(msgspec.Struct):
-    """The reply that is streaming now, for followers that subscribe in the middle."""
+class Draft(msgspec.Struct, frozen=True):
+    """What is written so far of a reply, for followers that subscribe in the middle."""
 
     after: int
     fence: int
     content: str = ""
     reasoning: str = ""
+
+
+class GrowingDraft:
+    """A reply that is being written."""
+
+    __slots__ = ("after", "content", "fence", "reasoning")
+
+    def __init__(self, after: int, fence: int, content: str = "", reasoning: str = "") -> None:
+        self.after, self.fence = after, fence
+        self.content, self.reasoning = GrowingText(content), GrowingText(reasoning)
+
+    @property
+    def step(self) -> tuple[int, int]:
+        return self.after, self.fence
+
+    def begins_with(self, content: str, reasoning: str) -> bool:
+        return str(self.content).startswith(content) and str(self.reasoning).startswith(reasoning)
+
+    @property
+    def so_far(self) -> Draft:
+        return Draft(self.after, self.fence, str(self.content), str(self.reasoning))

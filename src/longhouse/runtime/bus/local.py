@@ -10,9 +10,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from longhouse.growing_text import GrowingText
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
-from longhouse.runtime.bus.items import Draft, Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.items import (
+    Draft,
+    Facts,
+    Fragment,
+    Gone,
+    GrowingDraft,
+    Item,
+    JournalGrew,
+    SubagentsChanged,
+    Written,
+)
 from longhouse.runtime.reservation import Reservation
 
 NEVER: Final = 2**63 - 1
@@ -98,7 +109,7 @@ class Drafting:
 
     __slots__ = ("_draft", "_drafts", "_session_id")
 
-    def __init__(self, drafts: dict[str, Draft], session_id: str, draft: Draft) -> None:
+    def __init__(self, drafts: dict[str, GrowingDraft], session_id: str, draft: GrowingDraft) -> None:
         self._drafts, self._session_id, self._draft = drafts, session_id, draft
 
     def __enter__(self) -> None:
@@ -115,8 +126,8 @@ class Bus:
 
     relay: Relay | None = None
     _followers: dict[str, list[Subscription]] = field(default_factory=lambda: defaultdict(list))
-    _drafts: dict[str, Draft] = field(default_factory=dict)
-    _distant: dict[str, Draft] = field(default_factory=dict)
+    _drafts: dict[str, GrowingDraft] = field(default_factory=dict)
+    _distant: dict[str, GrowingDraft] = field(default_factory=dict)
     """What other processes are writing in sessions that are followed here."""
     _asked: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Session -> the step (after, fence) of which the whole was asked for, and has not come."""
@@ -205,7 +216,7 @@ class Bus:
     def written(self, session_id: str) -> Written | None:
         """What a worker of this process has written of a reply until now."""
         draft = self._drafts.get(session_id)
-        return Written(draft.after, draft.fence, draft.content, draft.reasoning) if draft else None
+        return Written(draft.after, draft.fence, str(draft.content), str(draft.reasoning)) if draft else None
 
     @contextmanager
     def subscribed(self, session_id: str) -> Iterator[Subscription]:
@@ -234,7 +245,7 @@ class Bus:
         heard = self._attended.get(session_id)
         return session_id in self._followers or (heard is not None and self._now() - heard < ATTENDED_FOR)
 
-    def drafting(self, session_id: str, draft: Draft) -> "Drafting":
+    def drafting(self, session_id: str, draft: GrowingDraft) -> "Drafting":
         """The model is asked for a reply."""
         if len(self._followers) <= FEW:
             for follower in self._followers.get(session_id, ()):
@@ -242,8 +253,9 @@ class Bus:
         return Drafting(self._drafts, session_id, draft)
 
     def draft(self, session_id: str) -> Draft | None:
-        """The reply that is being written, here or in another process."""
-        return self._drafts.get(session_id) or self._distant.get(session_id)
+        """What is written so far of a reply, here or in another process."""
+        draft = self._drafts.get(session_id) or self._distant.get(session_id)
+        return draft.so_far if draft else None
 
     def _note_follower(self, session_id: str) -> None:
         self._attended.pop(session_id, None)
@@ -260,23 +272,24 @@ class Bus:
         match item:
             case Written(after, fence, content, reasoning):
                 self._asked.pop(session_id, None)
-                is_same = known is not None and (known.after, known.fence) == (after, fence)
-                if known and is_same and known.content.startswith(content) and known.reasoning.startswith(reasoning):
+                if known and known.step == (after, fence) and known.begins_with(content, reasoning):
                     return False  # somebody elsewhere had asked
-                self._distant[session_id] = Draft(after, fence, content, reasoning)
+                self._distant[session_id] = GrowingDraft(after, fence, content, reasoning)
             case Fragment(after, fence, "content" | "reasoning" as kind, offset, text):
-                if known is None or (known.after, known.fence) != (after, fence):
-                    known = self._distant[session_id] = Draft(after, fence)
-                before: str = getattr(known, kind)
-                if text and before.startswith(text, offset):
-                    return False
-                if offset <= len(before) < offset + len(text):
-                    setattr(known, kind, before[:offset] + text)
-                elif offset > len(before):  # a fragment was lost: the whole is asked for, once
+                if known is None or known.step != (after, fence):
+                    known = self._distant[session_id] = GrowingDraft(after, fence)
+                before: GrowingText = getattr(known, kind)
+                if offset > len(before):  # a fragment was lost: the whole is asked for, once
                     del self._distant[session_id]
                     if self._asked.get(session_id) != (after, fence):
                         self._asked[session_id] = (after, fence)
                         self._send(Ask(session_id))
+                elif offset == len(before):
+                    before.add(text)
+                elif text and str(before).startswith(text, offset):
+                    return False
+                elif len(before) < offset + len(text):
+                    setattr(known, kind, GrowingText(str(before)[:offset] + text))
             case JournalGrew(head=head) if known and (head is None or head > known.after):
                 del self._distant[session_id]
         return True
