@@ -1,19 +1,25 @@
 """Streams: what is being written is read along, what happened is read once and in order, whoever comes and goes."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import groupby
 from typing import Any
 
 from msgspec.structs import replace
+from starlette.types import Message
 
 from longhouse.api import auth, streaming, wire
+from longhouse.api.inflight import InflightRequest
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import Piece, TurnStream
-from longhouse.journal.events import Replied, Started
+from longhouse.api.sessions.cursor import SessionCursor
+from longhouse.api.sessions.sse import events_of
+from longhouse.api.streaming import EventStream
+from longhouse.journal.events import Recorded, Replied, Started
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, call, calls, say
@@ -195,6 +201,35 @@ async def test_a_session_that_the_recorder_has_added_up_is_shown_as_if_the_strea
             stream.subscription.put(Fragment(records[start].seq, fence, "content", offsets[fence], text))
             offsets[fence] += len(text)
         assert [one.content for one in await anext(stream.pieces()) if one.content] == ["на", "на", " часах", " 午"]
+
+
+async def test_nothing_is_kept_of_what_was_sent_to_a_client_that_only_listens(serving: Serving) -> None:
+    async with serving([call("clocktool"), call("finalanswertool", answer="It is late.")]) as house:
+        session_id = (await chat(house, [user("What time is it?")]))["model"]
+        last = (await journals.read(house.db, session_id))[-1]
+        bus, sent, is_sent = Bus(), list[bytes](), asyncio.Event()
+
+        async def send(message: Message) -> None:
+            if message.get("body"):
+                sent.append(message["body"])
+                is_sent.set()
+
+        so_far = SessionCursor(session_id, {session_id: 0})
+        stream: EventStream[Any] = EventStream(events_of(house.db, bus, so_far, until_rest_of=None, deltas=True))
+        writing = asyncio.create_task(stream._write(send, InflightRequest(None, send)))
+        for more in range(1, 4):
+            async with asyncio.timeout(10):
+                await is_sent.wait()
+                while not bus.followed:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)  # it waits for the next event
+            assert len(sent) == more
+            references = sys.getrefcount(sent[-1])
+            assert references == 2  # the list's, and that of the call that counts
+            is_sent.clear()
+            bus.publish(session_id, Facts((Recorded(seq=last.seq + more, at=last.at, event=last.event),)))
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
 
 
 # Clients that leave, and come back

@@ -78,18 +78,22 @@ class EventStream(Response, Generic[Sent]):
     async def _write(self, send: Send, inflight: InflightRequest) -> None:
         # Sent by the task that also sends the first piece: where that is there at once, both go out in one write.
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        is_last = False
-        async with aclosing(self._pieces) as pieces:
-            while not is_last:
-                try:
-                    piece = await anext(pieces)
-                except StopAsyncIteration:
-                    piece = Last()
-                except Exception as error:  # noqa: BLE001 - logged, and told: many clients take a silent end for success
-                    piece = Last(self._failed(error, inflight.session))
-                is_last = isinstance(piece, Last)
-                message = {"type": "http.response.body", "body": piece, "more_body": not is_last}
-                await (send(message) if is_last else inflight.send(message))
+        async with aclosing(self._pieces):
+            while not await self._write_next(send, inflight):
+                pass
+
+    async def _write_next(self, send: Send, inflight: InflightRequest) -> bool:
+        """Writes the next piece; was it the last? In a call of its own: none is kept while the next is waited for."""
+        try:
+            piece = await anext(self._pieces)
+        except StopAsyncIteration:
+            piece = Last()
+        except Exception as error:  # noqa: BLE001 - logged, and told: many clients take a silent end for success
+            piece = Last(self._failed(error, inflight.session))
+        is_last = isinstance(piece, Last)
+        message = {"type": "http.response.body", "body": piece, "more_body": not is_last}
+        await (send(message) if is_last else inflight.send(message))
+        return is_last
 
     def _failed(self, error: Exception, session: str) -> bytes:
         """Logs why the source of the pieces has failed; returns the error event for the client."""

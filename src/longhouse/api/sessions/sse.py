@@ -145,6 +145,7 @@ async def events_of(
             watch.add(items)
             if pieces := b"".join(_pieces(cursor, items, deltas=deltas)):
                 yield pieces
+        pieces = b""  # what was sent is not kept while nothing happens
         is_over = await watch.is_over()
         if deltas and not is_over and (draft := bus.draft(top)) and sent.is_news(draft):
             yield streaming.named("delta.snapshot", draft)
@@ -168,6 +169,7 @@ async def events_of(
             if (reader and reader.is_cut) or (is_over and is_whole):
                 # Events beyond the page, or appended just before the rest, are still to be sent.
                 subscription.put(SubagentsChanged())
+            del hints, batch, pieces
 
 
 async def _so_far(db: Database, cursor: SessionCursor, reader: TreeReader | None) -> list[Seen | SubagentEvent]:

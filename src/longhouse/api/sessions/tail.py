@@ -6,7 +6,7 @@ from typing import Final
 
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
-from longhouse.runtime.bus.items import Facts, Fragment, Gone, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.items import Facts, Fragment, Gone, Item, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Subscription
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -22,6 +22,10 @@ class Batch(list[Seen]):
         super().__init__(items)
         self.sessions: dict[int, Session] = {}
         """The session after some of the events, by their seq: those of which the recorder has told it."""
+        self.head = 0
+        """The last event until then."""
+        self.is_last = False
+        """The session was deleted."""
 
 
 async def follow(
@@ -40,25 +44,36 @@ async def follow(
             if heartbeat.is_due:
                 heartbeat.begin()
                 yield Batch()
-            batch = Batch()
-            for item in items:
-                if isinstance(item, _PASSED_ON):
-                    batch.append(item)
-                    continue
-                if isinstance(item, Gone):
-                    yield batch
-                    return
-                facts = _told(item, after)
-                if facts is None:
-                    facts = await journals.read(db, session_id, after)
-                batch += facts
-                after = facts[-1].seq if facts else after
-                if isinstance(item, Facts) and item.session:
-                    batch.sessions[item.session.head] = item.session
-            if batch:
+            batch = await _read(db, session_id, items, after)
+            after = batch.head
+            if batch or batch.is_last:
                 yield batch
+            if batch.is_last:
+                return
+            del items, batch  # nothing is kept while nothing happens
     finally:
         heartbeat.stop()
+
+
+async def _read(db: Database, session_id: str, items: Sequence[Item], after: int) -> Batch:
+    """What the items tell, or hint at; none of it is older than `after`."""
+    batch = Batch()
+    batch.head = after
+    for item in items:
+        if isinstance(item, _PASSED_ON):
+            batch.append(item)
+            continue
+        if isinstance(item, Gone):
+            batch.is_last = True
+            break
+        facts = _told(item, batch.head)
+        if facts is None:
+            facts = await journals.read(db, session_id, batch.head)
+        batch += facts
+        batch.head = facts[-1].seq if facts else batch.head
+        if isinstance(item, Facts) and item.session:
+            batch.sessions[item.session.head] = item.session
+    return batch
 
 
 class _Heartbeat:
