@@ -40,6 +40,8 @@ from longhouse.journal.session import Session, Turn
 from longhouse.models.scripted import Playable
 from longhouse.models.scripted_server import Server as ModelServer
 from longhouse.models.scripted_server import serve as serve_model
+from longhouse.runtime.bus.items import Draft
+from longhouse.runtime.bus.local import Bus
 from longhouse.settings import Settings
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, open_database
@@ -184,6 +186,12 @@ class Process(HouseClient):
     async def ended(self, within: float = 20.0) -> int:
         async with asyncio.timeout(within):
             return await self.process.wait()
+
+
+def so_far(bus: Bus, session_id: str) -> Draft | None:
+    """What is written of a reply."""
+    draft = bus.draft(session_id)
+    return draft.so_far if draft else None
 
 
 def free_port() -> int:

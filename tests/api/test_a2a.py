@@ -327,7 +327,8 @@ async def test_keys_owners_and_budgets_hold_as_for_chat(serving: Serving, versio
         body = hers.body("SendStreamingMessage", "message/stream", hers.message("hang"))
         async with house.http.post(PATH, json=body, headers=hers.headers) as response:
             told = sse(response)
-            await anext(told)
+            session_id = (await anext(told)).data.partition('"session_id":"')[2].partition('"')[0]
             assert await admin_of(house).status("DELETE", f"/admin/keys/{gone.id}") == 204
             last = [event.json async for event in told][-1]
         assert (last["error"]["code"], last["error"]["data"][0]["reason"]) == (-32000, "INVALID_API_KEY")
+        assert await ann.status("POST", f"/v1/sessions/{session_id}/cancel") == 202  # a server waits for its steps

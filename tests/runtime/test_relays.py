@@ -30,7 +30,7 @@ from longhouse.runtime.bus.nats import AWAY, NOT_SECURE, REFUSED, NatsRelay
 from longhouse.runtime.bus.nats import LARGEST as LARGEST_MESSAGE
 from longhouse.store.database import Database, open_database
 from longhouse.store.notifications import LARGEST
-from server_helpers import BEGAN
+from server_helpers import BEGAN, so_far
 
 FACTS = Facts((Recorded(seq=7, at=BEGAN, event=events.Finished(answer="x")),))
 HELD = """
@@ -163,15 +163,15 @@ async def test_who_joins_in_the_middle_gets_what_is_written_so_far(fleet: Fleet,
     draft = GrowingDraft(after=1, fence=1, content="Half of ", reasoning="hm")
     with worker.bus.drafting("s", draft), gateway.bus.subscribed("s") as late:
         assert await heard(late, Written(1, 1, "Half of ", "hm")) == [Written(1, 1, "Half of ", "hm")]
-        assert gateway.bus.draft("s") == Draft(1, 1, "Half of ", "hm")
+        assert so_far(gateway.bus, "s") == Draft(1, 1, "Half of ", "hm")
         worker.bus.publish("s", Fragment(1, 1, "content", 8, "it"))
         assert await heard(late, Fragment(1, 1, "content", 8, "it"))
-        assert gateway.bus.draft("s") == Draft(1, 1, "Half of it", "hm")
+        assert so_far(gateway.bus, "s") == Draft(1, 1, "Half of it", "hm")
         # A fragment was lost on the way: the whole is asked for again.
         draft.content.add("it, and more.")
         worker.bus.publish("s", Fragment(1, 1, "content", 12, " more."))
         assert await heard(late, Written(1, 1, "Half of it, and more.", "hm"))
-        assert gateway.bus.draft("s") == Draft(1, 1, "Half of it, and more.", "hm")
+        assert so_far(gateway.bus, "s") == Draft(1, 1, "Half of it, and more.", "hm")
         # The reply is recorded: there is no draft any more.
         worker.bus.publish("s", JournalGrew(2))
         await heard(late, JournalGrew(2))
@@ -297,7 +297,7 @@ async def test_who_joins_in_the_middle_of_a_long_reply_gets_all_of_it(fleet: Fle
     many = LARGEST_MESSAGE if fleet.nats else 3 * LARGEST
     draft = GrowingDraft(1, 1, "Привет,\n" * (many // 10), "\x00hm" * (many // 10))
     with worker.bus.drafting("s", draft), gateway.bus.subscribed("s") as late:
-        await until(lambda: gateway.bus.draft("s") == draft.so_far)
+        await until(lambda: so_far(gateway.bus, "s") == draft.so_far)
         worker.bus.publish("s", Fragment(1, 1, "content", len(draft.content), "The end."))
         items = await heard(late, Fragment(1, 1, "content", len(draft.content), "The end."))
     [begun] = [item for item in items if isinstance(item, Written)]

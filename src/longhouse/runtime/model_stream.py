@@ -103,7 +103,7 @@ class _ReplyAccumulator:
         self._text: list[str] = []
         self._streamed_chars = 0
         """Number of characters of the text that are content."""
-        self._held_back = ""
+        self._held_back: list[str] = []
         """Text not published yet: it is only white space, or it may violate the requested format."""
         self._answer = ""
         """The part of the answer that was read from a call or a structured reply until it was published."""
@@ -140,13 +140,12 @@ class _ReplyAccumulator:
         elif self._is_aside:
             self._publish("reasoning", text)
         else:
-            self._held_back += text
+            self._held_back.append(text)
             if self.keeps_back:
                 return
             self._streamed_chars += len(text)
-            if self._draft.content or self._held_back.strip():
-                self._publish("content", self._held_back)
-                self._held_back = ""
+            if self._draft.content or any(map(str.strip, self._held_back)):
+                self._publish("content", self._release())
 
     @property
     def _is_aside(self) -> bool:
@@ -168,8 +167,7 @@ class _ReplyAccumulator:
 
     def _add_call(self, fragment: CallDelta) -> None:
         if self.keeps_back and self._held_back:
-            self._publish("reasoning", self._held_back)
-            self._held_back = ""
+            self._publish("reasoning", self._release())
         call = self._calls.setdefault(fragment.index, _PartialCall())
         call.id = call.id or fragment.id
         if fragment.name and not call.name:
@@ -181,6 +179,12 @@ class _ReplyAccumulator:
             self._grow(call.arguments, fragment.arguments)
             if call.reader and (answer := call.reader.feed(fragment.arguments)):
                 self._add_answer(answer)
+
+    def _release(self) -> str:
+        """What was held back, which is not any longer."""
+        text = "".join(self._held_back)
+        self._held_back.clear()
+        return text
 
     def _publish(self, kind: Literal["content", "reasoning"], text: str) -> None:
         if kind == "content" and not self._shows_answer:

@@ -273,11 +273,11 @@ class TurnStream:
     def _join_draft(self) -> list[Piece]:
         """The draft of the running step at subscription; if it is unknown, the finished reply brings the text."""
         draft = self.bus.draft(self.session.id)
-        if draft is None or not self.shows_drafts or not self._is_ours:
+        if draft is None or not draft.content or not self.shows_drafts or not self._is_ours:
             return []
         if not self._last_reply <= draft.after <= self.session.head:
             return []
-        self._begin_draft(draft.content, (draft.after, draft.fence))
+        self._begin_draft(str(draft.content), draft.step)
         return self._send_draft()
 
     def _begin_draft(self, content: str, step: tuple[int, int]) -> None:

@@ -24,7 +24,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.runtime.bus.items import Draft, Fragment, SubagentsChanged, Written
+from longhouse.runtime.bus.items import Draft, Fragment, GrowingDraft, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -141,24 +141,26 @@ async def events_of(
     beat, sent = POLL_EVERY if reader else streaming.HEARTBEAT_EVERY, _SentDraft()
     with bus.subscribed(top) as subscription:
         # A draft is sent after the events that its step is based on, even if they were appended during this read.
-        while (items := await _so_far(db, cursor, reader)) or ((draft := bus.draft(top)) and draft.after > cursor.seq):
+        while (items := await _so_far(db, cursor, reader)) or _is_written_after(bus.draft(top), cursor.seq):
             watch.add(items)
             if pieces := b"".join(_pieces(cursor, items, deltas=deltas)):
                 yield pieces
-        pieces = b""  # what was sent is not kept while nothing happens
         is_over = await watch.is_over()
-        if deltas and not is_over and (draft := bus.draft(top)) and sent.is_news(draft):
-            yield streaming.named("delta.snapshot", draft)
+        if pieces := sent.snapshot(bus.draft(top)) if deltas and not is_over else b"":
+            yield pieces
+        pieces = b""  # what was sent is not kept while nothing happens
         if is_over:
             subscription.put(SubagentsChanged())
         async for hints in follow(db, top, subscription, after=cursor.seq, beat=beat):
+            is_beat = not hints
             batch: list[Seen] = hints if deltas else [one for one in hints if not isinstance(one, Fragment | Written)]
-            if hints and not batch:
+            del hints
+            if not batch and not is_beat:
                 continue
             watch.add(batch)
             batch = [*sent.without_known(batch)]
             pieces = b"".join(_pieces(cursor, await reader.since(batch) if reader else batch, deltas=deltas))
-            silent = silent if hints else silent + 1
+            silent = silent + 1 if is_beat else silent
             if pieces or silent * beat >= streaming.HEARTBEAT_EVERY:
                 yield pieces or streaming.HEARTBEAT
                 silent = 0
@@ -169,7 +171,11 @@ async def events_of(
             if (reader and reader.is_cut) or (is_over and is_whole):
                 # Events beyond the page, or appended just before the rest, are still to be sent.
                 subscription.put(SubagentsChanged())
-            del hints, batch, pieces
+            del batch, pieces
+
+
+def _is_written_after(draft: GrowingDraft | None, seq: int) -> bool:
+    return draft is not None and draft.after > seq
 
 
 async def _so_far(db: Database, cursor: SessionCursor, reader: TreeReader | None) -> list[Seen | SubagentEvent]:
@@ -183,7 +189,11 @@ class _SentDraft:
         self._step = (-1, -1)
         self._lengths = {"content": 0, "reasoning": 0}
 
-    def is_news(self, whole: Draft | Written) -> bool:
+    def snapshot(self, draft: GrowingDraft | None) -> bytes:
+        """The event with what is written so far, if the client lacks some of it."""
+        return streaming.named("delta.snapshot", draft.so_far) if draft and self.is_news(draft) else b""
+
+    def is_news(self, whole: GrowingDraft | Written) -> bool:
         """Whether the client lacks some of what is written so far, which it is sent then."""
         step, lengths = (whole.after, whole.fence), {name: len(getattr(whole, name)) for name in self._lengths}
         if step < self._step or (step == self._step and all(lengths[one] <= self._lengths[one] for one in lengths)):

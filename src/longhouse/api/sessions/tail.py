@@ -22,10 +22,6 @@ class Batch(list[Seen]):
         super().__init__(items)
         self.sessions: dict[int, Session] = {}
         """The session after some of the events, by their seq: those of which the recorder has told it."""
-        self.head = 0
-        """The last event until then."""
-        self.is_last = False
-        """The session was deleted."""
 
 
 async def follow(
@@ -44,36 +40,33 @@ async def follow(
             if heartbeat.is_due:
                 heartbeat.begin()
                 yield Batch()
-            batch = await _read(db, session_id, items, after)
-            after = batch.head
-            if batch or batch.is_last:
+            batch, after, is_gone = await _read(db, session_id, items, after)
+            if batch or is_gone:
                 yield batch
-            if batch.is_last:
+            if is_gone:
                 return
             del items, batch  # nothing is kept while nothing happens
     finally:
         heartbeat.stop()
 
 
-async def _read(db: Database, session_id: str, items: Sequence[Item], after: int) -> Batch:
-    """What the items tell, or hint at; none of it is older than `after`."""
+async def _read(db: Database, session_id: str, items: Sequence[Item], after: int) -> tuple[Batch, int, bool]:
+    """What the items tell, or hint at, of events those after `after`; the last event then; was the session deleted?"""
     batch = Batch()
-    batch.head = after
     for item in items:
         if isinstance(item, _PASSED_ON):
             batch.append(item)
             continue
         if isinstance(item, Gone):
-            batch.is_last = True
-            break
-        facts = _told(item, batch.head)
+            return batch, after, True
+        facts = _told(item, after)
         if facts is None:
-            facts = await journals.read(db, session_id, batch.head)
+            facts = await journals.read(db, session_id, after)
         batch += facts
-        batch.head = facts[-1].seq if facts else batch.head
+        after = facts[-1].seq if facts else after
         if isinstance(item, Facts) and item.session:
             batch.sessions[item.session.head] = item.session
-    return batch
+    return batch, after, False
 
 
 class _Heartbeat:

@@ -1,4 +1,4 @@
-"""What followers of a session are told: events, and the reply that is being written."""
+"""What followers of a session are told: events and pieces of a reply; and the reply that is being written."""
 
 from datetime import datetime
 from typing import Literal

@@ -14,7 +14,6 @@ from longhouse.growing_text import GrowingText
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
 from longhouse.runtime.bus.items import (
-    Draft,
     Facts,
     Fragment,
     Gone,
@@ -252,10 +251,9 @@ class Bus:
                 follower.flush()
         return Drafting(self._drafts, session_id, draft)
 
-    def draft(self, session_id: str) -> Draft | None:
-        """What is written so far of a reply, here or in another process."""
-        draft = self._drafts.get(session_id) or self._distant.get(session_id)
-        return draft.so_far if draft else None
+    def draft(self, session_id: str) -> GrowingDraft | None:
+        """The reply that is being written, here or in another process."""
+        return self._drafts.get(session_id) or self._distant.get(session_id)
 
     def _note_follower(self, session_id: str) -> None:
         self._attended.pop(session_id, None)

@@ -134,9 +134,9 @@ class ResponseFollower:
         if (wait := self._show_at - now()) > 0:
             await asyncio.sleep(wait)
         builder, draft = self.builder, self.bus.draft(self.row.session_id)
-        if draft is None or builder.is_over or not builder.is_ours:
+        if draft is None or not draft.content or builder.is_over or not builder.is_ours:
             return
-        for text in builder.unshown(draft):
+        for text in builder.unshown(draft.so_far):
             if not await responses.show(self.db, self.row.id, self.row.session_id, text):
                 # Another process has shown something, or the reply is recorded.
                 await self.catch_up()
