@@ -11,6 +11,7 @@ from bench import (
     interactions,
     isolation,
     ledger,
+    loop_turns,
     processes,
     search,
     slots,
@@ -49,6 +50,7 @@ async def main() -> None:
             show("idle event streams", [await spine.idle_streams(served)])
         show("a gateway and a worker", [await fleet.measure(under, nats=nats) for nats in (True, False)])
         show("a worker is lost in the middle of a step", await takeover.measure(under, kills=20, stops=1))
+        show("turns of the event loop", await loop_turns.measure(under))
         show("one process and two", await processes.measure(under))
         show("one worker and two", await slots.measure(under))
         show("turns of one person's talks, found by words and meaning", [await interactions.measure(under)])
