@@ -8,7 +8,7 @@ ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
     ".": 1_750,  # texts that grow; cron and its moments; what agents do, counted; trace contexts; prices of models
-    "agents": 3_770,  # tools of clients; answers in a format; classes by import string; requests that grow by pieces
+    "agents": 3_790,  # tools of clients; answers in a format; classes by import string; requests that grow by pieces
     "api": 18_460,  # webhooks and schedules; Responses as real clients send them, MCP, A2A; forks and replays
     "app": 910,  # the composition root, a file for each part that it opens
     "catalog": 870,  # tools of files
