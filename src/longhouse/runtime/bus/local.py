@@ -13,7 +13,16 @@ from typing import Final, Protocol
 from longhouse.growing_text import GrowingText
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
-from longhouse.runtime.bus.items import Facts, Fragment, Gone, GrowingDraft, Item, JournalGrew, SubagentsChanged, Written
+from longhouse.runtime.bus.items import (
+    Facts,
+    Fragment,
+    Gone,
+    GrowingDraft,
+    Item,
+    JournalGrew,
+    SubagentsChanged,
+    Written,
+)
 from longhouse.runtime.reservation import Reservation
 
 NEVER: Final = 2**63 - 1
