@@ -184,14 +184,14 @@ async def test_what_is_too_large_is_said_in_its_own_words_and_what_is_half_read_
     # Half of a reply is there when its time is over: it is read to its end.
     monkeypatch.undo()
     [idle] = pool._idle
-    text, limits = "y" * 100_000, messages.Limits(10**9, 30)
-    reply = messages.framed(messages.Returned(number=idle._number, text=text))
+    text, limits = "y" * 100_000, messages.ProcessLimits(10**9, 30)
+    reply = messages.framed(messages.ToolReturned(number=idle._number, text=text))
     idle._stdout.feed_data(reply[:50_000])
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await idle.reply(lambda: None, limits)
     idle._stdout.feed_data(reply[50_000:])
-    assert await idle.reply(lambda: None, limits) == messages.Returned(number=idle._number, text=text)
+    assert await idle.reply(lambda: None, limits) == messages.ToolReturned(number=idle._number, text=text)
 
 
 async def test_there_are_never_more_processes_than_may_be_and_one_package_has_half_of_them(
@@ -203,7 +203,7 @@ async def test_there_are_never_more_processes_than_may_be_and_one_package_has_ha
     async with ProcessPool(most=2).running() as pool:
 
         async def check(package: str) -> None:
-            limits = messages.Limits(10**9, 30)
+            limits = messages.ProcessLimits(10**9, 30)
             request = messages.Check(entrypoint=f"{package}:T", tool="t", arguments="{}", limits=limits)
             assert await pool.check(request, "t", 20) == ""
 
@@ -222,7 +222,7 @@ async def test_a_process_that_does_not_start_in_time_is_no_mistake_in_the_argume
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     async with ProcessPool().running() as pool:
-        check = messages.Check(entrypoint="a.b:C", tool="c", arguments="{}", limits=messages.Limits(10**9, 30))
+        check = messages.Check(entrypoint="a.b:C", tool="c", arguments="{}", limits=messages.ProcessLimits(10**9, 30))
         with pytest.raises(CallError, match=r"not begun within 0.2 seconds: its process did not start; nothing"):
             await pool.check(check, "c", 0.2)
         assert pool.size == 0
@@ -237,9 +237,9 @@ async def test_a_process_that_does_not_start_in_time_is_no_mistake_in_the_argume
 def test_what_cannot_be_kept_in_a_context_is_refused(writes: dict[str, object], adds: dict[str, object]) -> None:
     binding = RuntimeBinding(python_entrypoint="foreign.tools:Plain")
     descriptor = ToolDescriptor(name="plain", description_short="x", runtime_binding=binding)
-    reply = messages.Returned(text="x" * 100, writes=writes, adds=adds)
+    reply = messages.ToolReturned(text="x" * 100, writes=writes, adds=adds)
     with pytest.raises(CallError, match="cannot be kept") as raised:
         isolated._performed(descriptor, 10, reply)
     assert raised.value.in_doubt
-    kept = isolated._performed(descriptor, 10, messages.Returned(text="x" * 1_000, writes={"searches_used": 2}))
+    kept = isolated._performed(descriptor, 10, messages.ToolReturned(text="x" * 1_000, writes={"searches_used": 2}))
     assert kept.text.startswith("x" * 10 + "\n[cut")

@@ -48,5 +48,5 @@ async def _own(tool: ToolDescriptor, packages: Sequence[str], processes: Process
         return python.load(entrypoint, packages).descriptor()
     if problem := python.check(entrypoint, packages):
         raise EntrypointError(problem)
-    limits = messages.Limits(tool.max_memory or MEMORY, tool.cpu_time or 0.0)
+    limits = messages.ProcessLimits(tool.max_memory or MEMORY, tool.cpu_time or 0.0)
     return isolated.own_descriptor(await processes.describe(entrypoint, tool.name, limits))

@@ -19,7 +19,7 @@ from longhouse.config.models import Execution
 from longhouse.config.yaml_document import YamlDocument, merged, read_text
 from longhouse.errors import SetupError
 from longhouse.secrets import BoundSecret
-from longhouse.tools.mcp.config import McpServer, read_server
+from longhouse.tools.mcp.config import McpServerConfig, read_server
 from longhouse.validation_messages import Where, did_you_mean
 
 log = structlog.get_logger()
@@ -223,7 +223,7 @@ def warn_of_typos(definition: Definition) -> None:
             log.warning("unknown_execution_field", message=message, place=str(place), similar=near[0])
 
 
-def servers_of(definition: Definition, mistakes: Mistakes) -> dict[str, McpServer]:
+def servers_of(definition: Definition, mistakes: Mistakes) -> dict[str, McpServerConfig]:
     found = {}
     for name, entry in definition.pick("mcp", "mcpServers").get("mcpServers", {}).items():
         try:

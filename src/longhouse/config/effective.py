@@ -20,14 +20,14 @@ from longhouse.errors import SetupError
 from longhouse.secrets import BoundSecret, Secrets
 from longhouse.settings import Settings
 from longhouse.tools.config import SearchConfig, ToolConfig
-from longhouse.tools.mcp.config import McpServer, read_servers
+from longhouse.tools.mcp.config import McpServerConfig, read_servers
 
 
 class Configured(msgspec.Struct, frozen=True):
     settings: Settings
     """The settings; those that the environment does not set come from the files."""
     files: LoadedFiles
-    servers: tuple[McpServer, ...]
+    servers: tuple[McpServerConfig, ...]
     secrets: Secrets
 
     @property

@@ -23,7 +23,7 @@ from longhouse.config.models import AgentsFile, ConfigFile
 from longhouse.config.sgr_files import ToolSettings
 from longhouse.config.yaml_document import YamlDocument, merged, read_document
 from longhouse.secrets import BoundSecret, other_address_message
-from longhouse.tools.mcp.config import McpServer
+from longhouse.tools.mcp.config import McpServerConfig
 from longhouse.validation_messages import Where
 
 
@@ -137,7 +137,7 @@ class LoadedFiles:
         self.own: dict[str, Definition] = {}
         """The configuration of single agents."""
         self._fields: dict[str, dict[str, Any]] = {}
-        self._own_servers: dict[str, dict[str, McpServer]] = {}
+        self._own_servers: dict[str, dict[str, McpServerConfig]] = {}
         definitions.warn_of_typos(self.common)
         for name in {**(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}:
             self._define(name, Definition.of("agents", name, agents, config), known)
@@ -283,7 +283,7 @@ class LoadedFiles:
             if other != name:
                 self.mistakes.add(agent.place(), f"is too similar to {other!r}")
 
-    def _all_servers(self) -> tuple[McpServer, ...]:
+    def _all_servers(self) -> tuple[McpServerConfig, ...]:
         """Server names are valid for the whole process: two agents may share one only if they mean the same server."""
         every = dict(self._common_servers)
         for name, own in self._own_servers.items():

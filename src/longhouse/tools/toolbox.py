@@ -42,7 +42,7 @@ MOST_BOUND: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingCall:
+class RememberedCall:
     """A call of a tool whose results are remembered."""
 
     about: Remembers
@@ -52,7 +52,7 @@ class ReadingCall:
     """The state of what it reads, before it was read."""
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckedCall(msgspec.Struct, frozen=True):
     """A call whose arguments fit."""
 
     binding: Binding
@@ -71,7 +71,7 @@ class Result(msgspec.Struct, frozen=True):
     """Why it is unknown whether the call took effect; empty if it is known."""
     has_ended: bool = False
     """With a doubt: what ran the call has ended, so that it can take effect no more."""
-    reading: ReadingCall | None = None
+    reading: RememberedCall | None = None
     """Set if the result is to be remembered."""
     by_memory: bool = False
     """The result is a remembered one: the tool did not run."""
@@ -120,7 +120,7 @@ class Toolbox:
         self._bound: dict[tuple[str, int], Binding] = {}
         self.changes = 0
         """How often a tool was added, removed or loaded: as long as it stays, `resolve` finds what it found."""
-        self._checked: dict[str, dict[str, Checked]] = {}
+        self._checked: dict[str, dict[str, CheckedCall]] = {}
         """Session -> its calls as they were checked, until they run or it rests."""
         self._made_configs: dict[tuple[str, int, str], ToolConfig] = {}
         """Template, its version, a tool -> what the tool is called with. Neither versions nor our settings change."""
@@ -228,7 +228,7 @@ class Toolbox:
         fault = await binding.check(arguments) if binding and binding.check else None
         if before and binding and fault is None and len(arguments) <= MAX_CHECKED:
             session_id, call = before
-            self._checked.setdefault(session_id, {})[call] = Checked(binding, arguments, work)
+            self._checked.setdefault(session_id, {})[call] = CheckedCall(binding, arguments, work)
         return fault
 
     def forget(self, session_id: str) -> None:
@@ -324,7 +324,7 @@ class Toolbox:
         binding = self._bound.get((call.tool, call.version))
         return binding is None or bool(binding.tool.remembers)
 
-    async def _reading(self, call: Open, session: Session, turn: Turn, memory_scope: str) -> ReadingCall | None:
+    async def _reading(self, call: Open, session: Session, turn: Turn, memory_scope: str) -> RememberedCall | None:
         """What a call is remembered by; None if it is to run like any other.
 
         That is so if its tool is not remembered, or if a person, an operator or a rate limit has a say in it now.
@@ -341,7 +341,7 @@ class Toolbox:
             return None
         # A tool may read for its user: what it read for another one than the session's is that one's.
         user = None if session.is_own(turn) else context.user or ""
-        return ReadingCall(tool.remembers, reading_key(tool, call.arguments, user), revision)
+        return RememberedCall(tool.remembers, reading_key(tool, call.arguments, user), revision)
 
     async def outdated(self, session: Session) -> list[str]:
         """The keys of remembered calls whose tools now tell another revision than then, or cannot tell one."""

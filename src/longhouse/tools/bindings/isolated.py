@@ -83,9 +83,9 @@ class _Isolated(msgspec.Struct):
         return self.binding.tool if self.binding else self.descriptor.tool
 
     @property
-    def limits(self) -> messages.Limits:
+    def limits(self) -> messages.ProcessLimits:
         said = self.descriptor
-        return messages.Limits(said.max_memory or MEMORY, said.cpu_time or self.tool.timeout)
+        return messages.ProcessLimits(said.max_memory or MEMORY, said.cpu_time or self.tool.timeout)
 
     async def describe(self) -> messages.Described:
         """The class as it describes itself; from then on the tool is what both say, the stricter of the two."""
@@ -136,7 +136,7 @@ class _Isolated(msgspec.Struct):
             described = await self.describe()
         except EntrypointError as error:
             raise ToolFailed(fault_of(self.descriptor, error).message) from None
-        request = messages.Call(
+        request = messages.RunTool(
             entrypoint=self.entrypoint,
             digest=described.digest,
             tool=name,
@@ -166,14 +166,14 @@ class _Isolated(msgspec.Struct):
 def _performed(descriptor: ToolDescriptor, most: int, reply: messages.Reply) -> Performed:
     name = descriptor.name
     match reply:
-        case messages.Returned():
+        case messages.ToolReturned():
             made = tuple(MadeFile(clean(one.path), one.content, clean(one.media_type)) for one in reply.made)
             text = clean(reply.text)
             text = text if len(text) <= most + CUT_NOTE else bounded(text, most)
             return Performed(text, _kept(name, reply.writes), _kept(name, reply.adds), made)
-        case messages.Checked():
+        case messages.ArgumentsChecked():
             raise ToolFailed(reply.problem, code="bad_arguments")
-        case messages.Refused():
+        case messages.ToolRefused():
             raise ToolFailed(fault_of(descriptor, EntrypointError(reply.reason)).message)
         case messages.Raised(unbegun=True):
             raise NotBegun(reply.says)

@@ -16,7 +16,7 @@ from longhouse.tools.builtin.tavily import SearchError, WebPage, WebSearch
 from longhouse.tools.config import SearchConfig, ToolConfig
 from longhouse.tools.context import ToolContext
 from longhouse.tools.outcomes import bounded
-from longhouse.tools.sgr.sources import Finding
+from longhouse.tools.sgr.sources import FoundRecord
 
 MOST_URLS: Final = 10
 LONGEST_TITLE: Final = 300
@@ -107,7 +107,7 @@ def _keep(context: ToolContext, url: str, number: int, *, title: str = "", snipp
     """Stores the source of this URL in the context; known fields are kept."""
     new = {"number": number, "title": title, "url": url, "snippet": snippet, "full_content": ""}
     there = context.sources.get(url)
-    was = {name: value for name, value in there.items() if value} if isinstance(there, dict | Finding) else {}
+    was = {name: value for name, value in there.items() if value} if isinstance(there, dict | FoundRecord) else {}
     # Recomputed whenever a source is read from the journal: the count of an earlier text must not remain.
     was.pop("char_count", None)
     context.sources[url] = source = {**new, **was}
@@ -120,9 +120,9 @@ def known(context: ToolContext) -> dict[int, dict[str, Any]]:
     Two parallel searches may find the same page under different numbers: `sources` keeps one of them, `searches`
     has both.
     """
-    searches = [search for search in context.searches if isinstance(search, dict | Finding)]
+    searches = [search for search in context.searches if isinstance(search, dict | FoundRecord)]
     cited = [one for search in searches for one in search.get("citations", ())]
-    every = [dict(one) for one in (*cited, *context.sources.values()) if isinstance(one, dict | Finding)]
+    every = [dict(one) for one in (*cited, *context.sources.values()) if isinstance(one, dict | FoundRecord)]
     return {one["number"]: one for one in every if isinstance(one.get("number"), int) and one.get("url")}
 
 

@@ -108,10 +108,10 @@ class Host:
     def serve(self) -> NoReturn:
         asyncio.set_event_loop(self._loop)
         threading.Thread(target=self._listen, name="requests", daemon=True).start()
-        self._channel.send(messages.Ready())
+        self._channel.send(messages.ProcessReady())
         while True:
             request = self._requests.get()
-            assert not isinstance(request, messages.Stop | messages.SessionSent)
+            assert not isinstance(request, messages.StopTool | messages.SessionSent)
             self._number, self._session = request.number, None
             reply = msgspec.structs.replace(self._answer(request), number=request.number)
             self._number = 0
@@ -142,7 +142,7 @@ class Host:
         try:
             for request in self._channel.requests():
                 match request:
-                    case messages.Stop():
+                    case messages.StopTool():
                         self._loop.call_soon_threadsafe(self._cancel, request.number)
                     case messages.SessionSent():
                         self._sessions.put(request)
@@ -160,7 +160,7 @@ class Host:
             with limited(request.limits):
                 return self._done(request)
         except EntrypointError as error:
-            return messages.Refused(reason=clean(str(error))[:LONGEST])
+            return messages.ToolRefused(reason=clean(str(error))[:LONGEST])
         except MemoryError:
             size = f"{request.limits.memory / 1e9:g} GB"
             return messages.Raised(says=f"it took more than its {size} of memory", out_of_memory=True)
@@ -178,19 +178,19 @@ class Host:
                 return described
             case messages.Check():
                 tool = _parsed(cls, request.tool, request.arguments)
-                return messages.Checked(problem="" if isinstance(tool, BaseTool) else tool)
+                return messages.ArgumentsChecked(problem="" if isinstance(tool, BaseTool) else tool)
             case messages.Revision():
                 tool = cls.model_validate_json(request.arguments or "{}")
-                return messages.Returned(text=clean(str(self._run(tool.revision(self._context(request.context))))))
-            case messages.Call():
+                return messages.ToolReturned(text=clean(str(self._run(tool.revision(self._context(request.context))))))
+            case messages.RunTool():
                 if request.digest != described.digest:
                     raise NotBegun("its code has changed since this server described it; restart the server")
                 return self._called(cls, request)
 
-    def _called(self, cls: type[BaseTool], request: messages.Call) -> messages.Reply:
+    def _called(self, cls: type[BaseTool], request: messages.RunTool) -> messages.Reply:
         tool = _parsed(cls, request.tool, request.arguments)
         if isinstance(tool, str):
-            return messages.Checked(problem=tool)
+            return messages.ArgumentsChecked(problem=tool)
         context = self._context(request.context)
         before = written(context)
         # Outside of the loop: a blocking tool may run one of its own.
@@ -200,7 +200,7 @@ class Host:
         writes, adds = changes(before, written(context))
         made = [messages.Made(one.path, one.content, one.media_type) for one in context.made]
         text = bounded(clean(text_of(output)), request.max_output)
-        return messages.Returned(text=text, writes=writes, adds=adds, made=made)
+        return messages.ToolReturned(text=text, writes=writes, adds=adds, made=made)
 
     def _run(self, work: Awaitable[Any]) -> Any:
         async def waited() -> Any:
@@ -247,7 +247,7 @@ def _parsed(cls: type[BaseTool], name: str, arguments: str) -> BaseTool | str:
 
 
 @contextmanager
-def limited(limits: messages.Limits) -> Iterator[None]:
+def limited(limits: messages.ProcessLimits) -> Iterator[None]:
     """Limits of this process while a request is answered; what it answers with is sent without them."""
     limit(limits)
     try:
@@ -257,7 +257,7 @@ def limited(limits: messages.Limits) -> Iterator[None]:
             _set_soft(what, resource.RLIM_INFINITY)
 
 
-def limit(limits: messages.Limits) -> None:
+def limit(limits: messages.ProcessLimits) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     # Whole seconds are counted: the limit is never stricter than what was promised.
     _set_soft(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + limits.cpu) + 1)

@@ -18,7 +18,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The number of the request in its process, also in what is said about it: a late or second reply is noticed."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ProcessLimits(msgspec.Struct, frozen=True):
     """What one request may take. The server sees to the wall time."""
 
     memory: int
@@ -31,7 +31,7 @@ class Describe(Message, frozen=True, kw_only=True):
     """Import the class and describe it."""
 
     entrypoint: str
-    limits: Limits
+    limits: ProcessLimits
 
 
 class Check(Message, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Check(Message, frozen=True, kw_only=True):
     entrypoint: str
     tool: str
     arguments: str
-    limits: Limits
+    limits: ProcessLimits
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, Any]
 
 
-class Call(Message, frozen=True, kw_only=True):
+class RunTool(Message, frozen=True, kw_only=True):
     """Run the tool, if its class is still the one that was described."""
 
     entrypoint: str
@@ -70,7 +70,7 @@ class Call(Message, frozen=True, kw_only=True):
     context: CallContext
     config: ToolConfig
     max_output: int
-    limits: Limits
+    limits: ProcessLimits
 
 
 class Revision(Message, frozen=True, kw_only=True):
@@ -79,10 +79,10 @@ class Revision(Message, frozen=True, kw_only=True):
     entrypoint: str
     arguments: str
     context: CallContext
-    limits: Limits
+    limits: ProcessLimits
 
 
-class Stop(Message, frozen=True, kw_only=True):
+class StopTool(Message, frozen=True, kw_only=True):
     """The time of the call is over: it is cancelled."""
 
 
@@ -92,12 +92,12 @@ class SessionSent(Message, frozen=True, kw_only=True):
     """Why it cannot be read."""
 
 
-Work = Describe | Check | Call | Revision
+Work = Describe | Check | RunTool | Revision
 """Requests that are answered by a reply."""
-Request = Work | Stop | SessionSent
+Request = Work | StopTool | SessionSent
 
 
-class Ready(Message, frozen=True, kw_only=True):
+class ProcessReady(Message, frozen=True, kw_only=True):
     """The process has started: from now on a request may begin."""
 
 
@@ -118,13 +118,13 @@ class Described(Message, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
 
-class Refused(Message, frozen=True, kw_only=True):
+class ToolRefused(Message, frozen=True, kw_only=True):
     """The entrypoint gives no tool."""
 
     reason: str
 
 
-class Checked(Message, frozen=True, kw_only=True):
+class ArgumentsChecked(Message, frozen=True, kw_only=True):
     problem: str
     """Empty: the arguments fit."""
 
@@ -139,7 +139,7 @@ class Made(msgspec.Struct, frozen=True):
     media_type: str
 
 
-class Returned(Message, frozen=True, kw_only=True):
+class ToolReturned(Message, frozen=True, kw_only=True):
     """The result, already cut to its length, with the changes of the context."""
 
     text: str
@@ -157,7 +157,7 @@ class Raised(Message, frozen=True, kw_only=True):
     out_of_memory: bool = False
 
 
-Reply = Ready | Described | Refused | Checked | SessionWanted | Returned | Raised
+Reply = ProcessReady | Described | ToolRefused | ArgumentsChecked | SessionWanted | ToolReturned | Raised
 
 
 _requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)

@@ -87,11 +87,13 @@ class ProcessPool:
         """The description of a class, if it was imported before."""
         return self._described.get(entrypoint)
 
-    async def describe(self, entrypoint: str, tool: str, limits: messages.Limits) -> messages.Described:
+    async def describe(self, entrypoint: str, tool: str, limits: messages.ProcessLimits) -> messages.Described:
         """Imports a class in a tool process; EntrypointError if that gives no tool."""
         if known := self._described.get(entrypoint):
             return known
-        request = messages.Describe(entrypoint=entrypoint, limits=messages.Limits(limits.memory, IMPORTED_WITHIN))
+        request = messages.Describe(
+            entrypoint=entrypoint, limits=messages.ProcessLimits(limits.memory, IMPORTED_WITHIN)
+        )
         try:
             async with asyncio.timeout(IMPORTED_WITHIN):
                 reply = await self._asked(request, tool)
@@ -117,12 +119,12 @@ class ProcessPool:
             if not limit.expired():
                 raise
             raise ToolRaised(f"it was not begun within {within:g} seconds: {error}; nothing happened") from None
-        if isinstance(reply, messages.Checked):
+        if isinstance(reply, messages.ArgumentsChecked):
             return reply.problem
         raise ToolRaised(_says(reply))
 
     async def perform(
-        self, request: messages.Call | messages.Revision, tool: str, read_session: SessionOf, **about: str
+        self, request: messages.RunTool | messages.Revision, tool: str, read_session: SessionOf, **about: str
     ) -> messages.Reply:
         """Runs a call. If it is cancelled, the tool is told so; one that does not listen is killed."""
         return await self._asked(request, tool, read_session, **about)
@@ -142,7 +144,7 @@ class ProcessPool:
                 return reply
             except asyncio.CancelledError:
                 last = await self._stopped(process, read_session, request.limits)
-                if isinstance(last, messages.Returned):
+                if isinstance(last, messages.ToolReturned):
                     return last  # it has finished after all
                 if isinstance(last, messages.Raised) and last.unbegun:
                     raise NotBegun(last.says) from None
@@ -154,7 +156,7 @@ class ProcessPool:
                 raise ToolEnded(str(ended), in_doubt=True, has_ended=True) from None
 
     async def _stopped(
-        self, process: ToolProcess, read_session: SessionOf, limits: messages.Limits
+        self, process: ToolProcess, read_session: SessionOf, limits: messages.ProcessLimits
     ) -> messages.Reply | None:
         """What the call that was told to stop said in the end; None if it had to be killed."""
         # Until it has said something, what it says would be taken for the reply of the next call.
@@ -252,7 +254,7 @@ def _package_of(entrypoint: str) -> str:
 
 def _says(reply: messages.Reply) -> str:
     match reply:
-        case messages.Refused():
+        case messages.ToolRefused():
             return reply.reason
         case messages.Raised():
             return reply.says

@@ -87,7 +87,7 @@ class ToolProcess:
 
     async def ask(
         self,
-        request: messages.Describe | messages.Check | messages.Call | messages.Revision,
+        request: messages.Describe | messages.Check | messages.RunTool | messages.Revision,
         tool: str,
         read_session: SessionOf,
     ) -> messages.Reply:
@@ -100,7 +100,7 @@ class ToolProcess:
             raise NotBegun(f"what it was to be given is too large: {error}") from None
         return await self.reply(read_session, request.limits)
 
-    async def reply(self, read_session: SessionOf, limits: messages.Limits) -> messages.Reply:
+    async def reply(self, read_session: SessionOf, limits: messages.ProcessLimits) -> messages.Reply:
         try:
             reply = await self._received()
             if isinstance(reply, messages.SessionWanted):
@@ -114,14 +114,14 @@ class ToolProcess:
             self.kill()
             raise Ended("its process said something that is no reply to this call", "exit") from None
         # What could not be imported may be mended, and what took all memory may hold on to it.
-        if isinstance(reply, messages.Refused) or (isinstance(reply, messages.Raised) and reply.out_of_memory):
+        if isinstance(reply, messages.ToolRefused) or (isinstance(reply, messages.Raised) and reply.out_of_memory):
             self.is_spent = True
         return reply
 
     def stop(self) -> None:
         """Cancels the call that runs."""
         with suppress(ConnectionError, RuntimeError):
-            self._send(messages.Stop(number=self._number))
+            self._send(messages.StopTool(number=self._number))
 
     def _send(self, message: messages.Message) -> None:
         # Not awaited: one request is under way at a time, and the process reads all the time.
@@ -147,7 +147,7 @@ class ToolProcess:
             raise ValueError("this is the reply to another request")
         return reply
 
-    async def _death(self, limits: messages.Limits) -> Ended:
+    async def _death(self, limits: messages.ProcessLimits) -> Ended:
         status = await self._status()
         if status == -signal.SIGXCPU:
             return Ended(f"it used more than its {limits.cpu:g} seconds of CPU time", "cpu")

@@ -13,7 +13,7 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.store.catalog.catalog import FILES, Catalog
 from longhouse.store.catalog.publish import Published, PublishTerms, retry_on_change
-from longhouse.tools.mcp.config import McpServer
+from longhouse.tools.mcp.config import McpServerConfig
 from longhouse.tools.toolbox import Toolbox
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ START_WITHIN: Final = 15.0
 
 @asynccontextmanager
 async def open_mcp(
-    servers: Sequence[McpServer], toolbox: Toolbox, *, start_within: float = START_WITHIN
+    servers: Sequence[McpServerConfig], toolbox: Toolbox, *, start_within: float = START_WITHIN
 ) -> AsyncIterator[Away]:
     """Adds the tools of these servers to the toolbox and keeps them up to date.
 
@@ -42,7 +42,7 @@ async def open_mcp(
         yield away
 
 
-def belongs(name: str, servers: Sequence[McpServer]) -> bool:
+def belongs(name: str, servers: Sequence[McpServerConfig]) -> bool:
     """Is this the name of a tool (or with `*`, of all tools) of one of these servers?"""
     return any(name.startswith(f"{server.name}.") for server in servers)
 

@@ -41,24 +41,24 @@ class ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "ServerEntry()"  # its values may be secrets
 
 
-class _File(msgspec.Struct, frozen=True):
+class _McpFile(msgspec.Struct, frozen=True):
     mcpServers: dict[str, dict[str, Any]]  # noqa: N815 - the name that all MCP clients use
 
 
 @dataclass(frozen=True, slots=True)
-class McpServer:
+class McpServerConfig:
     name: str
     entry: ServerEntry = field(repr=False)
     """Never printed: it may hold secrets."""
     secrets: Redaction = field(default_factory=Redaction)
 
 
-def read_servers(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[McpServer, ...]:
+def read_servers(path: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[McpServerConfig, ...]:
     """The servers of a file `{"mcpServers": {name: {command, args, env} | {url, headers}}}`; none without a file."""
     if path is None:
         return ()
     try:
-        entries = msgspec.json.decode(path.read_bytes(), type=_File).mcpServers
+        entries = msgspec.json.decode(path.read_bytes(), type=_McpFile).mcpServers
     except OSError as error:
         raise SetupError(f"the MCP configuration {path} cannot be read: {error.strerror}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -66,7 +66,7 @@ def read_servers(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
     return tuple(read_server(name, entry, environ) for name, entry in entries.items())
 
 
-def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.environ) -> McpServer:
+def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.environ) -> McpServerConfig:
     """Parses one server entry."""
     where = f"the MCP server {name!r}"
     if not _NAME.fullmatch(name) or name in RESERVED:
@@ -90,7 +90,7 @@ def read_server(name: str, raw: dict[str, Any], environ: Mapping[str, str] = os.
     used = ("command", "args", "env", "cwd") if entry.url is None else ("url", "headers")
     secrets += entry.headers.values()
     entry = ServerEntry(timeout=entry.timeout, **{field: getattr(entry, field) for field in used})
-    return McpServer(name, entry, redaction_of(secrets))
+    return McpServerConfig(name, entry, redaction_of(secrets))
 
 
 def _check_url(url: str, where: str) -> None:

@@ -26,7 +26,7 @@ from longhouse.tools.bindings.base import Binding
 from longhouse.tools.bindings.mcp import Unusable, mcp_binding
 from longhouse.tools.context import ToolContext
 from longhouse.tools.mcp.client import Away, publish_served
-from longhouse.tools.mcp.config import McpServer
+from longhouse.tools.mcp.config import McpServerConfig
 from longhouse.tools.mcp.transport import MAX_LINE, MOST_BYTES, TOO_MUCH, HttpTransport, StdioTransport
 from longhouse.tools.outcomes import CallError, NotBegun
 from longhouse.tools.toolbox import Toolbox, ToolSource
@@ -49,7 +49,7 @@ class McpServerAway(CallError):  # noqa: N818 - the agent reads the name
 
 
 @asynccontextmanager
-async def running(servers: Sequence[McpServer], toolbox: Toolbox, start_within: float) -> AsyncIterator[Away]:
+async def running(servers: Sequence[McpServerConfig], toolbox: Toolbox, start_within: float) -> AsyncIterator[Away]:
     kept = [ServerSession(server, toolbox) for server in servers]
     everything = Redaction(tuple(value for server in servers for value in server.secrets.values))
     with _quiet_libraries(everything):
@@ -85,7 +85,7 @@ Attempt = asyncio.Future[McpConnection | str]
 class ServerSession:
     """Keeps one server connected. Only `keep` connects and lists tools; calls request it."""
 
-    def __init__(self, server: McpServer, toolbox: Toolbox) -> None:
+    def __init__(self, server: McpServerConfig, toolbox: Toolbox) -> None:
         self.name = server.name
         self._server = server
         self._toolbox = toolbox

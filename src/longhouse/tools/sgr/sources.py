@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, PlainSerializer
 from longhouse import clock
 
 
-class Finding(pydantic.BaseModel):
+class FoundRecord(pydantic.BaseModel):
     """Fields by attribute and by name in brackets; what only its tool knows stays with it."""
 
     model_config = pydantic.ConfigDict(extra="allow", defer_build=True)
@@ -42,7 +42,7 @@ class Finding(pydantic.BaseModel):
         return {name: _zoned(value) for name, value in held.items()}
 
 
-class SourceData(Finding):
+class SourceData(FoundRecord):
     """A page that was found, under the number that it is cited by."""
 
     number: int
@@ -65,7 +65,7 @@ def _zoned(value: Any) -> Any:
     return clock.iso(value) if isinstance(value, datetime) else value
 
 
-class SearchResult(Finding):
+class SearchResult(FoundRecord):
     """A search and the sources that it found."""
 
     query: str
@@ -94,7 +94,7 @@ def as_search(value: Any) -> Any:
     return _fitting(SearchResult, value) if isinstance(value, dict) else value
 
 
-def _fitting(cls: type[Finding], value: dict[str, Any]) -> Any:
+def _fitting(cls: type[FoundRecord], value: dict[str, Any]) -> Any:
     try:
         return cls.model_validate(value)
     except pydantic.ValidationError:
