@@ -8,7 +8,7 @@ from attack_helpers import CHAT, ask, chat, leaves_no_trace, refusal, refused, r
 
 from longhouse.journal.events import Opened, Prompted
 from longhouse.store import journals
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 from server_helpers import AGENT, House, Serving, sse
 
 SECRET = "the launch code is 0000"
@@ -19,7 +19,7 @@ async def somebody_elses(house: House, *, conversation: str = "theirs", key: str
     session_id, trace = f"{AGENT}_{uuid.uuid4()}", uuid.uuid4().hex
     opened = Opened(agent=AGENT, version=1, owner="ann", conversation=conversation)
     prompted = Prompted(trace=trace, content=(SECRET,))
-    accepted = Accepted(owner="ann", digest="0" * 64, key=key)
+    accepted = RequestIdentity(owner="ann", digest="0" * 64, key=key)
     await journals.open(house.db, session_id, opened, prompted, task=SECRET, accepted=accepted)
     house.app.bus.wake(session_id)
     async with asyncio.timeout(10):

@@ -14,7 +14,7 @@ from longhouse.cli.chat.command import talk
 from longhouse.errors import SetupError
 from longhouse.integrations.redis.client import open_redis
 from longhouse.settings import Settings
-from longhouse.store.backup import Manifest
+from longhouse.store.backup import BackupManifest
 from server_helpers import Serving, data_folder
 
 
@@ -61,7 +61,9 @@ def test_a_place_that_cannot_be_used_ends_in_one_sentence(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     endless = "x" * 300
     with zipfile.ZipFile(tmp_path / "house.backup", "w") as archive:
-        made = msgspec.json.encode(Manifest(made_at=clock.now(), postgres="18", migrations=(), tables=(), sequences=()))
+        made = msgspec.json.encode(
+            BackupManifest(made_at=clock.now(), postgres="18", migrations=(), tables=(), sequences=())
+        )
         archive.writestr("manifest.json", made)
     with data_folder() as house:
         assert completed("migrate", folder=tmp_path, LONGHOUSE_DATA_DIR=str(house)).returncode == 0

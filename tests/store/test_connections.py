@@ -6,24 +6,24 @@ import asyncpg
 import pytest
 
 from longhouse.store import connections
-from longhouse.store.connections import ConnectionPool, PooledConnection, open_pool
+from longhouse.store.connections import PooledConnection, PostgresPool, open_pool
 from longhouse.store.database import UNREACHABLE, open_database
 
 PID = "SELECT pg_backend_pid()"
 
 
 @pytest.fixture
-async def pool(dsn: str) -> ConnectionPool:
+async def pool(dsn: str) -> PostgresPool:
     return open_pool(dsn, "longhouse", 2)
 
 
-async def until(pool: ConnectionPool, size: int) -> None:
+async def until(pool: PostgresPool, size: int) -> None:
     async with asyncio.timeout(10):
         while pool.size != size:
             await asyncio.sleep(0.01)
 
 
-async def test_who_comes_when_all_are_lent_waits_in_turn(pool: ConnectionPool) -> None:
+async def test_who_comes_when_all_are_lent_waits_in_turn(pool: PostgresPool) -> None:
     assert (pool.size, pool.idle) == (0, 0), "none is opened before it is needed"
     first, second = pool.acquire(), pool.acquire()
     pids = {(await first.__aenter__()).get_server_pid(), (await second.__aenter__()).get_server_pid()}
@@ -48,7 +48,7 @@ async def test_who_comes_when_all_are_lent_waits_in_turn(pool: ConnectionPool) -
 
 
 async def test_another_connection_is_opened_only_if_none_comes_back_soon(
-    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+    pool: PostgresPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What begins together shares what is there: to open one takes longer than to wait."""
     monkeypatch.setattr(connections, "PATIENCE", 2.0)
@@ -61,7 +61,7 @@ async def test_another_connection_is_opened_only_if_none_comes_back_soon(
     pool.terminate()
 
 
-async def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(pool: ConnectionPool) -> None:
+async def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(pool: PostgresPool) -> None:
     loans = [pool.acquire(), pool.acquire()]
     for loan in loans:
         await loan.__aenter__()
@@ -78,7 +78,7 @@ async def test_who_leaves_at_the_moment_of_its_turn_passes_it_on(pool: Connectio
     pool.terminate()
 
 
-async def test_who_is_woken_for_a_free_place_takes_it_and_if_it_leaves_the_next_one_does(pool: ConnectionPool) -> None:
+async def test_who_is_woken_for_a_free_place_takes_it_and_if_it_leaves_the_next_one_does(pool: PostgresPool) -> None:
     loans = [pool.acquire(), pool.acquire()]
     lost, _ = [await loan.__aenter__() for loan in loans]
     leaving, staying = (asyncio.create_task(pool.run("fetchval", "SELECT 1")) for _ in range(2))
@@ -94,7 +94,7 @@ async def test_who_is_woken_for_a_free_place_takes_it_and_if_it_leaves_the_next_
     pool.terminate()
 
 
-async def test_a_statement_that_is_broken_off_takes_its_connection_along(pool: ConnectionPool) -> None:
+async def test_a_statement_that_is_broken_off_takes_its_connection_along(pool: PostgresPool) -> None:
     """Nobody is lent a connection on which something else still runs, and Postgres is told to stop it."""
     async with pool.acquire() as watching:
         slow = asyncio.create_task(pool.run("execute", "SELECT pg_sleep(60)"))
@@ -117,7 +117,7 @@ async def test_a_statement_that_is_broken_off_takes_its_connection_along(pool: C
     pool.terminate()
 
 
-async def test_what_is_wrong_with_a_statement_is_not_wrong_with_its_connection(pool: ConnectionPool) -> None:
+async def test_what_is_wrong_with_a_statement_is_not_wrong_with_its_connection(pool: PostgresPool) -> None:
     pid = await pool.run("fetchval", PID)
     for wrong, error in (("SELECT 1 / 0", asyncpg.DivisionByZeroError), ("SELEC", asyncpg.PostgresSyntaxError)):
         with pytest.raises(error):
@@ -129,7 +129,7 @@ async def test_what_is_wrong_with_a_statement_is_not_wrong_with_its_connection(p
 
 
 async def test_connections_are_closed_that_are_old_lost_expired_or_idle(
-    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+    pool: PostgresPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = [await pool.run("fetchval", PID)]
     monkeypatch.setattr(connections, "MOST_LOANS", 3)
@@ -167,7 +167,7 @@ async def test_what_nobody_needs_is_closed_after_a_while(dsn: str, monkeypatch: 
     pool.terminate()
 
 
-async def test_a_pool_that_is_closed_gives_nothing_and_keeps_nobody_waiting(pool: ConnectionPool, dsn: str) -> None:
+async def test_a_pool_that_is_closed_gives_nothing_and_keeps_nobody_waiting(pool: PostgresPool, dsn: str) -> None:
     async with pool.acquire() as lent, pool.acquire():
         waiting = asyncio.create_task(pool.run("execute", "SELECT 1"))
         await asyncio.sleep(0)
@@ -186,7 +186,7 @@ async def test_a_pool_that_is_closed_gives_nothing_and_keeps_nobody_waiting(pool
         return connection
 
     opened: list[PooledConnection] = []
-    later = ConnectionPool(slowly, 1)
+    later = PostgresPool(slowly, 1)
     with pytest.raises(asyncpg.InterfaceError):
         await later.run("execute", "SELECT 1")
     assert opened[0].is_closed()
@@ -202,7 +202,7 @@ async def test_who_could_not_connect_leaves_the_place_to_the_next(dsn: str) -> N
             raise ConnectionRefusedError
         return await connections.connect(dsn)
 
-    pool = ConnectionPool(connect, 1)
+    pool = PostgresPool(connect, 1)
     first, second = (asyncio.create_task(pool.run("fetchval", "SELECT 1")) for _ in range(2))
     with pytest.raises(ConnectionRefusedError):
         await first

@@ -18,7 +18,7 @@ from longhouse.models.scripted import Call, Say, call
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, Executor, Transaction, open_database
 from longhouse.store.leases import Claimant, Lease
-from longhouse.store.requests import Accepted, Repeated
+from longhouse.store.requests import Repeated, RequestIdentity
 from server_helpers import AGENT, Serving
 
 LIMITS = events.Limits(max_iterations=1000, max_clarifications=3, time_budget=1800)
@@ -140,7 +140,7 @@ async def test_what_outsiders_add_is_there_once_when_its_reply_is_lost(dsn: str,
         line.lose_reply()
         assert (await opened(shaky)).seq == 2
         line.lose_reply(times=2)
-        accepted = Accepted(owner="local", digest="d", key="k")
+        accepted = RequestIdentity(owner="local", digest="d", key="k")
         placed = await journals.add(shaky, "s", [prompted("More", "t2")], trace="t2", accepted=accepted)
         assert (placed.seq, line.cuts) == (3, 3)
         assert [type(event).__name__ for event in await whole(db)] == ["Opened", "Prompted", "Prompted"]

@@ -7,7 +7,7 @@ from longhouse.journal import events
 from longhouse.store import journals, leases, places
 from longhouse.store.database import Database
 from longhouse.store.leases import Claimant
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 
 ROUNDS = 60
 CATALOG = """
@@ -64,7 +64,7 @@ async def test_a_session_under_two_limits_gets_its_turns(db: Database) -> None:
     asked = [("wide", None, None), ("narrow", None, None), ("wide", "key", None), ("wide", "free", None)]
     for agent, key, per_key in (*asked, ("wide", "free", 1), ("wide", None, 1)):
         about = events.Opened(agent=agent, version=1, owner="ann", conversation=f"{agent}{key}{per_key}")
-        prompt, accepted = events.Prompted(trace="t", content=("Hello",)), Accepted("ann", "d", api_key=key)
+        prompt, accepted = events.Prompted(trace="t", content=("Hello",)), RequestIdentity("ann", "d", api_key=key)
         claimant = Claimant("w", per_key)
         placed = await journals.open(
             db, about.conversation, about, prompt, task="Hello", accepted=accepted, claimant=claimant

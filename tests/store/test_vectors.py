@@ -10,7 +10,7 @@ from longhouse.search.indexer import Indexer
 from longhouse.store.database import Database
 from longhouse.store.search import vectors
 from longhouse.store.search.query import SearchFilters
-from longhouse.store.search.vectors import Part, Places, VectorCache, Vectors, VectorSet
+from longhouse.store.search.vectors import Places, ShardVectors, VectorCache, Vectors, VectorSet
 from search_helpers import Buckets, found, indexed, publish, tool
 
 QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what is in place3.", "nothing of the kind")
@@ -114,9 +114,9 @@ async def test_few_vectors_are_compared_in_full_and_hardly_any_of_the_nearest_is
     stored = (texts / np.linalg.norm(texts, axis=1, keepdims=True)).astype(np.float16)
     slots = {slot: row.tobytes() for slot, row in enumerate(stored[:5_200]) if slot % 40}
     stored[:5_200:40] = 0
-    before = Part.empty(200).grown({slot: row for slot, row in slots.items() if slot < 4_500}, 4_500)
+    before = ShardVectors.empty(200).grown({slot: row for slot, row in slots.items() if slot < 4_500}, 4_500)
     longer = before.grown({slot: row for slot, row in slots.items() if slot >= 4_500}, 5_200)
-    small = Part.empty(200).grown({slot: row.tobytes() for slot, row in enumerate(stored[5_200:])}, 100)
+    small = ShardVectors.empty(200).grown({slot: row.tobytes() for slot, row in enumerate(stored[5_200:])}, 100)
     assert longer.first(4_500).signs.tolist() == before.signs.tolist()
     near, allowed = Counting([longer, small]), chance.random(5_300) < 0.1
     asked = [*(words[:20] + side * np.linspace(0, 1, 200)), *texts[:5], -texts[1]]
@@ -137,7 +137,7 @@ async def test_few_vectors_are_compared_in_full_and_hardly_any_of_the_nearest_is
 async def test_what_has_no_vector_costs_no_comparison() -> None:
     chance = np.random.default_rng(7)
     few = {slot: chance.normal(size=256).astype(np.float16).tobytes() for slot in range(0, 9_000, 100)}
-    near = Counting([Part.empty(256).grown(few, 9_000)])
+    near = Counting([ShardVectors.empty(256).grown(few, 9_000)])
     assert (await near.nearest(np.zeros(256, np.float32), 30)).tolist() == [], "as of a question without a known word"
     assert near.compared == 0
     found = await near.nearest(chance.normal(size=256).astype(np.float32), 30)
@@ -148,7 +148,7 @@ async def test_what_has_no_vector_costs_no_comparison() -> None:
 async def test_vectors_of_few_numbers_are_all_compared() -> None:
     chance = np.random.default_rng(7)
     stored = chance.normal(size=(3_000, 8)).astype(np.float16)
-    near = VectorSet([Part.empty(8).grown({slot: row.tobytes() for slot, row in enumerate(stored)}, 3_000)])
+    near = VectorSet([ShardVectors.empty(8).grown({slot: row.tobytes() for slot, row in enumerate(stored)}, 3_000)])
     vector = chance.normal(size=8).astype(np.float32)
     cosines = stored.astype(np.float32) @ vector
     assert set((await near.nearest(vector, 5)).tolist()) == set(np.argsort(cosines)[-5:].tolist())

@@ -13,7 +13,7 @@ from longhouse.api.caller import Caller
 from longhouse.api.json_route import Answers, of_app, refuses, strict_router
 from longhouse.errors import CallerError
 from longhouse.runtime.eraser import Eraser
-from longhouse.store.erasure_plan import Plan
+from longhouse.store.erasure_plan import ErasurePlan
 from longhouse.store.erasures import Target
 
 WITHIN: Final = 20.0
@@ -115,7 +115,9 @@ async def _erase(caller: Caller, eraser: Eraser, target: Target, asked: Asked) -
     return wire.Json(body, status_code=200 if erased.is_finished else 202)
 
 
-def _answer(target: Target, plan: Plan, counts: dict[str, int], *, deleted: bool, dry_run: bool = False) -> Erased:
+def _answer(
+    target: Target, plan: ErasurePlan, counts: dict[str, int], *, deleted: bool, dry_run: bool = False
+) -> Erased:
     return {
         "id": target.name or target.owner,
         "object": f"{target.kind}.deleted",

@@ -12,7 +12,7 @@ from longhouse.api.pagination import Omittable
 from longhouse.errors import CallerError
 from longhouse.store import sessions
 from longhouse.store.database import Database
-from longhouse.store.requests import Accepted, Repeated
+from longhouse.store.requests import Repeated, RequestIdentity
 from longhouse.store.sessions import AcceptedRequest
 
 MAX_KEY: Final = 255
@@ -24,14 +24,14 @@ IdempotencyKey = Annotated[
 T = TypeVar("T")
 
 
-def accepted(caller: Caller, key: str | None, *what: str) -> Accepted | None:
+def accepted(caller: Caller, key: str | None, *what: str) -> RequestIdentity | None:
     """A request as it is stored; None: it may be repeated as often as its client likes. `what`: all that it asks."""
     if key is None:
         return None
-    return Accepted(owner=caller.owner, digest=hashlib.sha256("\x00".join(what).encode()).hexdigest(), key=key)
+    return RequestIdentity(owner=caller.owner, digest=hashlib.sha256("\x00".join(what).encode()).hexdigest(), key=key)
 
 
-async def accepted_before(db: Database, asked: Accepted) -> AcceptedRequest | None:
+async def accepted_before(db: Database, asked: RequestIdentity) -> AcceptedRequest | None:
     """The same request, if it was accepted before; raises if its key came with another one."""
     before = await sessions.request_by_key(db, asked.owner, asked.key or "")
     if before and before.digest != asked.digest:

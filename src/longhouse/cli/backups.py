@@ -15,7 +15,7 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store import backup as backups
 from longhouse.store import restore as restores
-from longhouse.store.backup import Manifest
+from longhouse.store.backup import BackupManifest
 from longhouse.store.postgres import unfinished
 
 EVERY: Final = 1.0
@@ -85,7 +85,7 @@ async def restore(
         typer.echo(f"the house is restored: {_contents(source.manifest)}")
 
 
-def _contents(manifest: Manifest) -> str:
+def _contents(manifest: BackupManifest) -> str:
     """What a backup holds, in a few words."""
     counts = ((manifest.rows_of(table), word) for table, word in (("sessions", "sessions"), ("journal", "events")))
     made = f"made {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC by Longhouse {plain(manifest.longhouse, 40)}"

@@ -26,7 +26,7 @@ from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
 from longhouse.store import compaction, memory_scopes, sessions
 from longhouse.store.database import Database
-from longhouse.store.erasure_plan import Plan
+from longhouse.store.erasure_plan import ErasurePlan
 from longhouse.store.erasures import Target
 from longhouse.store.memory_files import Memories
 from longhouse.store.memory_scopes import Scope
@@ -179,7 +179,7 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count)
 
 
-def _print_kept(plan: Plan) -> None:
+def _print_kept(plan: ErasurePlan) -> None:
     for one in plan.kept_sessions:
         typer.echo(f"stays: {one}, a session of others in which this user spoke too")
     for path in plan.kept_files:

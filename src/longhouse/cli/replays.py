@@ -47,7 +47,7 @@ class Source(msgspec.Struct, frozen=True):
 
     session_id: str
     agent: str
-    content: importing.Content | None = None
+    content: importing.CapsuleContent | None = None
     only_own: bool = False
     """Without the turns that a branch has of the session that it comes from."""
 

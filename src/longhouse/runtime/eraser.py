@@ -19,7 +19,7 @@ import structlog
 from longhouse import background
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import erasure_plan, erasures
-from longhouse.store.erasure_plan import Plan
+from longhouse.store.erasure_plan import ErasurePlan
 from longhouse.store.erasures import Target
 
 log = structlog.get_logger()
@@ -47,11 +47,11 @@ class _TimeIsOver(Exception):  # noqa: N818 - it is no error
 class Eraser(msgspec.Struct, frozen=True):
     inbox: Inbox
 
-    async def plan(self, target: Target) -> Plan:
+    async def plan(self, target: Target) -> ErasurePlan:
         """What would go, counted; nothing is changed."""
         return await erasure_plan.plan(self.inbox.db, target)
 
-    async def is_there(self, target: Target, plan: Plan) -> bool:
+    async def is_there(self, target: Target, plan: ErasurePlan) -> bool:
         """Is there anything to erase, or to finish?"""
         return not plan.is_empty or await erasures.is_asked(self.inbox.db, target)
 

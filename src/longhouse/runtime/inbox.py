@@ -37,7 +37,7 @@ from longhouse.store.delegation import tree
 from longhouse.store.erasure import Forgotten
 from longhouse.store.forks import Allowed, Fork
 from longhouse.store.journals import Placed
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Inbox(msgspec.Struct, frozen=True):
     bus: Bus
 
     async def open(
-        self, session_id: str, opened: Opened, prompt: Prompted, *, task: str, accepted: Accepted | None = None
+        self, session_id: str, opened: Opened, prompt: Prompted, *, task: str, accepted: RequestIdentity | None = None
     ) -> Delivered:
         """Opens a session with its first prompt; if another request has just opened it, only the prompt is appended."""
         reservation = self.bus.reserve(session_id)
@@ -75,7 +75,7 @@ class Inbox(msgspec.Struct, frozen=True):
             task.add_done_callback(reservation.settle)
             raise
 
-    async def prompt(self, session: Session, prompt: Prompted, *, accepted: Accepted | None = None) -> Delivered:
+    async def prompt(self, session: Session, prompt: Prompted, *, accepted: RequestIdentity | None = None) -> Delivered:
         """Queues a prompt. An aside belongs to the running turn: NotThere if the session has moved on."""
         head = session.head if prompt.aside else None
         placed = await journals.add(self.db, session.id, [prompt], trace=prompt.trace, head=head, accepted=accepted)
@@ -90,7 +90,7 @@ class Inbox(msgspec.Struct, frozen=True):
         by: str,
         user: str | None = None,
         chain: str = "",
-        accepted: Accepted | None = None,
+        accepted: RequestIdentity | None = None,
     ) -> Delivered:
         """Answers a question of this session; AlreadyReturned if another answer was first."""
         returned = Returned(call=call, outcome=Output(content=text), by=by, chain=chain, user=user)
@@ -106,7 +106,7 @@ class Inbox(msgspec.Struct, frozen=True):
         chain: str = "",
         aside: Prompted | None = None,
         client_tools: ClientTools | None = None,
-        accepted: Accepted | None = None,
+        accepted: RequestIdentity | None = None,
     ) -> Delivered:
         """Returns calls that the client runs, by their ids in the session, in one append; AlreadyReturned if one of
         them has its outcome by now.
@@ -130,7 +130,7 @@ class Inbox(msgspec.Struct, frozen=True):
         result: str | None = None,
         *,
         also: Sequence[Decided] = (),
-        accepted: Accepted | None = None,
+        accepted: RequestIdentity | None = None,
     ) -> Delivered:
         """Records a decision on a call of this session at its current head; NotThere if the session has moved on.
 
@@ -169,7 +169,7 @@ class Inbox(msgspec.Struct, frozen=True):
         *,
         key: str | None = None,
         allowed: Allowed = lambda branch: None,
-        accepted: Accepted | None = None,
+        accepted: RequestIdentity | None = None,
     ) -> Fork | None:
         """Opens a branch of a session that ends with event `after`; None if there is none. See `forks.fork`."""
         forked = await forks.fork(self.db, session_id, owner, after, key=key, allowed=allowed, accepted=accepted)
@@ -208,7 +208,7 @@ class Inbox(msgspec.Struct, frozen=True):
         self,
         session: Session,
         new: Sequence[Event],
-        accepted: Accepted | None,
+        accepted: RequestIdentity | None,
         *,
         head: int | None = None,
         is_shown: bool = True,

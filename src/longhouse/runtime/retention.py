@@ -13,7 +13,7 @@ import structlog
 from longhouse import background, clock
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import responses, retention
-from longhouse.store.retention import Listed
+from longhouse.store.retention import OldSession
 
 log = structlog.get_logger()
 
@@ -63,7 +63,7 @@ class Retention(msgspec.Struct, frozen=True):
             if erased:
                 log.info("sessions_expired", message="Sessions that were too old were erased.", sessions=erased)
 
-    async def _erase(self, one: Listed) -> int:
+    async def _erase(self, one: OldSession) -> int:
         """The session and those that it called go together; none, if one of them did something meanwhile."""
         began = time.monotonic()
         forgotten = await self.inbox.forget(one.id, one.owner, at_rest_since=one.since)

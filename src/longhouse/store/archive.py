@@ -30,7 +30,7 @@ _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError,
 """What reading a damaged or cut archive raises."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class ArchivePart(msgspec.Struct, frozen=True):
     """What a manifest knows of a part: enough to tell that it is whole."""
 
     bytes: int
@@ -56,16 +56,16 @@ class PartWriter:
         self.lines += data.count(b"\n")
 
     @property
-    def part(self) -> Part:
-        return Part(self.bytes, self._digest.hexdigest())
+    def part(self) -> ArchivePart:
+        return ArchivePart(self.bytes, self._digest.hexdigest())
 
 
-class Writer:
+class ArchiveWriter:
     """An archive that is being written."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, ArchivePart] = {}
 
     @contextmanager
     def part(self, name: str) -> Iterator[PartWriter]:
@@ -91,7 +91,7 @@ def _info(name: str) -> zipfile.ZipInfo:
 
 
 @contextmanager
-def writing(target: Path, verify: Callable[[Path], object]) -> Iterator[Writer]:
+def writing(target: Path, verify: Callable[[Path], object]) -> Iterator[ArchiveWriter]:
     """A new archive that nobody else may read. It gets its name when all of it is on disk and `verify` has read it."""
     try:
         if target.exists():
@@ -99,7 +99,7 @@ def writing(target: Path, verify: Callable[[Path], object]) -> Iterator[Writer]:
         draft = target.with_name(f"{target.name}.partial")
         with _claimed(draft) as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                yield Writer(archive)
+                yield ArchiveWriter(archive)
             file.flush()
             os.fsync(file.fileno())
             verify(draft)
@@ -133,7 +133,7 @@ def _claimed(draft: Path) -> Iterator[IO[bytes]]:
 class Archive(Generic[M]):
     """An archive that is read: its manifest, and its parts."""
 
-    def __init__(self, archive: zipfile.ZipFile, manifest: M, parts: Mapping[str, Part], path: Path) -> None:
+    def __init__(self, archive: zipfile.ZipFile, manifest: M, parts: Mapping[str, ArchivePart], path: Path) -> None:
         self._archive = archive
         self._parts = parts
         self.manifest = manifest
@@ -172,7 +172,7 @@ class Kind(msgspec.Struct, Generic[M], frozen=True):
     version: int
     what: str
     manifest: type[M]
-    parts: Callable[[M], Mapping[str, Part]]
+    parts: Callable[[M], Mapping[str, ArchivePart]]
 
 
 @contextmanager

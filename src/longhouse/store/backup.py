@@ -18,7 +18,7 @@ import longhouse
 from longhouse import clock
 from longhouse.errors import SetupError
 from longhouse.store import archive, migrate
-from longhouse.store.archive import Archive, Kind, Part, PartWriter, Writer
+from longhouse.store.archive import Archive, ArchivePart, ArchiveWriter, Kind, PartWriter
 from longhouse.store.connections import quoted
 from longhouse.store.database import Database, bound
 
@@ -82,7 +82,7 @@ class TableCopy(msgspec.Struct, frozen=True):
     name: str
     columns: tuple[str, ...]
     rows: int
-    part: Part
+    part: ArchivePart
 
 
 class SequenceValue(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class SequenceValue(msgspec.Struct, frozen=True):
     next: int
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup holds; the first thing that a restore reads."""
 
     format: str = FORMAT
@@ -112,7 +112,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return next((one.rows for one in self.tables if one.name == table), 0)
 
     @property
-    def parts(self) -> Mapping[str, Part]:
+    def parts(self) -> Mapping[str, ArchivePart]:
         return {part_of(one.name): one.part for one in self.tables}
 
 
@@ -120,15 +120,15 @@ def part_of(table: str) -> str:
     return f"tables/{table}.copy"
 
 
-KIND: Final = Kind(FORMAT, VERSION, "backup of Longhouse", Manifest, lambda manifest: manifest.parts)
+KIND: Final = Kind(FORMAT, VERSION, "backup of Longhouse", BackupManifest, lambda manifest: manifest.parts)
 
 
-def opened(path: Path) -> AbstractContextManager[Archive[Manifest]]:
+def opened(path: Path) -> AbstractContextManager[Archive[BackupManifest]]:
     """The backup in this file; what is no backup, or of a newer release, is refused."""
     return archive.reading(path, KIND)
 
 
-def verify(path: Path, progress: Progress = lambda name, size: None) -> Manifest:
+def verify(path: Path, progress: Progress = lambda name, size: None) -> BackupManifest:
     """Reads the whole file and counts its rows; refuses one that is not whole."""
     lines, sizes = Counter[str](), Counter[str]()
 
@@ -149,7 +149,7 @@ LOST: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError)
 """What a statement raises that Postgres refuses, or whose answer never comes."""
 
 
-async def back_up(db: Database, target: Path, progress: Progress = lambda name, size: None) -> Manifest:
+async def back_up(db: Database, target: Path, progress: Progress = lambda name, size: None) -> BackupManifest:
     """Writes all of the house to a file that gets its name when it is complete. Nobody has to stop for it."""
     with archive.writing(target, verify) as writer:
         try:
@@ -168,7 +168,9 @@ def reason(error: Exception) -> str:
     return f"{said}: {detail}" if detail else said
 
 
-async def _written(connection: asyncpg.Connection, schema: str, writer: Writer, progress: Progress) -> Manifest:
+async def _written(
+    connection: asyncpg.Connection, schema: str, writer: ArchiveWriter, progress: Progress
+) -> BackupManifest:
     done = await migrate.applied_on(connection, schema)
     if not done:
         raise SetupError("There is no Longhouse in this database: there is nothing to back up.")
@@ -190,8 +192,8 @@ async def tables_of(connection: asyncpg.Connection, schema: str) -> list[str]:
 
 
 async def _copied(
-    connection: asyncpg.Connection, schema: str, tables: list[str], writer: Writer, progress: Progress
-) -> Manifest:
+    connection: asyncpg.Connection, schema: str, tables: list[str], writer: ArchiveWriter, progress: Progress
+) -> BackupManifest:
     migrations = tuple(AppliedMigration(*row) for row in await connection.fetch(APPLIED))
     columns = {row["table"]: row["columns"] for row in await connection.fetch(COLUMNS, quoted(schema))}
     if set(await tables_of(connection, schema)) != set(tables):
@@ -210,7 +212,7 @@ async def _copied(
             await connection.copy_from_table(table, schema_name=schema, columns=kept, output=write, format="text")
         copies.append(TableCopy(table, tuple(kept), part.lines, part.part))
     sequences = [await _sequence(connection, schema, row) for row in await connection.fetch(SEQUENCES, quoted(schema))]
-    return Manifest(
+    return BackupManifest(
         made_at=clock.now(),
         postgres=str(await connection.fetchval("SELECT current_setting('server_version')")),
         migrations=migrations,

@@ -62,7 +62,7 @@ class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg car
 Waiter = asyncio.Future[PooledConnection | None]
 
 
-class ConnectionPool:
+class PostgresPool:
     """Lends each connection to one user at a time: the one that came back last, so that the others can be closed."""
 
     def __init__(self, connect: Callable[[], Awaitable[PooledConnection]], most: int) -> None:
@@ -303,9 +303,9 @@ async def set_up(connection: asyncpg.Connection, schema: str | None) -> None:
     await connection.execute("; ".join(settings), timeout=CONNECT_WITHIN)
 
 
-def open_pool(dsn: str, schema: str, most: int) -> ConnectionPool:
+def open_pool(dsn: str, schema: str, most: int) -> PostgresPool:
     """A pool whose connections have their search path set to this schema; none is open yet."""
-    return ConnectionPool(partial(connect, dsn, schema, **POOLED), most)
+    return PostgresPool(partial(connect, dsn, schema, **POOLED), most)
 
 
 def watch(transport: asyncio.BaseTransport) -> None:

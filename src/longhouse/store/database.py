@@ -12,7 +12,7 @@ import asyncpg
 
 from longhouse.errors import ReadOnlySession, SetupError
 from longhouse.store import connections
-from longhouse.store.connections import POOLED, SERVER_LINE, ConnectionPool, Loan, connect, open_pool, set_up
+from longhouse.store.connections import POOLED, SERVER_LINE, Loan, PostgresPool, connect, open_pool, set_up
 from longhouse.store.gathering import Gathering
 
 POOL_SIZE: Final = 20
@@ -134,7 +134,7 @@ class Transaction(Executor):
 class Database(Executor):
     """Runs one statement per call. A statement may be sent twice, so it must only read, or refuse a repeat."""
 
-    def __init__(self, pool: ConnectionPool, dsn: str, schema: str, pool_size: int) -> None:
+    def __init__(self, pool: PostgresPool, dsn: str, schema: str, pool_size: int) -> None:
         self.pool = pool
         self.dsn = dsn
         self.schema = schema
@@ -174,13 +174,13 @@ class Database(Executor):
     async def together(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Runs several statements in one transaction. If the connection is lost, the whole transaction is retried."""
 
-        async def attempt(pool: ConnectionPool) -> T:
+        async def attempt(pool: PostgresPool) -> T:
             async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
                 return await work(Transaction(connection))
 
         return await self._with_retries(attempt)
 
-    async def _with_retries(self, attempt: Callable[[ConnectionPool], Awaitable[T]]) -> T:
+    async def _with_retries(self, attempt: Callable[[PostgresPool], Awaitable[T]]) -> T:
         """Runs `attempt`, with retries and back-off while Postgres cannot be reached."""
         give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
         pause = 0.01
@@ -284,7 +284,7 @@ async def open_database(
         db.pool.terminate()
 
 
-async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, ConnectionPool]:
+async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, PostgresPool]:
     """The schema and the pool."""
     connection = await connect(dsn, **POOLED)
     try:
@@ -309,7 +309,7 @@ async def _schema(connection: asyncpg.Connection, wanted: str) -> str:
     return str(found or wanted)
 
 
-async def _refuse_shared_sessions(connection: asyncpg.Connection, pool: ConnectionPool) -> None:
+async def _refuse_shared_sessions(connection: asyncpg.Connection, pool: PostgresPool) -> None:
     """Raises where a pooler gives out transactions: a second one gets the session of the first, or takes its place."""
     session = await connection.fetchval(SESSION)
     async with pool.acquire() as another, another.transaction():

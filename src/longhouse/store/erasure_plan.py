@@ -67,7 +67,7 @@ KEPT_SESSIONS: Final = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ErasurePlan:
     """What an erasure would delete, and what of it would stay."""
 
     counts: Counter[str]
@@ -81,10 +81,10 @@ class Plan:
         return not any(self.counts.values())
 
 
-async def plan(db: Database, target: Target) -> Plan:
+async def plan(db: Database, target: Target) -> ErasurePlan:
     """What would be deleted now, and what would stay; nothing is changed."""
 
-    async def count(tx: Transaction) -> Plan:
+    async def count(tx: Transaction) -> ErasurePlan:
         # Everything is counted at one moment.
         await tx.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         ids = await _session_ids(tx, target)
@@ -106,11 +106,11 @@ async def plan(db: Database, target: Target) -> Plan:
             assert row is not None
             counts += Counter(dict(row))
         if target.kind != "user":
-            return Plan(counts)
+            return ErasurePlan(counts)
         shared = memory_scopes.of_owner(target.owner).key
         kept = await tx.rows(KEPT_FILES, owner=target.owner, scope=shared, ids=ids)
         sessions = await tx.rows(KEPT_SESSIONS, owner=target.owner, ids=ids, user=target.name)
-        return Plan(counts, [row["id"] for row in sessions], [row["path"] for row in kept])
+        return ErasurePlan(counts, [row["id"] for row in sessions], [row["path"] for row in kept])
 
     return await db.together(count)
 

@@ -28,7 +28,7 @@ from longhouse.store.delegation.cancel import CANCELLED
 from longhouse.store.delegation.delegations import LOCK
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.interactions import ALL
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 
 ROUNDS: Final = 100
 """Agents may call each other: what one of them has of the fork changes what another has, a few times at most."""
@@ -210,7 +210,7 @@ async def fork(
     *,
     key: str | None,
     allowed: Allowed = lambda branch: None,
-    accepted: Accepted | None = None,
+    accepted: RequestIdentity | None = None,
 ) -> Fork | None:
     """Writes a branch of a session that ends with event `after`, all or nothing; None if there is no such session.
 

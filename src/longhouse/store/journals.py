@@ -22,7 +22,7 @@ from longhouse.store import budgets, files, joint_appends, places, sessions, usa
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.gathering import Gathering
 from longhouse.store.leases import Claimant, Lease
-from longhouse.store.requests import UNDER_WAY, Accepted, Repeated, accept
+from longhouse.store.requests import UNDER_WAY, Repeated, RequestIdentity, accept
 from longhouse.store.rows import Rows
 
 TASK_SHOWN: Final = 1_000
@@ -345,7 +345,7 @@ async def add(
     *,
     trace: str,
     state: str | None = None,
-    accepted: Accepted | None = None,
+    accepted: RequestIdentity | None = None,
     fingerprint: str | None = None,
     head: int | None = None,
 ) -> Placed:
@@ -388,7 +388,7 @@ async def open(
     *,
     task: str,
     parent: str | None = None,
-    accepted: Accepted | None = None,
+    accepted: RequestIdentity | None = None,
     claimant: Claimant | None = None,
 ) -> Placed:
     """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt.

@@ -42,7 +42,7 @@ class Repeated(Exception):  # noqa: N818
     """The same request has already been accepted."""
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class RequestIdentity(msgspec.Struct, frozen=True):
     """The request behind an append, stored so that a retry finds its turn."""
 
     owner: str
@@ -83,7 +83,7 @@ def _storing(sql: str, *, accepts: bool, responds: bool) -> str:
     return sql.replace("{accepted}", (_ACCEPTED if accepts else "") + (_RESPONDED if responds else ""))
 
 
-async def accept(db: Executor, accepted: Accepted | None, sql: str, **values: object) -> asyncpg.Record | None:
+async def accept(db: Executor, accepted: RequestIdentity | None, sql: str, **values: object) -> asyncpg.Record | None:
     """Runs the statement that stores a request, where it says `{accepted}`; raises Repeated for a retry of a request
     that is stored already.
 

@@ -12,7 +12,7 @@ import asyncpg
 from longhouse.errors import SetupError
 from longhouse.store import backup, migrate
 from longhouse.store.archive import Archive
-from longhouse.store.backup import Manifest, Progress, TableCopy, part_of
+from longhouse.store.backup import BackupManifest, Progress, TableCopy, part_of
 from longhouse.store.connections import quoted
 from longhouse.store.database import Database, bound
 from longhouse.store.migrate import Migration
@@ -39,7 +39,7 @@ NEW_IDENTITY: Final = "UPDATE identity SET id = gen_random_uuid()"
 
 async def restore(
     db: Database,
-    source: Archive[Manifest],
+    source: Archive[BackupManifest],
     *,
     replace: bool = False,
     alone: bool = False,
@@ -74,7 +74,7 @@ async def restore(
     return [one.name for one in rest]
 
 
-def split(manifest: Manifest) -> tuple[list[Migration], list[Migration]]:
+def split(manifest: BackupManifest) -> tuple[list[Migration], list[Migration]]:
     """The migrations that the backup's house had, and those that follow; refuses a backup of a newer release."""
     known = migrate.known()
     if manifest.schema > known[-1].number:
@@ -125,7 +125,9 @@ async def _drop(connection: asyncpg.Connection, schema: str) -> None:
         await connection.execute(f"DROP TYPE IF EXISTS {name}")
 
 
-async def _fill(connection: asyncpg.Connection, schema: str, source: Archive[Manifest], progress: Progress) -> None:
+async def _fill(
+    connection: asyncpg.Connection, schema: str, source: Archive[BackupManifest], progress: Progress
+) -> None:
     columns_of = {row["table"]: set(row["columns"]) for row in await connection.fetch(backup.COLUMNS, quoted(schema))}
     names = [quoted(table.name) for table in source.manifest.tables]
     # Whoever made the file: another program may have tables in this schema too.
@@ -150,7 +152,7 @@ async def _fill(connection: asyncpg.Connection, schema: str, source: Archive[Man
 
 
 async def _load(
-    connection: asyncpg.Connection, schema: str, source: Archive[Manifest], table: TableCopy, progress: Progress
+    connection: asyncpg.Connection, schema: str, source: Archive[BackupManifest], table: TableCopy, progress: Progress
 ) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for piece in _counted(source, table, progress):
@@ -163,7 +165,7 @@ async def _load(
         raise SetupError(f"{table.name} has {table.rows} rows in the backup, but Postgres took {done.split()[-1]}.")
 
 
-def _counted(source: Archive[Manifest], table: TableCopy, progress: Progress) -> Iterator[bytes]:
+def _counted(source: Archive[BackupManifest], table: TableCopy, progress: Progress) -> Iterator[bytes]:
     done = 0
     for piece in source.pieces(part_of(table.name)):
         done += len(piece)

@@ -41,7 +41,7 @@ PAGE_OF: Final = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class OldSession:
     """A session that was opened long enough ago to be looked at."""
 
     id: str
@@ -86,8 +86,8 @@ async def least(db: Database, default: int | None) -> int | None:
     return min((days for days in (own, default) if days is not None), default=None)
 
 
-async def page(db: Database, *, default: int | None, least: int, after: tuple[datetime, str]) -> list[Listed]:
+async def page(db: Database, *, default: int | None, least: int, after: tuple[datetime, str]) -> list[OldSession]:
     """The next sessions, oldest first, with whether they have come to their end."""
     at, session_id = after
     rows = await db.rows(PAGE_OF, default=default, least=least, at=at, id=session_id)
-    return [Listed(*row) for row in rows]
+    return [OldSession(*row) for row in rows]

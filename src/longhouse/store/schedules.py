@@ -12,7 +12,7 @@ import msgspec
 from longhouse.store import requests
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.pages import Position, page
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 from longhouse.timing import Missed, Timing
 
 Overlap = Literal["queue", "skip"]
@@ -123,7 +123,7 @@ LAST_SESSION: Final = """
 """
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is said when, and by whom: what people know of a schedule."""
 
     id: str
@@ -142,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class Schedule(Plan, frozen=True, kw_only=True):
+class Schedule(SchedulePlan, frozen=True, kw_only=True):
     owner: str
     key_id: str | None
     """The key with whose rights it fires; None: it was made while no keys were set."""
@@ -158,7 +158,7 @@ class Schedule(Plan, frozen=True, kw_only=True):
         return Timing(self.cron, self.at, self.time_zone)
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a moment at which a schedule was due, or of several that were missed together."""
 
     id: str
@@ -175,7 +175,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
 
 
-class ShownRun(Run, frozen=True, kw_only=True):
+class ShownRun(ScheduleRun, frozen=True, kw_only=True):
     at: datetime
     ended: Ended | None
     """How the turn ended that it began; None: it has not, or there is none."""
@@ -188,7 +188,13 @@ async def now(db: Executor) -> datetime:
 
 
 async def create(
-    db: Database, schedule: str, owner: str, fields: Mapping[str, Any], *, most: int, accepted: Accepted | None = None
+    db: Database,
+    schedule: str,
+    owner: str,
+    fields: Mapping[str, Any],
+    *,
+    most: int,
+    accepted: RequestIdentity | None = None,
 ) -> bool:
     """Creates a schedule; False if the owner has as many as it may. `accepted`: the request that asks for it; Repeated:
     one with its idempotency key was accepted before."""
@@ -254,8 +260,8 @@ async def move(tx: Transaction, schedule: Schedule, next_at: datetime | None, *,
     await tx.run(MOVE, id=schedule.id, next_at=next_at, stopped=stopped)
 
 
-async def record(tx: Transaction, run: Run) -> None:
-    await tx.run(RECORD, **{name: getattr(run, name) for name in Run.__struct_fields__})
+async def record(tx: Transaction, run: ScheduleRun) -> None:
+    await tx.run(RECORD, **{name: getattr(run, name) for name in ScheduleRun.__struct_fields__})
     if run.session_id is None:
         await tx.run(FORGET_OLD, schedule=run.schedule_id)
 

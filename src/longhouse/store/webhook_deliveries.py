@@ -298,7 +298,7 @@ Look = Callable[[Transaction, Sequence[Member]], Awaitable[Findings]]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimedWebhook:
     """A webhook that this worker delivers."""
 
     owner: str
@@ -405,10 +405,14 @@ async def with_work(db: Database, worker: str) -> list[str]:
     return [row["id"] for row in await db.rows(WITH_WORK, worker=worker)]
 
 
-async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -> Claim | None:
+async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -> ClaimedWebhook | None:
     """Takes a webhook for so many seconds, or once more; None if another worker has it, or it is not active."""
     row = await db.row(CLAIM, webhook=webhook_id, worker=worker, seconds=seconds)
-    return Claim(row["owner"], row["url"], tuple(filter(None, (row["secret"], row["former_secret"])))) if row else None
+    return (
+        ClaimedWebhook(row["owner"], row["url"], tuple(filter(None, (row["secret"], row["former_secret"]))))
+        if row
+        else None
+    )
 
 
 async def there_are(db: Database) -> tuple[bool, bool]:

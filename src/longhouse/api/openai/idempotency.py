@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 
 
 class RequestsInProgress:
     """Requests that this process is writing to a journal."""
 
     def __init__(self) -> None:
-        self._done: dict[asyncio.Event, Accepted] = {}
+        self._done: dict[asyncio.Event, RequestIdentity] = {}
 
     @contextmanager
-    def writing(self, accepted: Accepted) -> Iterator[None]:
+    def writing(self, accepted: RequestIdentity) -> Iterator[None]:
         """Registers the request while it is being written, whether or not that succeeds."""
         done = asyncio.Event()
         self._done[done] = accepted
@@ -24,7 +24,7 @@ class RequestsInProgress:
             del self._done[done]
             done.set()
 
-    async def others(self, accepted: Accepted) -> bool:
+    async def others(self, accepted: RequestIdentity) -> bool:
         """Waits for identical requests in progress; returns whether there were any."""
         mine = (accepted.owner, accepted.digest)
         identical = [done for done, one in self._done.items() if (one.owner, one.digest) == mine]

@@ -23,7 +23,7 @@ from longhouse.journal.events import ClientTools, Prompted
 from longhouse.journal.messages import Content, Message
 from longhouse.store import files
 from longhouse.store.database import Database
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 
 SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -76,7 +76,7 @@ class ChatInput:
     caller: Caller
     request: ChatRequest
     history: ClientHistory
-    accepted: Accepted
+    accepted: RequestIdentity
     conversation: str | None
     is_named: bool
     """Did the caller name the conversation itself? Where only Open WebUI does, the session is found by its history."""
@@ -141,7 +141,7 @@ def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[st
         digest.update(b"\x00" + headers.get(name, "").encode())
     retries = headers.get("x-stainless-retry-count")  # OpenAI's SDKs send a retry count and nothing else
     is_retry = None if retries is None else retries not in ("", "0")
-    accepted = Accepted(
+    accepted = RequestIdentity(
         owner=caller.owner,
         digest=digest.hexdigest(),
         key=idempotency_key(headers),

@@ -16,7 +16,7 @@ from longhouse.runtime.inbox import Inbox
 from longhouse.search.router import Routed
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 from longhouse.store.sessions import AcceptedRequest
 
 
@@ -81,7 +81,7 @@ async def append_reply(
     by: str = "",
     user: str | None = None,
     chain: str | None = None,
-    accepted: Accepted | None = None,
+    accepted: RequestIdentity | None = None,
 ) -> TurnHandle:
     """Appends an answer to a question, or decisions on calls of its session; the client follows the turn of `session`,
     whoever asked.

@@ -31,8 +31,8 @@ from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database, Transaction
 from longhouse.store.journals import Placed
 from longhouse.store.projections import HistoryOf
-from longhouse.store.requests import Accepted
-from longhouse.store.schedules import Run, Schedule
+from longhouse.store.requests import RequestIdentity
+from longhouse.store.schedules import Schedule, ScheduleRun
 
 log = structlog.get_logger()
 
@@ -226,7 +226,7 @@ class Scheduler(msgspec.Struct, frozen=True):
             placed = await _prompt(tx, schedule, attempt.target, trace, known)
         await schedules.record(
             tx,
-            Run(
+            ScheduleRun(
                 id=known,
                 schedule_id=schedule.id,
                 state=attempt.state,
@@ -271,7 +271,7 @@ async def _prompt(tx: Transaction, schedule: Schedule, target: _Target, trace: s
         prior=target.prior,
         schedule=schedule.id,
     )
-    accepted = Accepted(owner=schedule.owner, digest=f"schedule/{run_id}", api_key=caller.key or None)
+    accepted = RequestIdentity(owner=schedule.owner, digest=f"schedule/{run_id}", api_key=caller.key or None)
     if target.session_id:
         try:
             return await journals.add(tx, target.session_id, [prompt], trace=trace, accepted=accepted)

@@ -18,8 +18,8 @@ from longhouse.api.schedules.firing import Scheduler, new_run_id, no_such_schedu
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
 from longhouse.errors import CallerError
 from longhouse.store import schedules
-from longhouse.store.requests import Accepted
-from longhouse.store.schedules import Ended, Plan, RunState, Schedule, ShownRun
+from longhouse.store.requests import RequestIdentity
+from longhouse.store.schedules import Ended, RunState, Schedule, SchedulePlan, ShownRun
 
 RACES: Final = 20
 """How often a change is tried again because the schedule has fired meanwhile."""
@@ -54,7 +54,7 @@ class ShownScheduleRun(TypedDict):
     error: RunError | None
 
 
-class ShownSchedule(Plan, frozen=True, kw_only=True):
+class ShownSchedule(SchedulePlan, frozen=True, kw_only=True):
     object: Literal["schedule"] = "schedule"
     state: State
     stopped_reason: str | None
@@ -98,7 +98,7 @@ async def create_schedule(
 
 
 async def _create(
-    caller: Caller, scheduler: Scheduler, asked: NewSchedule, accepted: Accepted | None
+    caller: Caller, scheduler: Scheduler, asked: NewSchedule, accepted: RequestIdentity | None
 ) -> Schedule | None:
     """A new schedule; None if there are as many as there may be."""
     db, schedule_id = scheduler.db, f"sched_{uuid.uuid4().hex}"
@@ -108,7 +108,7 @@ async def _create(
     return await _found(caller, scheduler, schedule_id) if is_made else None
 
 
-async def _made_before(caller: Caller, scheduler: Scheduler, accepted: Accepted | None) -> Schedule | None:
+async def _made_before(caller: Caller, scheduler: Scheduler, accepted: RequestIdentity | None) -> Schedule | None:
     """The schedule that the same request has made before, as it is now."""
     before = await repeating.accepted_before(scheduler.db, accepted) if accepted else None
     return await schedules.find(scheduler.db, before.session_id, caller.owner) if before else None
@@ -211,7 +211,7 @@ async def _shown_now(scheduler: Scheduler, schedule: Schedule) -> ShownSchedule:
 
 
 def _shown(schedule: Schedule, last: ShownRun | None) -> ShownSchedule:
-    plan: dict[str, Any] = {name: getattr(schedule, name) for name in Plan.__struct_fields__}
+    plan: dict[str, Any] = {name: getattr(schedule, name) for name in SchedulePlan.__struct_fields__}
     if schedule.stopped:
         plan["next_at"] = None
     return ShownSchedule(

@@ -24,9 +24,9 @@ from longhouse.api.sessions.timeline import LineStream
 from longhouse.errors import CallerError
 from longhouse.journal.fold import FOLD_VERSION, blank
 from longhouse.store import archive, journals
-from longhouse.store.archive import Writer
+from longhouse.store.archive import ArchiveWriter
 from longhouse.store.capsules import exporting, format, imported
-from longhouse.store.capsules.format import Manifest, Replayed, SessionLine, TextLine, VersionLine, line
+from longhouse.store.capsules.format import CapsuleManifest, Replayed, SessionLine, TextLine, VersionLine, line
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 
@@ -64,7 +64,7 @@ async def get_capsule(caller: auth.User, sessions: Held, session_id: str) -> Cap
 
 async def make(
     sessions: Sessions, target: Path, session_id: str, *, verify: Callable[[Path], Any] = format.verify
-) -> Manifest | None:
+) -> CapsuleManifest | None:
     """Writes the capsule of a session to a new file; None if there is no such session."""
     if await imported.capsule_of(sessions.db, session_id):
         raise CallerError(
@@ -78,7 +78,7 @@ async def make(
         parts = _Ingredients(sessions)
         replays = tuple([await parts.collect(session) for session in found.sessions])
         await parts.write(writer)
-        manifest = Manifest(
+        manifest = CapsuleManifest(
             made_at=clock.now(), session=session_id, sessions=replays, files=media_types, parts=writer.parts
         )
         writer.finish(manifest)
@@ -125,7 +125,7 @@ class _Ingredients:
             self._tools[name, version] = await described(self._sessions.catalog, name, version)
         return self._tools[name, version]
 
-    async def write(self, writer: Writer) -> None:
+    async def write(self, writer: ArchiveWriter) -> None:
         catalog = self._sessions.catalog
         lines = [
             _version("template", *ref, catalog.templates.encoded(_without_place(one)))

@@ -14,7 +14,7 @@ from longhouse.journal.session import State
 from longhouse.store import forks
 from longhouse.store.database import Database
 from longhouse.store.forks import Branch, Fork, NoSuchEvent
-from longhouse.store.requests import Accepted
+from longhouse.store.requests import RequestIdentity
 
 router = strict_router("Sessions", auth.user)
 
@@ -76,7 +76,7 @@ async def fork(
     return _shown(forked)
 
 
-async def _forked_before(db: Database, accepted: Accepted | None) -> Fork | None:
+async def _forked_before(db: Database, accepted: RequestIdentity | None) -> Fork | None:
     """The fork that the same request has made before, as it is now."""
     before = await repeating.accepted_before(db, accepted) if accepted else None
     return await forks.made_by(db, before.session_id, accepted.owner) if accepted and before else None

@@ -26,7 +26,7 @@ from longhouse.models.http_pool import Pool
 from longhouse.redaction import redaction_of
 from longhouse.store import webhook_deliveries, webhooks
 from longhouse.store.database import Database
-from longhouse.store.webhook_deliveries import Claim, DueDelivery
+from longhouse.store.webhook_deliveries import ClaimedWebhook, DueDelivery
 
 log = structlog.get_logger()
 
@@ -141,11 +141,11 @@ class Deliverer:
             return ()
         return await webhook_deliveries.due(self._db, webhook_id, under_way=under_way, limit=limit)
 
-    async def _claim(self, webhook_id: str) -> Claim | None:
+    async def _claim(self, webhook_id: str) -> ClaimedWebhook | None:
         seconds = self._options.timeout + HELD_FOR
         return await webhook_deliveries.claim(self._db, webhook_id, self._worker, seconds=seconds)
 
-    async def _send(self, webhook_id: str, claim: Claim, one: DueDelivery) -> None:
+    async def _send(self, webhook_id: str, claim: ClaimedWebhook, one: DueDelivery) -> None:
         try:
             of_owner = self._free_of.setdefault(claim.owner, asyncio.Semaphore(MOST_OF_OWNER))
             async with of_owner, self._free:  # the receiver's time begins after it
@@ -163,7 +163,7 @@ class Deliverer:
             await webhook_deliveries.delivered(self._db, one.id, status=status)
             self.outcomes["delivered"] += 1
 
-    async def _post(self, claim: Claim, one: DueDelivery) -> int:
+    async def _post(self, claim: ClaimedWebhook, one: DueDelivery) -> int:
         payload = one.payload.encode()
         signed = headers_of(one.id, int(clock.now().timestamp()), payload, claim.secrets)
         # A receiver may quote them with their prefix or without.

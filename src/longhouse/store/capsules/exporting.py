@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 
 from longhouse.store import erasure
-from longhouse.store.archive import Writer
+from longhouse.store.archive import ArchiveWriter
 from longhouse.store.capsules.format import DelegationLine, EventLine, SessionLine, line
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
@@ -49,7 +49,7 @@ async def tree_of(db: Database, session_id: str) -> SessionTree | None:
     return SessionTree(session_id, rows) if any(row.id == session_id for row in rows) else None
 
 
-async def write_tree(db: Database, writer: Writer, found: SessionTree) -> dict[str, str]:
+async def write_tree(db: Database, writer: ArchiveWriter, found: SessionTree) -> dict[str, str]:
     """Writes rows, events, delegations and files of a tree; returns the media types of the files."""
     writer.put("sessions.jsonl", b"".join(map(line, found.sessions)))
     with writer.part("journal.jsonl") as part:

@@ -13,7 +13,7 @@ from longhouse.journal import events
 from longhouse.journal.fold import FOLD_VERSION
 from longhouse.journal.session import State
 from longhouse.store import archive
-from longhouse.store.archive import Archive, Kind, Part
+from longhouse.store.archive import Archive, ArchivePart, Kind
 from longhouse.store.catalog.repository import Kind as CatalogKind
 
 FORMAT: Final = "longhouse-capsule"
@@ -98,7 +98,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that are the same, byte for byte."""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class CapsuleManifest(msgspec.Struct, frozen=True, kw_only=True):
     format: str = FORMAT
     format_version: int = VERSION
     longhouse: str = longhouse.__version__
@@ -108,21 +108,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[Replayed, ...]
     files: dict[str, str]
     """Digest -> media type."""
-    parts: dict[str, Part]
+    parts: dict[str, ArchivePart]
 
 
-KIND: Final = Kind(FORMAT, VERSION, "capsule of a session", Manifest, lambda manifest: manifest.parts)
+KIND: Final = Kind(FORMAT, VERSION, "capsule of a session", CapsuleManifest, lambda manifest: manifest.parts)
 
 
 def line(value: msgspec.Struct) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-def reading(path: Path) -> AbstractContextManager[Archive[Manifest]]:
+def reading(path: Path) -> AbstractContextManager[Archive[CapsuleManifest]]:
     return archive.reading(path, KIND)
 
 
-def verify(path: Path) -> Manifest:
+def verify(path: Path) -> CapsuleManifest:
     """Reads the whole file; refuses one that is not whole, or larger than a session can be."""
     with reading(path) as capsule:
         parts = capsule.manifest.parts

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from longhouse.store.capsules.format import Manifest
+from longhouse.store.capsules.format import CapsuleManifest
 from longhouse.store.catalog.repository import Kind as CatalogKind
 from longhouse.store.database import Database
 
@@ -23,9 +23,9 @@ async def capsule_of(db: Database, session_id: str) -> str | None:
     return found
 
 
-async def manifest_of(db: Database, capsule: str) -> Manifest:
+async def manifest_of(db: Database, capsule: str) -> CapsuleManifest:
     """The manifest with which the capsule was imported."""
-    return msgspec.json.decode(await db.value(MANIFEST, capsule=capsule), type=Manifest)
+    return msgspec.json.decode(await db.value(MANIFEST, capsule=capsule), type=CapsuleManifest)
 
 
 async def descriptor(db: Database, capsule: str, kind: CatalogKind, name: str, version: int) -> str | None:

@@ -15,7 +15,14 @@ from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.store import archive, files
 from longhouse.store.archive import Archive
-from longhouse.store.capsules.format import DelegationLine, EventLine, Manifest, SessionLine, TextLine, VersionLine
+from longhouse.store.capsules.format import (
+    CapsuleManifest,
+    DelegationLine,
+    EventLine,
+    SessionLine,
+    TextLine,
+    VersionLine,
+)
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import results
 
@@ -56,7 +63,7 @@ ADD_TEXT: Final = "INSERT INTO capsule_texts (session_id, seq, text) VALUES (:se
 ASKS_NOBODY: Final = "DELETE FROM asking_sessions WHERE id = ANY(:ids)"
 
 
-async def bring(db: Database, capsule: Archive[Manifest]) -> list[str]:
+async def bring(db: Database, capsule: Archive[CapsuleManifest]) -> list[str]:
     """Writes the sessions of a verified capsule into this house, all or none; returns their ids."""
     content = content_of(capsule)
     ids = [session.id for session in content.sessions]
@@ -74,10 +81,10 @@ async def bring(db: Database, capsule: Archive[Manifest]) -> list[str]:
     return ids
 
 
-def content_of(capsule: Archive[Manifest]) -> "Content":
+def content_of(capsule: Archive[CapsuleManifest]) -> "CapsuleContent":
     """The content of a verified capsule; SetupError if it cannot be read here."""
     try:
-        return Content.of(capsule)
+        return CapsuleContent.of(capsule)
     except (msgspec.DecodeError, UnknownShape, UnicodeDecodeError, RecursionError) as error:
         raise SetupError(
             f"{capsule.path} cannot be read by this Longhouse ({error}): use Longhouse "
@@ -86,7 +93,7 @@ def content_of(capsule: Archive[Manifest]) -> "Content":
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class CapsuleContent:
     """The parts of a capsule, decoded and checked."""
 
     sessions: Sequence[SessionLine]
@@ -97,7 +104,7 @@ class Content:
     files: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, capsule: Archive[Manifest]) -> "Content":
+    def of(cls, capsule: Archive[CapsuleManifest]) -> "CapsuleContent":
         found, manifest = list(_lines(capsule, "sessions.jsonl", SessionLine)), capsule.manifest
         contents = {digest: capsule.read(f"files/{digest}") for digest in manifest.files}
         journals: dict[str, list[tuple[EventLine, events.Event]]] = {one.id: [] for one in found}
@@ -142,7 +149,7 @@ class Content:
         """What the request before this reply showed from memory."""
         return next((one.text for one in self.texts if (one.session_id, one.seq) == (session_id, seq)), "")
 
-    async def write(self, tx: Transaction, manifest: Manifest) -> None:
+    async def write(self, tx: Transaction, manifest: CapsuleManifest) -> None:
         # An owner of its own: nobody's conversations, memory or searches ever meet what came from elsewhere.
         owner, capsule = owner_of(manifest.session), manifest.session
         for digest, content in self.files.items():
@@ -200,7 +207,7 @@ def _written_out(schema: dict[str, Any]) -> Iterator[Leaf]:
         left += map(leaves, parts)
 
 
-def _lines(capsule: Archive[Manifest], name: str, kind: type[L]) -> Iterator[L]:
+def _lines(capsule: Archive[CapsuleManifest], name: str, kind: type[L]) -> Iterator[L]:
     decoder, text = msgspec.json.Decoder(kind), capsule.read(name)
     text.decode()  # texts that are taken as they are were not looked at by the decoder
     return (decoder.decode(one) for one in text.splitlines() if one)

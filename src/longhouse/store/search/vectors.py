@@ -86,7 +86,7 @@ def pgvector_literal(vector: bytes) -> str:
     return msgspec.json.encode(numbers.tolist()).decode()
 
 
-class Part(msgspec.Struct, frozen=True):
+class ShardVectors(msgspec.Struct, frozen=True):
     """The vectors of one shard, a row for each slot; zeros for a document that has none."""
 
     rows: npt.NDArray[np.float16]
@@ -103,11 +103,11 @@ class Part(msgspec.Struct, frozen=True):
     """What the middle and what differs from it have in common; less than anything for a document without a vector."""
 
     @classmethod
-    def empty(cls, dimensions: int) -> Part:
+    def empty(cls, dimensions: int) -> ShardVectors:
         return cls.of(np.zeros((0, dimensions), np.float16))
 
     @classmethod
-    def of(cls, rows: npt.NDArray[np.float16]) -> Part:
+    def of(cls, rows: npt.NDArray[np.float16]) -> ShardVectors:
         sample = widened(rows[:: len(rows) // SAMPLE + 1])
         sample = sample[sample.any(axis=1)]
         middle = sample.mean(axis=0) if len(sample) else np.zeros(rows.shape[1], np.float32)
@@ -117,17 +117,17 @@ class Part(msgspec.Struct, frozen=True):
     def nbytes(self) -> int:
         return self.rows.nbytes + self.signs.nbytes + self.scales.nbytes + self.along.nbytes
 
-    def first(self, slots: int) -> Part:
+    def first(self, slots: int) -> ShardVectors:
         if slots == len(self.rows):
             return self
         told = {"signs": self.signs[:, :slots], "scales": self.scales[:slots], "along": self.along[:slots]}
         return replace(self, rows=self.rows[:slots], **told)
 
-    def grown(self, new: Mapping[int, bytes], slots: int) -> Part:
+    def grown(self, new: Mapping[int, bytes], slots: int) -> ShardVectors:
         """With the vectors of new slots."""
         rows = grown(self.rows, new, slots)
         if slots >= 2 * self.measured_by:
-            return Part.of(rows)
+            return ShardVectors.of(rows)
         signs, scales, along = _told(rows[len(self.rows) :], self.middle)
         return replace(
             self,
@@ -160,7 +160,7 @@ class Query:
     """A vector, as the signs of some shards are compared with it: a disagreement counts by the size of the number, from
     0 to 3."""
 
-    def __init__(self, vector: Vectors, parts: Sequence[Part]) -> None:
+    def __init__(self, vector: Vectors, parts: Sequence[ShardVectors]) -> None:
         middles, steps = np.array([part.middle for part in parts]), 2**PLANES - 1
         differs = vector - middles
         usual = np.sqrt(np.mean(np.square(differs), axis=1, keepdims=True))
@@ -170,7 +170,7 @@ class Query:
         self._signs = signs_of(differs > 0)
         self._planes = [signs_of((sizes >> plane & 1).astype(np.bool_)) for plane in range(PLANES)]
 
-    def likely(self, part: Part, nth: int) -> Vectors:
+    def likely(self, part: ShardVectors, nth: int) -> Vectors:
         """About the cosine similarities with the vectors of the shard of this number."""
         differ = part.signs ^ self._signs[:, nth : nth + 1]
         apart = np.zeros(len(part.rows), np.uint16)
@@ -189,7 +189,7 @@ class VectorCache:
     def __init__(self, db: Database, most: int = MOST) -> None:
         self._db = db
         self._most = most
-        self.shards: OrderedDict[tuple[int, int], Part] = OrderedDict()
+        self.shards: OrderedDict[tuple[int, int], ShardVectors] = OrderedDict()
 
     async def of(self, space: Space, shards: Mapping[int, int]) -> VectorSet:
         """The vectors of all slots of these shards."""
@@ -198,9 +198,9 @@ class VectorCache:
             self.shards.popitem(last=False)
         return near
 
-    async def _read(self, shard: int, slots: int, space: Space) -> Part:
+    async def _read(self, shard: int, slots: int, space: Space) -> ShardVectors:
         key = (shard, space.model)
-        known = self.shards.get(key) or Part.empty(space.dimensions)
+        known = self.shards.get(key) or ShardVectors.empty(space.dimensions)
         if len(known.rows) < slots:
             rows = await self._db.rows(READ, shard=shard, first=len(known.rows), model=space.model)
             new = {row["slot"]: row["vector"] for row in rows if row["slot"] < slots}
@@ -224,7 +224,7 @@ def grown(known: npt.NDArray[Number], new: Mapping[int, bytes], slots: int) -> n
 class VectorSet:
     """The vectors of several shards in sequence; a place is the number of a slot in this sequence."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[ShardVectors]) -> None:
         self._parts = parts
         self._starts = np.cumsum([0, *(len(part.rows) for part in parts)])
 
