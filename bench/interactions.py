@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.house import Ground
 from bench.search import PLACES, QUALITIES, THINGS, VERBS
-from longhouse.memory.turns import Turn, passage_of_turn
+from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.models import embedding_table
 from longhouse.search.passages import Passage, PassageIndex
 
@@ -42,7 +42,7 @@ def _turn(number: int) -> Passage:
     by_user = number % 2 == 0
     facts = {"agent": f"agent-{session % 10}", "trace_id": f"trace-{session}", "type": "input" if by_user else "output"}
     return passage_of_turn(
-        Turn(
+        SpokenTurn(
             scope=SCOPE,
             source=str(number),
             group=f"session-{session}",

@@ -11,7 +11,7 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
 from document_files import Bookmark, Drawn, flow, pdf, raw_docx
-from longhouse.memory.documents import Block, OutlineEntry, ParsedDocument, ParseLimits, parse
+from longhouse.memory.documents import Block, OutlineLine, ParsedDocument, ParseLimits, parse
 from longhouse.memory.documents.headings import level_of, number_of
 from longhouse.memory.documents.worker import document_of
 
@@ -66,9 +66,9 @@ async def test_markdown_becomes_blocks_and_an_outline() -> None:
         ("text", "本规程规定了水泵的启动程序。"),
     ]
     assert document.outline == (
-        OutlineEntry("Guide", 1, 1),
-        OutlineEntry("1.1 Limits", 2, 1, "1.1"),
-        OutlineEntry("第三章 总则", 3, 1, "3"),
+        OutlineLine("Guide", 1, 1),
+        OutlineLine("1.1 Limits", 2, 1, "1.1"),
+        OutlineLine("第三章 总则", 3, 1, "3"),
     )
 
 

@@ -17,7 +17,7 @@ from longhouse.memory import recall
 from longhouse.memory.file_passages import CHUNK, chunks
 from longhouse.memory.recall import Recall, ShownFiles, excerpt
 from longhouse.memory.scopes import recall_scope
-from longhouse.memory.turns import Turn, passage_of_turn
+from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.memory.working import Language
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.models.protocol import Embedder
@@ -59,7 +59,7 @@ class Past:
     async def said(self, text: str, *, user: str | None = "ann", owner: str = "shop", **about: Any) -> None:
         number = next(_calls)
         conversation, speaker = about.get("conversation", "12345"), about.get("speaker", "user")
-        turn = Turn(
+        turn = SpokenTurn(
             scope=recall_scope(owner, user, conversation),
             source=f"s:{number}",
             group=about.get("session", "session-then"),

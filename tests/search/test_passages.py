@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from longhouse.errors import ProviderError
 from longhouse.journal import events
-from longhouse.memory.turns import Turn, passage_of_turn
+from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.search.passage_ranking import PassageRanking
 from longhouse.search.passage_terms import RECIPE
@@ -177,7 +177,7 @@ async def test_an_answer_is_found_by_the_words_of_its_neighbours(db: Database) -
         "Bye, see you.",
     )
     turns = [
-        Turn(
+        SpokenTurn(
             scope="ann", source=str(nth), group="s", text=text, speaker="Theo" if nth % 2 == 0 else "Nora",
             at=datetime(2026, 5, 8, tzinfo=UTC), thread="talk", position=nth,
         )

@@ -19,7 +19,7 @@ from rich.table import Table
 from longhouse.cli.bench_search import DEPTH, WARM_UP, Embeddings, Measured, chosen_embedder, temporary
 from longhouse.cli.running import run
 from longhouse.errors import SetupError
-from longhouse.memory.turns import Turn, passage_of_turn
+from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.models.protocol import Embedder
 from longhouse.search.passages import Passage, PassageIndex
 from longhouse.settings import Settings
@@ -215,7 +215,7 @@ def _known(question: BenchQuestion, there: set[tuple[str, str]], ids: set[str]) 
 def passage_of(turn: BenchTurn, nth: int) -> Passage:
     at = date_of(turn.date)
     passage = passage_of_turn(
-        Turn(
+        SpokenTurn(
             scope=turn.conversation,
             source=turn.id,
             group=turn.conversation,

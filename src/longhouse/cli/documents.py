@@ -19,7 +19,14 @@ from longhouse.cli.running import add_commands
 from longhouse.errors import SetupError
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.detect import SUFFIXES
-from longhouse.memory.documents.library import DEEPEST, Added, DocumentLibrary, checked_reg_id, is_reg_id, reg_id_of
+from longhouse.memory.documents.library import (
+    DEEPEST,
+    DocumentLibrary,
+    DocumentOutcome,
+    checked_reg_id,
+    is_reg_id,
+    reg_id_of,
+)
 from longhouse.memory.documents.parsed import DocumentError
 from longhouse.settings import Settings
 from longhouse.store import documents
@@ -175,7 +182,7 @@ async def _add_all(library: DocumentLibrary, files: Sequence[_File], owner: str 
     return problems
 
 
-def _said(added: Added) -> str:
+def _said(added: DocumentOutcome) -> str:
     one = added.document
     size = (_count(one.pages, "page"), _count(one.chunks, "passage"))
     return _columns(f"{added.change} {one.reg_id}", f"version {one.version}", *size, _owner(one))

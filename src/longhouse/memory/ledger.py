@@ -36,7 +36,7 @@ MOST_OF_TRACE: Final = 10_000
 """Interactions of a trace that are shown."""
 
 
-class Added(msgspec.Struct, frozen=True):
+class AddedInteractions(msgspec.Struct, frozen=True):
     data: list[Interaction]
     noted: list[tuple[str, int]]
     """The sessions in which it was noted, with their new heads."""
@@ -101,7 +101,7 @@ class Ledger:
                 return found[:limit]
             deep *= 8  # the text filters what is found: look deeper until there is enough of it
 
-    async def add(self, owner: str, conversation: str, given: Sequence[Interaction]) -> Added:
+    async def add(self, owner: str, conversation: str, given: Sequence[Interaction]) -> AddedInteractions:
         """Adds interactions from outside, and tells the agents that take part in them; all or nothing.
 
         One that is there already is not added again.
@@ -118,19 +118,23 @@ class Ledger:
                 raise CallerError(message, code="invalid_id", param="id")
         append_id, notes = uuid.uuid4(), [_noted(one) for one in given]
 
-        async def write(tx: Transaction) -> tuple[str, Added, list[Interaction]]:
+        async def write(tx: Transaction) -> tuple[str, AddedInteractions, list[Interaction]]:
             session_id, known = await journals.note_outside(tx, owner, conversation, notes, append_id=append_id)
             there = {one: _interaction(conversation, noted) for one, noted in known.items()}
             data = [_matched(one, there.get(one.id)) for one in given]
             new = [one for one in given if one.id not in there]
-            return session_id, Added(data, await self._note_for_agents(tx, owner, conversation, new, append_id)), new
+            return (
+                session_id,
+                AddedInteractions(data, await self._note_for_agents(tx, owner, conversation, new, append_id)),
+                new,
+            )
 
         session_id, added, new = await self.db.together(write)
         # Sessions that were opened while the transaction ran have not seen it, nor has it seen them.
         later = partial(self._note_for_agents, owner=owner, conversation=conversation, new=new, append_id=append_id)
         noted = [*added.noted, *(await self.db.together(later))]
         await self.projector.catch_up([session_id])
-        return Added(added.data, noted)
+        return AddedInteractions(added.data, noted)
 
     async def delete(self, owner: str, conversation: str, *, agent: str = "", trace: str = "") -> int:
         """Deletes what is named, and no more: one agent's part, one trace, or the whole conversation."""

@@ -16,7 +16,7 @@ from longhouse.integrations.projector import Projector
 from longhouse.journal.events import Noted, Recorded
 from longhouse.memory.ledger_records import SessionProjection
 from longhouse.memory.scopes import recall_scope
-from longhouse.memory.turns import Turn, passage_of_turn
+from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.search.bounded_embedder import EMBED_WITHIN, HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageHit, PassageIndex, PreparedPassages
 from longhouse.store import erasure, interactions, journals, projections
@@ -294,7 +294,7 @@ def passage_of(row: LedgerRow) -> Passage:
     parties = ((one.source, one.source_type), (one.target, one.target_type))
     is_talk = all(kind in ("user", "agent") for _, kind in parties)
     return passage_of_turn(
-        Turn(
+        SpokenTurn(
             scope=recall_scope(row.owner, row.user, one.conversation_id),
             source=source_of(row.key),
             group=row.session_id,

@@ -21,7 +21,7 @@ _CYRILLIC: Final = compiled_later("[\u0400-\u04ff]")
 _HAN: Final = compiled_later("[\u4e00-\u9fff]")
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class SpokenTurn(msgspec.Struct, frozen=True, kw_only=True):
     """Something that somebody said."""
 
     scope: str
@@ -40,7 +40,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-def passage_of_turn(turn: Turn) -> Passage:
+def passage_of_turn(turn: SpokenTurn) -> Passage:
     """The passage by which a turn is found.
 
     Its neighbours are no part of it: they count when a search ranks. A turn is written once, and leaves no word in

@@ -62,7 +62,7 @@ class SearchHit(msgspec.Struct, frozen=True):
     """The score of the best clause; None for a query without clauses."""
 
 
-class _Kept(Generic[T]):
+class _KeptResults(Generic[T]):
     """What was found, for as long as the index stays as it was then; the last few."""
 
     def __init__(self, most: int) -> None:
@@ -94,8 +94,8 @@ class Finder:
         self._ready = ready
         self._vectors = VectorCache(db)
         self._queries = QueryEmbedder(db, embedder)
-        self._found = _Kept[list[SearchHit]](MOST_KEPT)
-        self._lists = _Kept[Sequence[asyncpg.Record]](MOST_LISTS)
+        self._found = _KeptResults[list[SearchHit]](MOST_KEPT)
+        self._lists = _KeptResults[Sequence[asyncpg.Record]](MOST_LISTS)
 
     async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         """Each step of a turn asks the same: while neither catalog nor index has changed, it is found once."""

@@ -4,12 +4,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from longhouse.memory.documents.detect import SUFFIXES
-from longhouse.memory.documents.parsed import Block, DocumentError, OutlineEntry, ParsedDocument, ParseLimits
+from longhouse.memory.documents.parsed import Block, DocumentError, OutlineLine, ParsedDocument, ParseLimits
 
 if TYPE_CHECKING:
     from longhouse.memory.documents.sandbox import parse
 
-__all__ = ["SUFFIXES", "Block", "DocumentError", "OutlineEntry", "ParseLimits", "ParsedDocument", "parse"]
+__all__ = ["SUFFIXES", "Block", "DocumentError", "OutlineLine", "ParseLimits", "ParsedDocument", "parse"]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,7 +32,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _BlockPiece:
     """A block, or a part of a long one."""
 
     kind: str
@@ -47,7 +47,7 @@ class _Piece:
 
 def chunks_of(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[Chunk]:
     """The chunks in reading order: each lies on one page and in one section, and tables stand alone."""
-    waiting: list[_Piece] = []
+    waiting: list[_BlockPiece] = []
     size, has_text = 0, False
     for piece in _pieces(blocks, sections):
         length = _length(piece.text)
@@ -70,14 +70,14 @@ def pages_of(blocks: Iterable[Block]) -> dict[int, str]:
     return {page: "\n\n".join(parts) for page, parts in texts.items()}
 
 
-def _pieces(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[_Piece]:
+def _pieces(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[_BlockPiece]:
     for block, section in zip(blocks, sections, strict=True):
         text = clean(block.text).strip()
         for part in _parts(block.kind, text):
-            yield _Piece(block.kind, part, block.page, section)
+            yield _BlockPiece(block.kind, part, block.page, section)
 
 
-def _begins_chunk(piece: _Piece, last: _Piece, *, fits: bool, has_text: bool) -> bool:
+def _begins_chunk(piece: _BlockPiece, last: _BlockPiece, *, fits: bool, has_text: bool) -> bool:
     if piece.page != last.page or not fits:
         return True
     # Headings stand before what they are the headings of.
@@ -85,7 +85,7 @@ def _begins_chunk(piece: _Piece, last: _Piece, *, fits: bool, has_text: bool) ->
     return has_text and is_apart
 
 
-def _joined(pieces: Sequence[_Piece]) -> Chunk:
+def _joined(pieces: Sequence[_BlockPiece]) -> Chunk:
     amounts: dict[str, int] = {}
     for piece in pieces:
         amounts[piece.kind] = amounts.get(piece.kind, 0) + len(piece.text)

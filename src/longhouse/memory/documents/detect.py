@@ -4,7 +4,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Final
 
-from longhouse.memory.documents.parsed import Format, Unreadable
+from longhouse.memory.documents.parsed import Format, UnreadableFile
 
 SUFFIXES: Final[dict[str, Format]] = {
     ".md": "markdown",
@@ -35,18 +35,18 @@ _HTML: Final = re.compile(
 def format_of(head: bytes, name: str) -> Format:
     """The format of a file that begins with these bytes."""
     if not head:
-        raise Unreadable("is empty")
+        raise UnreadableFile("is empty")
     suffix = PurePosixPath(name.replace("\\", "/")).suffix.lower()
     if head.startswith(_OFFICE):
-        raise Unreadable("is an old or a protected Office file: save it as .docx without a password")
+        raise UnreadableFile("is an old or a protected Office file: save it as .docx without a password")
     if b"%PDF-" in head[:1024]:
         return "pdf"
     if head.startswith(b"PK\x03\x04"):
         return "docx"
     if head.startswith(_OTHERS) or (suffix and suffix not in SUFFIXES):
-        raise Unreadable(f"has a format that cannot be read: {KNOWN}")
+        raise UnreadableFile(f"has a format that cannot be read: {KNOWN}")
     if suffix in (".pdf", ".docx"):
-        raise Unreadable(
+        raise UnreadableFile(
             f"is not a {suffix[1:].upper()} file, whatever its name says: it is damaged, or it has another format"
         )
     if not suffix:

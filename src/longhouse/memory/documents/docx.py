@@ -16,8 +16,8 @@ from docx.oxml.ns import qn
 from lxml import etree
 
 from longhouse.memory.documents import clean, detect, tables
-from longhouse.memory.documents.draft import Draft
-from longhouse.memory.documents.parsed import Block, ParseLimits, Unreadable
+from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.parsed import Block, ParseLimits, UnreadableFile
 
 _MAX_PARTS: Final = 10_000
 _MAX_SPAN: Final = 50
@@ -33,7 +33,7 @@ _GONE: Final = frozenset(
 _BREAKS: Final[Mapping[str, str]] = {qn("w:tab"): " ", qn("w:br"): "\n", qn("w:cr"): "\n", qn("w:noBreakHyphen"): "-"}
 
 
-def read(content: bytes, limits: ParseLimits) -> Draft:
+def read(content: bytes, limits: ParseLimits) -> DraftDocument:
     """The body of the document."""
     _check_archive(content, limits)
     try:
@@ -51,12 +51,12 @@ def read(content: bytes, limits: ParseLimits) -> Draft:
         AttributeError,
         OSError,
     ):
-        raise Unreadable(_DAMAGED) from None
+        raise UnreadableFile(_DAMAGED) from None
     if document.element.getroottree().docinfo.internalDTD is not None:
-        raise Unreadable("declares XML entities, which no DOCX does: open it and save it again")
-    blocks = list(_Body(numbering).blocks(document.element.body))
+        raise UnreadableFile("declares XML entities, which no DOCX does: open it and save it again")
+    blocks = list(_DocumentBody(numbering).blocks(document.element.body))
     first = next((block.text for block in blocks if block.kind == "heading"), "")
-    return Draft(blocks, title=title or first)
+    return DraftDocument(blocks, title=title or first)
 
 
 def _check_archive(content: bytes, limits: ParseLimits) -> None:
@@ -65,16 +65,16 @@ def _check_archive(content: bytes, limits: ParseLimits) -> None:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             parts = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
-        raise Unreadable(_DAMAGED) from None
+        raise UnreadableFile(_DAMAGED) from None
     names = {part.filename for part in parts}
     if "[Content_Types].xml" not in names or not any(name.startswith("word/") for name in names):
-        raise Unreadable(f"has a format that cannot be read: {detect.KNOWN}")
+        raise UnreadableFile(f"has a format that cannot be read: {detect.KNOWN}")
     if any(part.flag_bits & 1 for part in parts):
-        raise Unreadable("is protected by a password: save it without one")
+        raise UnreadableFile("is protected by a password: save it without one")
     unpacked = sum(part.file_size for part in parts)
     if unpacked > limits.unpacked_bytes or len(parts) > _MAX_PARTS:
         most = f"a DOCX may have {limits.unpacked_bytes // 1_000_000} MB in {_MAX_PARTS} parts"
-        raise Unreadable(f"unpacks to {unpacked / 1e6:,.1f} MB in {len(parts)} parts, and {most}")
+        raise UnreadableFile(f"unpacks to {unpacked / 1e6:,.1f} MB in {len(parts)} parts, and {most}")
 
 
 def _title(document: Document) -> str:
@@ -86,7 +86,7 @@ def _title(document: Document) -> str:
     return clean.one_line(part.core_properties.title or "")
 
 
-class _Level(msgspec.Struct):
+class _ListLevel(msgspec.Struct):
     """How one level of a list is numbered."""
 
     numbered: bool = True
@@ -106,7 +106,7 @@ class _Numbering(msgspec.Struct):
     """Styles and lists of a document, and how far each list has counted."""
 
     styles: Mapping[str, _Style]
-    lists: Mapping[str, tuple[str, Mapping[int, _Level]]]
+    lists: Mapping[str, tuple[str, Mapping[int, _ListLevel]]]
     """For each list its template, which counts, and its levels."""
     counts: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
 
@@ -130,7 +130,7 @@ class _Numbering(msgspec.Struct):
         return re.sub(r"%([1-9])", lambda found: self._count(counts, levels, int(found[1]) - 1), level.text)[:40]
 
     @staticmethod
-    def _count(counts: Mapping[int, int], levels: Mapping[int, _Level], depth: int) -> str:
+    def _count(counts: Mapping[int, int], levels: Mapping[int, _ListLevel], depth: int) -> str:
         return str(counts.get(depth, levels[depth].start if depth in levels else 1))
 
 
@@ -167,14 +167,14 @@ def _numbering_part(document: Document) -> Any:
     return part.element
 
 
-def _lists(root: Any) -> dict[str, tuple[str, Mapping[int, _Level]]]:
+def _lists(root: Any) -> dict[str, tuple[str, Mapping[int, _ListLevel]]]:
     if root is None:
         return {}
-    templates: dict[str, dict[int, _Level]] = {}
+    templates: dict[str, dict[int, _ListLevel]] = {}
     for template in root.iterchildren(qn("w:abstractNum")):
         levels = {_depth(level.get(qn("w:ilvl"))): _level(level) for level in template.iterchildren(qn("w:lvl"))}
         templates[template.get(qn("w:abstractNumId")) or ""] = levels
-    lists: dict[str, tuple[str, Mapping[int, _Level]]] = {}
+    lists: dict[str, tuple[str, Mapping[int, _ListLevel]]] = {}
     for one in root.iterchildren(qn("w:num")):
         template = _value(one, "w:abstractNumId") or ""
         # A list that begins anew has its own count.
@@ -183,9 +183,9 @@ def _lists(root: Any) -> dict[str, tuple[str, Mapping[int, _Level]]]:
     return lists
 
 
-def _level(level: Any) -> _Level:
+def _level(level: Any) -> _ListLevel:
     start = _value(level, "w:start") or "1"
-    return _Level(
+    return _ListLevel(
         numbered=_value(level, "w:numFmt") not in ("bullet", "none", None),
         text=_value(level, "w:lvlText") or "",
         start=int(start) if re.fullmatch(r"\d{1,6}", start) else 1,
@@ -209,7 +209,7 @@ def _value(element: Any, *path: str) -> str | None:
     return element.get(_VAL) if element is not None else None
 
 
-class _Body:
+class _DocumentBody:
     """The blocks of a document's body, in order."""
 
     def __init__(self, numbering: _Numbering) -> None:

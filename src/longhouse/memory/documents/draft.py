@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from longhouse.memory.documents import clean, headings
-from longhouse.memory.documents.parsed import Block, Format, OutlineEntry, ParsedDocument, ParseLimits, Unreadable
+from longhouse.memory.documents.parsed import Block, Format, OutlineLine, ParsedDocument, ParseLimits, UnreadableFile
 
 PAGE_LENGTH: Final = 3_000
 """Characters of a page of a file that has none of its own."""
@@ -19,24 +19,24 @@ _MAX_HEADS: Final = 10
 _SENTENCE_END: Final = re.compile(r"[.!?…][\"'»”)]?\s|[。！？；]|\n")  # noqa: RUF001 - signs of another script
 
 
-class Draft(msgspec.Struct, frozen=True):
+class DraftDocument(msgspec.Struct, frozen=True):
     """What a parser found. Without pages of the file's own, they are cut; without an outline, it is the headings."""
 
     blocks: list[Block]
     title: str = ""
     pages: int = 0
-    outline: list[OutlineEntry] | None = None
+    outline: list[OutlineLine] | None = None
 
 
-def finish(draft: Draft, name: str, kind: Format, limits: ParseLimits) -> ParsedDocument:
+def finish(draft: DraftDocument, name: str, kind: Format, limits: ParseLimits) -> ParsedDocument:
     """The document of a draft."""
     blocks = [_numbered(block) for block in _bounded(_tidy(draft.blocks), limits)]
     if not blocks:
-        raise Unreadable("holds no text: nothing of it could be found later")
+        raise UnreadableFile("holds no text: nothing of it could be found later")
     blocks = [piece for block in blocks for piece in pieces(block)] if draft.pages else list(_paged(blocks))
     pages = draft.pages or blocks[-1].page
     if pages > limits.pages:
-        raise Unreadable(f"has {pages} pages, and a document may have {limits.pages}: split it")
+        raise UnreadableFile(f"has {pages} pages, and a document may have {limits.pages}: split it")
     outline = _outline_of(blocks) if draft.outline is None else draft.outline
     title = clean.one_line(clean.cleaned(draft.title)) or _stem(name)
     return ParsedDocument(
@@ -64,10 +64,10 @@ def _bounded(blocks: Iterable[Block], limits: ParseLimits) -> Iterator[Block]:
     size = 0
     for count, block in enumerate(blocks, start=1):
         if count > limits.blocks:
-            raise Unreadable(f"holds more than {limits.blocks:,} paragraphs: split it")
+            raise UnreadableFile(f"holds more than {limits.blocks:,} paragraphs: split it")
         size += len(block.text.encode())
         if size > limits.output_bytes:
-            raise Unreadable(f"holds more than {limits.output_bytes // 1_000_000} MB of text: split it")
+            raise UnreadableFile(f"holds more than {limits.output_bytes // 1_000_000} MB of text: split it")
         yield block
 
 
@@ -75,8 +75,8 @@ def _numbered(block: Block) -> Block:
     return replace(block, number=headings.number_of(block.text)) if block.kind == "heading" else block
 
 
-def _outline_of(blocks: Iterable[Block]) -> list[OutlineEntry]:
-    return [OutlineEntry(b.text, b.level, b.page, b.number) for b in blocks if b.kind == "heading"]
+def _outline_of(blocks: Iterable[Block]) -> list[OutlineLine]:
+    return [OutlineLine(b.text, b.level, b.page, b.number) for b in blocks if b.kind == "heading"]
 
 
 def _paged(blocks: Iterable[Block]) -> Iterator[Block]:

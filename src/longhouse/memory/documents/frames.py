@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from longhouse.memory.documents.parsed import Block, Format, OutlineEntry, ParsedDocument
+from longhouse.memory.documents.parsed import Block, Format, OutlineLine, ParsedDocument
 
 HEADER: Final = 4
 """Bytes of the length of a frame."""
@@ -24,7 +24,7 @@ class End(msgspec.Struct, frozen=True, tag=True):
     title: str
     format: Format
     pages: int
-    outline: tuple[OutlineEntry, ...]
+    outline: tuple[OutlineLine, ...]
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

@@ -8,8 +8,8 @@ from lxml import etree
 from lxml.html import HtmlElement, HTMLParser, document_fromstring
 
 from longhouse.memory.documents import clean, tables, text
-from longhouse.memory.documents.draft import Draft
-from longhouse.memory.documents.parsed import Block, ParseLimits, Unreadable
+from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.parsed import Block, ParseLimits, UnreadableFile
 
 _UNSEEN: Final = frozenset(
     {
@@ -41,20 +41,20 @@ _WHITESPACE: Final = re.compile(r"[ \t\n\r\f]+")
 _MAX_SPAN: Final = 50
 
 
-def read(content: bytes, limits: ParseLimits) -> Draft:
+def read(content: bytes, limits: ParseLimits) -> DraftDocument:
     """Headings, paragraphs, lists, tables and code of a page."""
     return draft_of(_decoded(content))
 
 
-def draft_of(source: str) -> Draft:
+def draft_of(source: str) -> DraftDocument:
     """The same of text."""
     root = _parsed(clean.cleaned(source))
     titles = [clean.one_line(title.text_content()) for title in root.iter("title")]
     for head in list(root.iter("head")):
         head.getparent().remove(head)
-    blocks = _Reader().read(root)
+    blocks = _PageReader().read(root)
     top = next((block.text for block in blocks if block.kind == "heading" and block.level == 1), "")
-    return Draft(blocks, title=next(filter(None, titles), "") or top)
+    return DraftDocument(blocks, title=next(filter(None, titles), "") or top)
 
 
 def _decoded(content: bytes) -> str:
@@ -75,9 +75,9 @@ def _parsed(source: str) -> HtmlElement:
     try:
         root = document_fromstring(source.encode(), parser=parser)
     except etree.ParserError:
-        raise Unreadable("holds no text: nothing of it could be found later") from None
+        raise UnreadableFile("holds no text: nothing of it could be found later") from None
     if any(error.type == etree.ErrorTypes.ERR_RESOURCE_LIMIT for error in parser.error_log):
-        raise Unreadable("cannot be read: it is nested too deeply, or a part of it is too long")
+        raise UnreadableFile("cannot be read: it is nested too deeply, or a part of it is too long")
     hiding = _hiding_selectors(root)
     for element in [one for one in root.iter() if _is_hidden(one, hiding)]:
         if element.getparent() is not None:
@@ -114,7 +114,7 @@ def _is_hidden(element: Any, hiding: frozenset[tuple[str, str, str]]) -> bool:
     return bool(hiding) and any((tag, *name) in hiding for tag in ("", element.tag) for name in names)
 
 
-class _Reader:
+class _PageReader:
     """Walks a page once, and collects its blocks. Not by recursion: pages are nested as their author likes."""
 
     def __init__(self) -> None:

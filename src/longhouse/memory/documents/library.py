@@ -22,7 +22,7 @@ import structlog
 from longhouse.journal.messages import clean
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.chunks import Chunk, chunks_of, pages_of
-from longhouse.memory.documents.parsed import DocumentError, OutlineEntry, ParsedDocument, ParseLimits, Unreadable
+from longhouse.memory.documents.parsed import DocumentError, OutlineLine, ParsedDocument, ParseLimits, UnreadableFile
 from longhouse.memory.documents.queue import ReadingQueue
 from longhouse.memory.documents.sandbox import opened, parse
 from longhouse.memory.working import source_of
@@ -64,7 +64,7 @@ _REG_ID: Final = re.compile(r"(?!\.+$)[\w.-]{1,64}")
 _NO_WORD: Final = re.compile(r"\W+")
 
 
-class Added(msgspec.Struct, frozen=True):
+class DocumentOutcome(msgspec.Struct, frozen=True):
     """What became of a file."""
 
     document: Document
@@ -137,13 +137,13 @@ class DocumentLibrary:
 
     async def add(
         self, file: Path | IO[bytes], name: str, *, owner: str | None = None, reg_id: str = "", by: str = "cli"
-    ) -> Added:
+    ) -> DocumentOutcome:
         """Adds a file, or a new version of it; bytes that are known already change nothing."""
         reg_id, limits = checked_reg_id(reg_id or reg_id_of(name)), ParseLimits(file_bytes=self.max_bytes)
         digest, size = await asyncio.to_thread(_digest, file, limits)
         known = await documents.of_owner(self.db, owner, reg_id)
         if known and (known.digest, known.recipe) == (digest, RECIPE):
-            return Added(known, "unchanged")
+            return DocumentOutcome(known, "unchanged")
         if known is None:
             self._check_count(name, owner, await documents.count(self.db, owner))
         # What comes with Longhouse waits behind no file of anybody.
@@ -166,7 +166,7 @@ class DocumentLibrary:
                 self._check_count(name, owner, await documents.count_alone(tx, owner) - 1)
             await self._passages.store(tx, ready)
 
-        return Added(*await documents.save(self.db, filed, replace))
+        return DocumentOutcome(*await documents.save(self.db, filed, replace))
 
     async def text_of(self, content: bytes, name: str, *, owner: str) -> str:
         """The text of a file that is not added: one that comes with a message."""
@@ -405,7 +405,7 @@ def _read(parsed: ParsedDocument, name: str, scope: str) -> tuple[_Text, list[Pa
     return text, [_passage(text, scope, at, *one) for at, one in enumerate(zip(chunks, above, strict=True))]
 
 
-def _section(entry: OutlineEntry) -> Section:
+def _section(entry: OutlineLine) -> Section:
     title = " ".join(clean(entry.title).split())[:MAX_TITLE]
     return Section(title, min(max(1, entry.level), DEEPEST), entry.page, clean(entry.number)[:MAX_TITLE])
 
@@ -436,5 +436,5 @@ def _digest(file: Path | IO[bytes], limits: ParseLimits) -> tuple[str, int]:
     try:
         with opened(file, limits) as content:
             return hashlib.file_digest(content, "sha256").hexdigest(), os.fstat(content.fileno()).st_size
-    except (OSError, Unreadable):
+    except (OSError, UnreadableFile):
         return "", 0

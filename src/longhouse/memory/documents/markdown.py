@@ -6,14 +6,14 @@ from typing import Final
 from markdown_it import MarkdownIt
 
 from longhouse.memory.documents import clean, html, text
-from longhouse.memory.documents.draft import Draft
+from longhouse.memory.documents.draft import DraftDocument
 from longhouse.memory.documents.parsed import ParseLimits
 
 _FRONT_MATTER: Final = re.compile(r"---[ \t]*\n(.{0,20000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _TITLE: Final = re.compile(r"^title:[ \t]*(.+)$", re.MULTILINE)
 
 
-def read(content: bytes, limits: ParseLimits) -> Draft:
+def read(content: bytes, limits: ParseLimits) -> DraftDocument:
     """Headings, paragraphs, lists, tables and code."""
     source = clean.cleaned(text.decoded(content))
     front = _FRONT_MATTER.match(source)
@@ -24,4 +24,4 @@ def read(content: bytes, limits: ParseLimits) -> Draft:
     )
     # An element, so that a file of bare text is a page too.
     draft = html.draft_of(f"<body>{rendered}</body>")
-    return Draft(draft.blocks, title=named[1].strip(" \"'") if named else draft.title)
+    return DraftDocument(draft.blocks, title=named[1].strip(" \"'") if named else draft.title)

@@ -25,7 +25,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class OutlineEntry:
+class OutlineLine:
     """A line of the table of contents."""
 
     title: str
@@ -41,7 +41,7 @@ class ParsedDocument(msgspec.Struct, frozen=True):
     format: Format
     pages: int
     blocks: tuple[Block, ...]
-    outline: tuple[OutlineEntry, ...]
+    outline: tuple[OutlineLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,5 +66,5 @@ class DocumentError(CallerError):
     """A file cannot be added; the message is one sentence that names it and says what to do."""
 
 
-class Unreadable(Exception):  # noqa: N818 - it says what the file is
+class UnreadableFile(Exception):  # noqa: N818 - it says what the file is
     """What is wrong with a file, as the rest of a sentence that begins with its name."""

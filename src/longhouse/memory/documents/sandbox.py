@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from longhouse.memory.documents import frames
-from longhouse.memory.documents.parsed import Block, DocumentError, ParsedDocument, ParseLimits, Unreadable
+from longhouse.memory.documents.parsed import Block, DocumentError, ParsedDocument, ParseLimits, UnreadableFile
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ async def parse(content: bytes | Path | IO[bytes], name: str, *, limits: ParseLi
             source = await asyncio.to_thread(_source, content, limits)
             with source:
                 return await _parse(source, name, limits)
-    except Unreadable as error:
+    except UnreadableFile as error:
         raise DocumentError(f"{shown(name)} {error}.", code="invalid_document", param="file") from error
 
 
@@ -70,15 +70,15 @@ def opened(file: Path | IO[bytes], limits: ParseLimits) -> io.FileIO:
     try:
         descriptor = _descriptor(file)
     except (OSError, ValueError) as error:
-        raise Unreadable(f"cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+        raise UnreadableFile(f"cannot be opened: {getattr(error, 'strerror', None) or error}") from error
     state = os.fstat(descriptor)
     try:
         # Reading from a pipe or a device might never end.
         if not stat.S_ISREG(state.st_mode):
-            raise Unreadable("is not a regular file: a folder, a pipe or a device cannot be added")
+            raise UnreadableFile("is not a regular file: a folder, a pipe or a device cannot be added")
         _check_size(state.st_size, limits)
         os.lseek(descriptor, 0, os.SEEK_SET)
-    except Unreadable:
+    except UnreadableFile:
         os.close(descriptor)
         raise
     return io.FileIO(descriptor)
@@ -94,7 +94,7 @@ def _descriptor(file: Path | IO[bytes]) -> int:
 
 def _check_size(size: int, limits: ParseLimits) -> None:
     if size > limits.file_bytes:
-        raise Unreadable(f"has {_amount(size)}, and a document may have {_amount(limits.file_bytes)}: split it")
+        raise UnreadableFile(f"has {_amount(size)}, and a document may have {_amount(limits.file_bytes)}: split it")
 
 
 def _amount(size: int) -> str:
@@ -108,14 +108,14 @@ async def _parse(source: IO[bytes], name: str, limits: ParseLimits) -> ParsedDoc
                 document = await _received(process, limits)
                 status = await process.wait()
         except TimeoutError:
-            raise Unreadable(_too_long(limits.wall_seconds)) from None
+            raise UnreadableFile(_too_long(limits.wall_seconds)) from None
         if document:
             return document
         complaints.seek(-min(complaints.seek(0, os.SEEK_END), 2_000), os.SEEK_END)
         last = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
         message = "a document cannot be read"
         log.warning("document_parser_failed", message=message, document=shown(name), status=status, reason=last)
-        raise Unreadable(_too_long(limits.cpu_seconds) if status in _TOO_LONG else _crashed(limits))
+        raise UnreadableFile(_too_long(limits.cpu_seconds) if status in _TOO_LONG else _crashed(limits))
 
 
 def _too_long(seconds: int) -> str:
@@ -168,7 +168,7 @@ async def _received(process: asyncio.subprocess.Process, limits: ParseLimits) ->
             size = int.from_bytes(await process.stdout.readexactly(frames.HEADER), "big")
             left -= size
             if left < 0:
-                raise Unreadable(f"holds more than {limits.output_bytes // 1_000_000} MB of text: split it")
+                raise UnreadableFile(f"holds more than {limits.output_bytes // 1_000_000} MB of text: split it")
             frame = frames.decoded(await process.stdout.readexactly(size))
         except asyncio.IncompleteReadError:
             return None
@@ -176,7 +176,7 @@ async def _received(process: asyncio.subprocess.Process, limits: ParseLimits) ->
             case frames.Blocks():
                 blocks += frame.blocks
             case frames.Refused():
-                raise Unreadable(frame.reason)
+                raise UnreadableFile(frame.reason)
             case frames.End():
                 return ParsedDocument(
                     title=frame.title,

@@ -8,8 +8,8 @@ from typing import Final
 import chardet
 
 from longhouse.memory.documents import clean, headings
-from longhouse.memory.documents.draft import Draft
-from longhouse.memory.documents.parsed import Block, ParseLimits, Unreadable
+from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.parsed import Block, ParseLimits, UnreadableFile
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -27,11 +27,11 @@ _LARGER: Final = {"gb2312": "gb18030", "gbk": "gb18030", "iso-8859-1": "cp1252",
 _UNKNOWN: Final = "is text in an encoding that cannot be told for sure: save it as UTF-8"
 
 
-def read(content: bytes, limits: ParseLimits) -> Draft:
+def read(content: bytes, limits: ParseLimits) -> DraftDocument:
     """Paragraphs between empty lines."""
     text = clean.cleaned(decoded(content))
     blocks = list(_blocks(text))
-    return Draft(blocks, title=next((b.text for b in blocks[:1] if b.kind == "heading"), ""))
+    return DraftDocument(blocks, title=next((b.text for b in blocks[:1] if b.kind == "heading"), ""))
 
 
 def _blocks(text: str) -> Iterator[Block]:
@@ -62,7 +62,7 @@ def _strict(content: bytes, encoding: str) -> str:
     try:
         return content.decode(encoding)
     except (UnicodeDecodeError, LookupError):
-        raise Unreadable(f"says that it is {encoding}, and holds bytes that are not: save it as UTF-8") from None
+        raise UnreadableFile(f"says that it is {encoding}, and holds bytes that are not: save it as UTF-8") from None
 
 
 def declared(content: bytes, encoding: str) -> str:
@@ -78,9 +78,9 @@ def _guessed(content: bytes) -> str:
     try:
         text = content.decode(_LARGER.get(encoding.lower(), encoding))
     except (UnicodeDecodeError, LookupError):
-        raise Unreadable(_UNKNOWN) from None
+        raise UnreadableFile(_UNKNOWN) from None
     if guess["confidence"] < _SURE or len(_MIXED_WORD.findall(text)) > len(text.split()) * 0.02:
-        raise Unreadable(_UNKNOWN)
+        raise UnreadableFile(_UNKNOWN)
     return text
 
 
@@ -97,4 +97,4 @@ def _wide(content: bytes) -> str:
         return _strict(content, "utf-16-le")
     if even > length * 0.1 and odd < even * 0.05:
         return _strict(content, "utf-16-be")
-    raise Unreadable("is not text: it holds bytes that no text has")
+    raise UnreadableFile("is not text: it holds bytes that no text has")

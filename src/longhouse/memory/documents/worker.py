@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, Protocol, cast
 
 from longhouse.memory.documents import detect, draft, frames
-from longhouse.memory.documents.parsed import Format, ParsedDocument, ParseLimits, Unreadable
+from longhouse.memory.documents.parsed import Format, ParsedDocument, ParseLimits, UnreadableFile
 
 _COMPLAINTS: Final = 1_000_000
 """Bytes this process may write to a file: there is one, for its errors."""
@@ -29,7 +29,7 @@ _PARSERS: Final[Mapping[Format, str]] = {
 class Parser(Protocol):
     """A module that reads one format."""
 
-    def read(self, content: bytes, limits: ParseLimits) -> draft.Draft: ...
+    def read(self, content: bytes, limits: ParseLimits) -> draft.DraftDocument: ...
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     confine(limits)
     try:
         sent = list(frames.of(document_of(sys.stdin.buffer.read(limits.file_bytes + 1), job["name"], limits)))
-    except Unreadable as error:
+    except UnreadableFile as error:
         sent = [frames.encoded(frames.Refused(str(error)))]
     except MemoryError:
         mega = limits.memory_bytes // 1_000_000

@@ -11,7 +11,7 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from longhouse.memory.documents import clean
-from longhouse.memory.documents.parsed import Unreadable
+from longhouse.memory.documents.parsed import UnreadableFile
 
 _CELL_GAP: Final = 1.1
 """Cells of a table are this far apart, in sizes of their letters; words of a justified line are nearer."""
@@ -70,7 +70,7 @@ def lines_of_page(document: pypdfium2.PdfDocument, index: int) -> list[Line]:
         page = document.get_page(index)
         text = page.get_textpage()
     except pypdfium2.PdfiumError:
-        raise Unreadable(
+        raise UnreadableFile(
             f"is a damaged PDF, its page {index + 1} cannot be read: save or print it to PDF again"
         ) from None
     lines = list(_lines_of(text))

@@ -8,8 +8,8 @@ from typing import Final
 import pypdfium2
 
 from longhouse.memory.documents import clean, headings
-from longhouse.memory.documents.draft import Draft
-from longhouse.memory.documents.parsed import Block, OutlineEntry, ParseLimits, Unreadable
+from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.parsed import Block, OutlineLine, ParseLimits, UnreadableFile
 from longhouse.memory.documents.pdf.lines import HYPHENS, Line, joined, lines_of_page
 from longhouse.memory.documents.pdf.paragraphs import blocks_of, spacing_of
 from longhouse.memory.documents.pdf.running_lines import without_running_lines
@@ -20,15 +20,15 @@ _NO_TITLES: Final = frozenset({"untitled", "(anonymous)", "anonymous", "document
 """What programs write that were told no title."""
 
 
-def read(content: bytes, limits: ParseLimits) -> Draft:
+def read(content: bytes, limits: ParseLimits) -> DraftDocument:
     """All pages; the outline is the bookmarks, or else the headings that are seen."""
     document = _opened(content)
     count = len(document)
     if count > limits.pages:
-        raise Unreadable(f"has {count} pages, and a document may have {limits.pages}: split it")
+        raise UnreadableFile(f"has {count} pages, and a document may have {limits.pages}: split it")
     pages = [lines_of_page(document, n) for n in range(count)]
     if not any(pages):
-        raise Unreadable("holds no text, only pictures or empty pages: run text recognition (OCR) over it first")
+        raise UnreadableFile("holds no text, only pictures or empty pages: run text recognition (OCR) over it first")
     _check_letters(pages)
     body = body_size(pages)
     shown = _shown_title(pages[0], body)
@@ -39,7 +39,7 @@ def read(content: bytes, limits: ParseLimits) -> Draft:
     blocks = [block for n, lines in enumerate(pages, 1) for block in blocks_of(find.headings(n, lines), n, spacing)]
     title = clean.one_line(document.get_metadata_value("Title") or "")
     title = "" if title.lower() in _NO_TITLES else title
-    return Draft(
+    return DraftDocument(
         blocks,
         title=title or shown or _first_heading(blocks),
         pages=count,
@@ -67,8 +67,8 @@ def _opened(content: bytes) -> pypdfium2.PdfDocument:
         return pypdfium2.PdfDocument(content)
     except pypdfium2.PdfiumError as error:
         if "password" in str(error).lower():
-            raise Unreadable("is protected by a password: save it without one") from None
-        raise Unreadable("is a damaged PDF: save or print it to PDF again") from None
+            raise UnreadableFile("is protected by a password: save it without one") from None
+        raise UnreadableFile("is a damaged PDF: save or print it to PDF again") from None
 
 
 def _check_letters(pages: Iterable[Sequence[Line]]) -> None:
@@ -77,11 +77,13 @@ def _check_letters(pages: Iterable[Sequence[Line]]) -> None:
     unknown = sum(count for sign, count in signs.items() if sign < " " and sign not in HYPHENS)
     unknown += sum(count for sign, count in signs.items() if "\ue000" <= sign <= "\uf8ff" or sign == "\ufffd")
     if unknown > sum(signs.values()) * 0.3:
-        raise Unreadable("has fonts that do not say which letters they show: run text recognition (OCR) over it first")
+        raise UnreadableFile(
+            "has fonts that do not say which letters they show: run text recognition (OCR) over it first"
+        )
 
 
-def _bookmarks(document: pypdfium2.PdfDocument, pages: int) -> list[OutlineEntry]:
-    outline: list[OutlineEntry] = []
+def _bookmarks(document: pypdfium2.PdfDocument, pages: int) -> list[OutlineLine]:
+    outline: list[OutlineLine] = []
     page = 1
     for bookmark in itertools.islice(document.get_toc(max_depth=12), _MAX_BOOKMARKS):
         target = bookmark.get_dest()
@@ -89,5 +91,5 @@ def _bookmarks(document: pypdfium2.PdfDocument, pages: int) -> list[OutlineEntry
         page = index + 1 if index is not None and 0 <= index < pages else page
         title = clean.one_line(clean.cleaned(bookmark.get_title() or ""))[:300]
         if title:
-            outline.append(OutlineEntry(title, min(6, bookmark.level + 1), page, headings.number_of(title)))
+            outline.append(OutlineLine(title, min(6, bookmark.level + 1), page, headings.number_of(title)))
     return outline

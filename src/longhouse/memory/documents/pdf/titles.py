@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from longhouse.memory.documents import headings
-from longhouse.memory.documents.parsed import OutlineEntry
+from longhouse.memory.documents.parsed import OutlineLine
 from longhouse.memory.documents.pdf.lines import BULLET, SENTENCE_END, Line, joined
 
 _LARGER: Final = 1.15
@@ -23,8 +23,8 @@ class Heading(msgspec.Struct, frozen=True):
 class Titles:
     """Headings are the lines that the bookmarks name."""
 
-    def __init__(self, outline: Iterable[OutlineEntry]) -> None:
-        self._by_page: dict[int, list[OutlineEntry]] = {}
+    def __init__(self, outline: Iterable[OutlineLine]) -> None:
+        self._by_page: dict[int, list[OutlineLine]] = {}
         for entry in outline:
             self._by_page.setdefault(entry.page, []).append(entry)
 
