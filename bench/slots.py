@@ -19,7 +19,7 @@ from bench import model
 from bench.house import Ground, ground, house, listening
 from bench.report import console, machine, show
 from bench.workers import working
-from longhouse.models.scripted_server import Server
+from longhouse.models.scripted_server import ScriptedServer
 
 LATENCY: Final = 0.2
 SLOTS: Final = 20
@@ -30,7 +30,7 @@ ENDED: Final = """
 
 
 async def measure(under: Ground) -> list[dict[str, Any]]:
-    script = Server(model.reply, remember=False)
+    script = ScriptedServer(model.reply, remember=False)
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         await asyncio.sleep(LATENCY)

@@ -38,7 +38,7 @@ from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session, Turn
 from longhouse.models.scripted import Playable
-from longhouse.models.scripted_server import Server as ModelServer
+from longhouse.models.scripted_server import ScriptedServer as ModelServer
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.runtime.bus.items import Draft
 from longhouse.runtime.bus.local import Bus

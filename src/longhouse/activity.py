@@ -20,7 +20,7 @@ BOUNDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 12
 """Upper bounds of the buckets of durations, in seconds."""
 
 
-class Names(dict[str, str]):
+class ShownNames(dict[str, str]):
     """A name -> as it is shown: the first names that were counted, up to a number of them, and another for the rest."""
 
     def __init__(self, most: int) -> None:
@@ -58,7 +58,7 @@ class ToolCalls(Durations):
     errors: int = 0
 
 
-class Turns(Durations):
+class EndedTurns(Durations):
     states: dict[str, int] = msgspec.field(default_factory=lambda: defaultdict(int))
     """The state in which they ended -> how many."""
 
@@ -67,14 +67,18 @@ Who = tuple[str, str]
 """Template and owner, as they are shown."""
 
 
-class Activity:
+class ActivityCounts:
     def __init__(self, most_owners: int = MOST_OWNERS) -> None:
         """With 0, no owner is named."""
-        self._owners, self._templates, self._tools = Names(most_owners), Names(MOST_TEMPLATES), Names(MOST_TOOLS)
+        self._owners, self._templates, self._tools = (
+            ShownNames(most_owners),
+            ShownNames(MOST_TEMPLATES),
+            ShownNames(MOST_TOOLS),
+        )
         self.models: dict[Who, ModelCalls] = defaultdict(ModelCalls)
         self.tool_calls: dict[Who, ToolCalls] = defaultdict(ToolCalls)
         self.tools: dict[str, ToolCalls] = defaultdict(ToolCalls)
-        self.turns: dict[Who, Turns] = defaultdict(Turns)
+        self.turns: dict[Who, EndedTurns] = defaultdict(EndedTurns)
 
     def model(self, template: str, owner: str) -> ModelCalls:
         return self.models[self._who(template, owner)]

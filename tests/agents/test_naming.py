@@ -2,7 +2,7 @@
 
 import pytest
 
-from longhouse.agents.naming import Names, intersection, key, letters, meanings, name_problem, spelled
+from longhouse.agents.naming import NamePatterns, intersection, key, letters, meanings, name_problem, spelled
 
 
 @pytest.mark.parametrize("name", ["a", "weather", "FinalAnswerTool", "bank.pay", "a-b_c.d9", "agents", "x" * 128])
@@ -57,10 +57,10 @@ def test_names_that_differ_in_case_only_have_one_key() -> None:
 
 
 def test_a_list_of_names_stands_for_what_it_names_and_for_all_beneath() -> None:
-    names = Names(("plain", "shop.*", "a.b.*"))
+    names = NamePatterns(("plain", "shop.*", "a.b.*"))
     assert all(name in names for name in ("plain", "shop.price", "shop.old.price", "shop.*", "shop.old.*", "a.b.c"))
     assert not any(name in names for name in ("plainly", "shop", "shopping.list", "a.c", "a.*", ""))
-    assert "anything" not in Names(())
+    assert "anything" not in NamePatterns(())
 
 
 def test_two_lists_have_in_common_what_both_stand_for() -> None:

@@ -12,7 +12,7 @@ from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import ProbeFinding, probe, report
 from longhouse.models.scripted import Cut, Playable, Say, ScriptedStatus, call, calls, say
-from longhouse.models.scripted_server import Server, serve
+from longhouse.models.scripted_server import ScriptedServer, serve
 from server_helpers import launched_words
 
 KEY = "sk-very-secret"
@@ -26,7 +26,7 @@ def refused(message: str) -> Say:
     return Say(fault=ScriptedStatus(status=400, message=message))
 
 
-async def found(server: Server) -> list[ProbeFinding]:
+async def found(server: ScriptedServer) -> list[ProbeFinding]:
     async with open_endpoint(server.url, KEY) as endpoint:
         return await probe(OpenAIModel(endpoint), "m")
 

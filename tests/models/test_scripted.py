@@ -15,7 +15,7 @@ from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User
 from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
-from longhouse.models.protocol import CallDelta, Delta, Model
+from longhouse.models.protocol import Delta, Model, ToolCallDelta
 from longhouse.models.scripted import (
     Call,
     Cut,
@@ -47,10 +47,10 @@ def text_of(deltas: list[Delta]) -> str:
 
 
 def calls_of(deltas: list[Delta]) -> list[tuple[str, str, str]]:
-    made: dict[int, CallDelta] = {}
+    made: dict[int, ToolCallDelta] = {}
     for part in (part for delta in deltas for part in delta.calls):
-        old = made.get(part.index, CallDelta(index=part.index))
-        made[part.index] = CallDelta(
+        old = made.get(part.index, ToolCallDelta(index=part.index))
+        made[part.index] = ToolCallDelta(
             index=part.index,
             id=old.id + part.id,
             name=old.name + part.name,

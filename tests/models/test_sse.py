@@ -24,7 +24,7 @@ from scripted_peers import (
 )
 
 from longhouse.journal.events import Usage
-from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
+from longhouse.models.sse import StreamReader, StreamRefused, UnreadableEvent
 
 # --- what is heard
 
@@ -296,5 +296,5 @@ def test_nonsense_is_called_nonsense_and_nothing_worse(reads: list[bytes]) -> No
         for read in reads:
             reading.feed(read)
         reading.end()
-    except (Unreadable, StreamRefused):
+    except (UnreadableEvent, StreamRefused):
         pass

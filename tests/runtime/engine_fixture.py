@@ -15,7 +15,7 @@ from longhouse.journal.session import Session
 from longhouse.models.scripted import Playable, ScriptedModel
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
-from longhouse.runtime.instances import Pool
+from longhouse.runtime.instances import InstancePool
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -88,7 +88,7 @@ class Room:
 
     def another(self, worker: str, **parts: Any) -> Engine:
         """An engine of another worker, in the same room."""
-        offering, pool = Offering(self.catalog, self.toolbox), Pool(self._model_for)
+        offering, pool = Offering(self.catalog, self.toolbox), InstancePool(self._model_for)
         return Engine(self.db, self.bus, self.catalog, self.toolbox, offering, pool, worker=worker, **parts)
 
     async def _model_for(self, template: Template) -> ScriptedModel:

@@ -9,7 +9,7 @@ from longhouse import clock
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import ScriptedModel
-from longhouse.runtime.instances import IDLE_FOR, MOVES, Instance, InstanceStatus, Pool
+from longhouse.runtime.instances import IDLE_FOR, MOVES, Instance, InstancePool, InstanceStatus
 
 TEMPLATE = Template(name="a", tool_policy=ToolPolicy(allowlist=("finalanswertool", "clocktool")))
 NEWER = Template(name="a", tool_policy=ToolPolicy(allowlist=()), version=2)
@@ -23,18 +23,18 @@ LEGAL = {
 }
 
 
-def pool() -> Pool:
+def pool() -> InstancePool:
     async def model_for(template: Template) -> ScriptedModel:
         return ScriptedModel()
 
-    return Pool(model_for)
+    return InstancePool(model_for)
 
 
 def instance(status: InstanceStatus = InstanceStatus.IDLE) -> Instance:
     return Instance("i", TEMPLATE, ToolCallingAgent(), ScriptedModel(), status=status)
 
 
-def statuses(pool: Pool) -> list[InstanceStatus]:
+def statuses(pool: InstancePool) -> list[InstanceStatus]:
     return [one.status for one in pool.instances]
 
 

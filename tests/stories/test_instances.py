@@ -14,7 +14,7 @@ from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import ScriptedModel, call
 from longhouse.runtime.instance_registry import InstanceRegistry
-from longhouse.runtime.instances import IDLE_FOR, InstanceStatus, Pool
+from longhouse.runtime.instances import IDLE_FOR, InstancePool, InstanceStatus
 from longhouse.store import leases, registry
 from longhouse.store.database import Database
 from longhouse.store.registry import RegisteredInstance
@@ -58,11 +58,11 @@ def states(row: dict[str, Any]) -> list[str]:
     return [past["status"] for past in row["metrics"]["history"]]
 
 
-def pool() -> Pool:
+def pool() -> InstancePool:
     async def model_for(template: Template) -> ScriptedModel:
         return ScriptedModel()
 
-    return Pool(model_for)
+    return InstancePool(model_for)
 
 
 async def enlisted(db: Database, worker: str) -> None:

@@ -26,7 +26,7 @@ from longhouse.models.scripted import Hang, Say, ScriptedModel, call, say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
-from longhouse.runtime.instances import Pool
+from longhouse.runtime.instances import InstancePool
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -265,7 +265,9 @@ async def engine(db: Database, worker: str, *script: Say) -> tuple[Engine, Scrip
 
     await publish_classes(catalog, toolbox.classes)
     await publish_templates(catalog, BUILT_IN)
-    return Engine(db, Bus(), catalog, toolbox, Offering(catalog, toolbox), Pool(model_for), worker=worker), model
+    return Engine(
+        db, Bus(), catalog, toolbox, Offering(catalog, toolbox), InstancePool(model_for), worker=worker
+    ), model
 
 
 async def claimed(db: Database, session_id: str, worker: str) -> leases.Lease:

@@ -20,7 +20,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.models.http_client import Endpoint
 from longhouse.models.http_failure import HttpFailure
-from longhouse.models.http_pool import Pool
+from longhouse.models.http_pool import HttpPool
 from longhouse.redaction import redaction_of
 from longhouse.tools.bindings.http import RemoteBinding, open_remote
 from longhouse.tools.context import ToolContext
@@ -454,7 +454,7 @@ async def test_a_name_that_changes_between_calls_is_checked_again(later: list[st
         assert len(served.asked) == 1
 
 
-async def _posted(http: Pool, url: str) -> int:
+async def _posted(http: HttpPool, url: str) -> int:
     there = Endpoint(pool=http, url=URL(url), headers={}, redaction=redaction_of([]))
     async with there.post(b"{}", most_bytes=1000) as response:
         await response.body()

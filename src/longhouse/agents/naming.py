@@ -65,7 +65,7 @@ def tool_name(given: str, known: Collection[str]) -> str:
     return spelled(given, known) or given
 
 
-class Names:
+class NamePatterns:
     """A list of names as in policies, where `<prefix>.*` matches all names with that prefix."""
 
     __slots__ = ("_listed", "_prefixes")
@@ -81,5 +81,5 @@ class Names:
 
 def intersection(some: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     """The intersection: a list that matches the names that both lists match."""
-    first, second = Names(some), Names(others)
+    first, second = NamePatterns(some), NamePatterns(others)
     return tuple(dict.fromkeys((*(one for one in some if one in second), *(one for one in others if one in first))))

@@ -1,6 +1,6 @@
 """Decides which tools the agents of a template are permitted to use in one session; pure functions."""
 
-from longhouse.agents.naming import Names
+from longhouse.agents.naming import NamePatterns
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
 from longhouse.journal.events import Rights
@@ -18,9 +18,9 @@ class Permission:
     def __init__(self, template: Template, session: Session) -> None:
         policy, rights = template.tool_policy, (session.turn.rights if session.turn else None) or Rights()
         self._template, self._is_sub = template.name, session.side == "sub"
-        self._required = Names(policy.required)
-        self._allowed = None if policy.allowlist is None else Names(policy.allowlist)
-        self._denied = Names((*policy.denylist, *rights.denied))
+        self._required = NamePatterns(policy.required)
+        self._allowed = None if policy.allowlist is None else NamePatterns(policy.allowlist)
+        self._denied = NamePatterns((*policy.denylist, *rights.denied))
         self._risk = min(RISKS.index(policy.max_risk_level), RISKS.index(rights.max_risk))
         self._types, self._tags = policy.tool_types, frozenset(policy.tags)
 

@@ -27,7 +27,7 @@ MOST_BEGINNINGS: Final = 64
 """Beginnings of requests whose hash is kept; not the texts themselves, in which is what people have said."""
 
 
-class Part:
+class RequestPart:
     """Messages of a request that stand together, made once."""
 
     def __init__(self, messages: list[Message]) -> None:
@@ -43,7 +43,7 @@ class Part:
         return b"," + _encode(self.messages)[1:-1] if self.messages else b""
 
 
-class Piece:
+class TranscriptPiece:
     """Some entries of a transcript that follow each other."""
 
     def __init__(self, entries: Sequence[Entry], forget: Callable[[object], object]) -> None:
@@ -56,7 +56,7 @@ class Piece:
             elif type(entry) is Summary:
                 self.upto = max(self.upto, entry.seq)
         self.tools = tuple(tools)
-        self.part: Part | None = None
+        self.part: RequestPart | None = None
         self.prompts: PromptPack | None = None
         self.names: Mapping[str, str] | None = None
         """The prompts and the names of tools that its part was composed under."""
@@ -71,11 +71,11 @@ class Piece:
         return known is not None and all(known.get(one) == names.get(one) for one in self.tools)
 
 
-_pieces: Final[dict[tuple[int, ...], Piece]] = {}
+_pieces: Final[dict[tuple[int, ...], TranscriptPiece]] = {}
 """By the ids of its entries; the end of any of them removes it, so no id is another's."""
 
 
-Found = Sequence[tuple[Sequence[Entry], Piece]]
+Found = Sequence[tuple[Sequence[Entry], TranscriptPiece]]
 """A transcript in pieces."""
 
 
@@ -90,7 +90,7 @@ def of(transcript: Sequence[Entry]) -> Found:
     return found
 
 
-def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
+def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], TranscriptPiece]:
     key = tuple(map(id, entries))
     piece = _pieces.get(key)
     if piece is None or not piece.is_of(entries):
@@ -100,8 +100,8 @@ def _piece(entries: Sequence[Entry]) -> tuple[Sequence[Entry], Piece]:
     return entries, piece
 
 
-def _new(key: tuple[int, ...], entries: Sequence[Entry]) -> Piece:
-    piece = _pieces[key] = Piece(entries, lambda _: _pieces.pop(key, None))
+def _new(key: tuple[int, ...], entries: Sequence[Entry]) -> TranscriptPiece:
+    piece = _pieces[key] = TranscriptPiece(entries, lambda _: _pieces.pop(key, None))
     return piece
 
 
@@ -128,13 +128,13 @@ def composed(
     prompts: PromptPack,
     names: Mapping[str, str],
     messages: Callable[[Entry], Iterable[Message]],
-) -> list[Part]:
+) -> list[RequestPart]:
     """The messages of a transcript under these prompts and names of tools."""
     parts = []
     for entries, piece in found:
         part = piece.part
         if part is None or piece.prompts is not prompts or not (piece.names is names or piece.is_named(names)):
-            part = piece.part = Part([message for entry in entries for message in messages(entry)])
+            part = piece.part = RequestPart([message for entry in entries for message in messages(entry)])
         piece.prompts, piece.names = prompts, names
         parts.append(part)
     return parts
@@ -144,7 +144,7 @@ class Window(MutableSequence[Message]):
     """The messages of a request. It is sent from the parts that they come from: they are listed only where somebody
     looks at them."""
 
-    def __init__(self, first: Message, parts: Sequence[Part]) -> None:
+    def __init__(self, first: Message, parts: Sequence[RequestPart]) -> None:
         self._first = first
         self._parts = parts
         self.tokens = tokens.of(first) + sum([part.tokens for part in parts])
@@ -158,7 +158,7 @@ class Window(MutableSequence[Message]):
         return [self._first, *(message for part in self._parts for message in part.messages)]
 
     @property
-    def parts(self) -> Sequence[Part] | None:
+    def parts(self) -> Sequence[RequestPart] | None:
         """None where a strategy has changed the messages since."""
         is_seen = "_messages" in self.__dict__
         return None if is_seen and self._messages != self._composed() else self._parts
@@ -221,7 +221,7 @@ _beginnings: Final[OrderedDict[bytes, _Hash]] = OrderedDict()
 """By its digest."""
 
 
-def digest(beginning: bytes, parts: Iterable[Part], end: bytes) -> str:
+def digest(beginning: bytes, parts: Iterable[RequestPart], end: bytes) -> str:
     """The SHA-256 of all of these; of what a request before this one began with, it goes on."""
     found = _begun(beginning)
     for part in parts:

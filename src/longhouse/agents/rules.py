@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from longhouse.agents import conditions
-from longhouse.agents.naming import Names
+from longhouse.agents.naming import NamePatterns
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault, Recorded, Returned
@@ -30,11 +30,11 @@ ASKING: Final = tools_of("asks")
 """A rule that names one of these tools applies to every tool that asks."""
 
 
-def _is_meant(tool: Tool, names: Names) -> bool:
+def _is_meant(tool: Tool, names: NamePatterns) -> bool:
     return tool.name in names or (tool.asks and _means_asking(names))
 
 
-def _means_asking(names: Names | tuple[str, ...]) -> bool:
+def _means_asking(names: NamePatterns | tuple[str, ...]) -> bool:
     return any(name in names for name in ASKING)
 
 
@@ -57,7 +57,7 @@ class OpenTools:
         self.excluded = (*closed_tools, *excluded)
         """Names of the closed tools, in the notation of policy lists."""
         self._is_ending, self._closed = is_ending, closed_tools
-        self._kept, self._excluded = [Names(names) for names in kept], Names(excluded)
+        self._kept, self._excluded = [NamePatterns(names) for names in kept], NamePatterns(excluded)
 
     def includes(self, tool: Tool) -> bool:
         if tool.finishes:

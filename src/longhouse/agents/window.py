@@ -13,7 +13,7 @@ from typing import Final, assert_never
 import msgspec
 
 from longhouse.agents import pieces, tokens
-from longhouse.agents.pieces import Part, Window
+from longhouse.agents.pieces import RequestPart, Window
 from longhouse.agents.template import AVAILABLE_TOOLS, CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import conversation
@@ -89,7 +89,7 @@ def compose(
         lambda entry: _messages(entry, template, wire_names),
     )
     budget = template.llm_policy.context_tokens
-    window = Window(system, [Part(earlier), *now] if earlier else now)
+    window = Window(system, [RequestPart(earlier), *now] if earlier else now)
     if window.tokens <= budget:
         # A transcript only grows: if it fits now, it was never cut before.
         return window

@@ -6,13 +6,13 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-from longhouse.activity import BOUNDS, Activity, Durations, Who
+from longhouse.activity import BOUNDS, ActivityCounts, Durations, Who
 
 WHO = ("template", "owner")
 _LIMITS = [*map(floatToGoString, BOUNDS), "+Inf"]
 
 
-def metrics_of(activity: Activity) -> Iterator[Metric]:
+def metrics_of(activity: ActivityCounts) -> Iterator[Metric]:
     yield from _of_models(activity)
     yield from _of_tools(activity)
     yield _histogram("longhouse_turn_seconds", "Turns that have ended, from their start to their end", activity.turns)
@@ -23,7 +23,7 @@ def metrics_of(activity: Activity) -> Iterator[Metric]:
     yield turns
 
 
-def _of_models(activity: Activity) -> Iterator[Metric]:
+def _of_models(activity: ActivityCounts) -> Iterator[Metric]:
     yield _histogram("longhouse_model_call_seconds", "Calls of models, failed ones too", activity.models)
     errors = CounterMetricFamily("longhouse_model_errors", "Calls of models that failed", labels=WHO)
     retries = CounterMetricFamily("longhouse_model_retries", "Those that are tried again", labels=WHO)
@@ -36,7 +36,7 @@ def _of_models(activity: Activity) -> Iterator[Metric]:
     yield from (errors, retries, tokens)
 
 
-def _of_tools(activity: Activity) -> Iterator[Metric]:
+def _of_tools(activity: ActivityCounts) -> Iterator[Metric]:
     yield _histogram("longhouse_tool_call_seconds", "Calls of tools that ran, failed ones too", activity.tool_calls)
     errors = CounterMetricFamily("longhouse_tool_errors", "Calls of tools that failed", labels=WHO)
     for who, calls in activity.tool_calls.items():

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from longhouse.activity import Activity
+from longhouse.activity import ActivityCounts
 from longhouse.api.activity_metrics import metrics_of
 from longhouse.integrations.otlp import SentSpans
 from longhouse.memory.parts import MemoryCounts, MemoryParts
@@ -42,7 +42,7 @@ class Metrics:
         database_retries: Callable[[], int] = int,
         connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
         lag: Callable[[], float] = float,
-        activity: Activity | None = None,
+        activity: ActivityCounts | None = None,
         spans: SentSpans | None = None,
     ) -> None:
         """`blocked`: how often the event loop was blocked, and for how many seconds in total. `processes`: the number
@@ -75,7 +75,7 @@ class Metrics:
         self._database_retries = database_retries
         self._connections = connections
         self._lag = lag
-        self._activity = activity or Activity()
+        self._activity = activity or ActivityCounts()
         self._spans = spans or SentSpans()
         self._registry.register(self)
 

@@ -20,7 +20,7 @@ from longhouse.app.tools import open_tools
 from longhouse.config.effective import configure
 from longhouse.config.loader import LoadedFiles
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.instances import Pool
+from longhouse.runtime.instances import InstancePool
 from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.runtime.worker import Worker
 from longhouse.settings import Settings
@@ -39,7 +39,7 @@ class App(msgspec.Struct, frozen=True):
     db: Database
     bus: Bus
     worker: Worker
-    pool: Pool
+    pool: InstancePool
     catalog: Catalog
     authenticator: Authenticator
     asgi: ASGIApp

@@ -19,7 +19,7 @@ from longhouse.api.usage import Prices
 from longhouse.app.core import Core
 from longhouse.app.publish import validator_of
 from longhouse.app.runtime import Runtime
-from longhouse.app.tools import Tools
+from longhouse.app.tools import ToolParts
 from longhouse.background import Step
 from longhouse.config.effective import Configured
 from longhouse.memory.parts import MemoryParts
@@ -41,7 +41,7 @@ class Api(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def open_api(
-    core: Core, tools: Tools, runtime: Runtime, *, model_for: ModelFor, memory: MemoryParts, prior: PriorOf | None
+    core: Core, tools: ToolParts, runtime: Runtime, *, model_for: ModelFor, memory: MemoryParts, prior: PriorOf | None
 ) -> AsyncIterator[Api]:
     """Opens the HTTP application, and what watches this process and its database for those who ask how they are."""
     setup, settings, watchdog = core.setup, core.settings, Watchdog()
@@ -83,7 +83,7 @@ async def open_api(
             yield Api(authenticator, server.build(parts))
 
 
-def _metrics(core: Core, tools: Tools, runtime: Runtime, memory: MemoryParts, watchdog: Watchdog) -> Metrics:
+def _metrics(core: Core, tools: ToolParts, runtime: Runtime, memory: MemoryParts, watchdog: Watchdog) -> Metrics:
     """The metrics of this process; their values are read at each scrape."""
     db, toolbox, processes, engine = core.db, tools.toolbox, tools.processes, runtime.engine
     return Metrics(

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from longhouse import background
-from longhouse.activity import Activity
+from longhouse.activity import ActivityCounts
 from longhouse.app.store import open_store
 from longhouse.config.effective import Configured
 from longhouse.integrations.otlp import TraceProjector, open_collector
@@ -38,7 +38,7 @@ class Core(msgspec.Struct, frozen=True):
     """None with an external Postgres."""
     bus: Bus
     catalog: Catalog
-    activity: Activity
+    activity: ActivityCounts
     traces: TraceProjector | None
     """None: no collector is set."""
     resident: ResidentSessions
@@ -51,7 +51,7 @@ class Core(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def open_core(setup: Configured, *, works: bool, embedded: Embedded | None = None) -> AsyncIterator[Core]:
     settings, bus, name = setup.settings, Bus(), new_id()
-    activity, resident = Activity(settings.metrics_owners), ResidentSessions()
+    activity, resident = ActivityCounts(settings.metrics_owners), ResidentSessions()
     bus.on_stop.append(resident.drop)
     bus.on_turn_end.append(turn_recorder(activity))
     async with (

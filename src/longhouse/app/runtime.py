@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from longhouse.app.copies import cleanup_of
 from longhouse.app.core import Core
-from longhouse.app.tools import Tools
+from longhouse.app.tools import ToolParts
 from longhouse.integrations.agent_log import LogFolder
 from longhouse.integrations.webhooks.delivering import DeliveryOptions, open_webhooks
 from longhouse.memory.parts import MemoryParts
@@ -17,7 +17,7 @@ from longhouse.runtime.engine import Engine
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instance_registry import InstanceRegistry
-from longhouse.runtime.instances import ModelFor, Pool
+from longhouse.runtime.instances import InstancePool, ModelFor
 from longhouse.runtime.retention import Retention
 from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.worker import Worker, WorkerOptions
@@ -27,17 +27,17 @@ from longhouse.settings import Settings
 class Runtime(msgspec.Struct, frozen=True):
     engine: Engine
     worker: Worker
-    pool: Pool
+    pool: InstancePool
     sent_to_webhooks: Callable[[], Mapping[str, int]] = dict
     """Attempts of this process, by outcome."""
 
 
 @asynccontextmanager
 async def open_runtime(
-    core: Core, tools: Tools, *, model_for: ModelFor, memory: MemoryParts, prior: PriorOf | None
+    core: Core, tools: ToolParts, *, model_for: ModelFor, memory: MemoryParts, prior: PriorOf | None
 ) -> AsyncIterator[Runtime]:
     """Starts the worker and the upkeep, unless this process leaves sessions to others."""
-    settings, pool = core.settings, Pool(model_for, core.settings.tool_packages)
+    settings, pool = core.settings, InstancePool(model_for, core.settings.tool_packages)
     engine = _engine(core, pool, tools, memory, prior)
     options = WorkerOptions(settings.worker_slots, settings.lease_seconds, settings.max_running)
     logs = LogFolder(core.db, core.catalog, settings.agent_log_dir, core.setup.folders("logs_dir"))
@@ -68,7 +68,7 @@ def delivery_options(settings: Settings) -> DeliveryOptions:
     )
 
 
-def _engine(core: Core, pool: Pool, tools: Tools, memory: MemoryParts, prior: PriorOf | None) -> Engine:
+def _engine(core: Core, pool: InstancePool, tools: ToolParts, memory: MemoryParts, prior: PriorOf | None) -> Engine:
     patience = core.settings.patience
     return Engine(
         core.db,

@@ -30,7 +30,7 @@ from longhouse.tools.toolbox import Toolbox
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class ToolParts:
     toolbox: Toolbox
     offering: Offering
     finder: Finder
@@ -40,7 +40,7 @@ class Tools:
 @asynccontextmanager
 async def open_tools(
     core: Core, embedder: Embedder | None, documents: DocumentLibrary, classes: Sequence[type[BaseTool]]
-) -> AsyncIterator[Tools]:
+) -> AsyncIterator[ToolParts]:
     """Opens the tools, and publishes them and the templates."""
     setup, settings, catalog = core.setup, core.settings, core.catalog
     config = _common_config(setup)
@@ -68,7 +68,7 @@ async def open_tools(
         await publish(catalog, setup, toolbox.classes, processes)
         async with open_mcp(setup.servers, toolbox):
             offering = Offering(catalog, toolbox, replace(tool_search, resolve=toolbox.resolve))
-            yield Tools(toolbox, offering, finder, processes)
+            yield ToolParts(toolbox, offering, finder, processes)
 
 
 def _common_config(setup: Configured) -> ToolConfig:

@@ -35,7 +35,7 @@ def read(path: Path, mistakes: Mistakes) -> YamlDocument | None:
     text, line = "", 1
     try:
         text = read_text(path, LARGEST)
-        reader = _Reader(text, path, mistakes)
+        reader = _YamlReader(text, path, mistakes)
         root = reader.get_single_node()
         values = {} if root is None else reader.read(root, (), 1, 0)
         if isinstance(values, dict | None):
@@ -54,7 +54,7 @@ def read(path: Path, mistakes: Mistakes) -> YamlDocument | None:
     return None
 
 
-class _Reader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
+class _YamlReader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no types
     """Composes a document and converts its nodes to plain values. ValueError where it exceeds the limits."""
 
     def __init__(self, text: str, file: Path, mistakes: Mistakes) -> None:

@@ -22,7 +22,7 @@ NOT_MADE: Final = Fault(code="not_made", message="the agent had not been asked w
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class BranchNames:
     """The new names of what a branch has of its own."""
 
     conversation: str

@@ -16,20 +16,20 @@ _ESCAPE: Final = re.compile(
 )
 
 
-class _Wire(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class _WireStruct(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     pass
 
 
-class TextPart(_Wire, frozen=True, kw_only=True, tag_field="type", tag="text"):
+class TextPart(_WireStruct, frozen=True, kw_only=True, tag_field="type", tag="text"):
     text: str
 
 
-class ImageUrl(_Wire, frozen=True, kw_only=True):
+class ImageUrl(_WireStruct, frozen=True, kw_only=True):
     url: str
     detail: str | None = None
 
 
-class ImagePart(_Wire, frozen=True, kw_only=True, tag_field="type", tag="image_url"):
+class ImagePart(_WireStruct, frozen=True, kw_only=True, tag_field="type", tag="image_url"):
     image_url: ImageUrl
 
 
@@ -37,7 +37,7 @@ Part = TextPart | ImagePart
 Content = str | tuple[Part, ...]
 
 
-class Function(_Wire, frozen=True, kw_only=True):
+class Function(_WireStruct, frozen=True, kw_only=True):
     name: str
     arguments: str
     """The model's own string, unparsed: it keeps the key order."""
@@ -49,20 +49,20 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     type: str = "function"
 
 
-class System(_Wire, frozen=True, kw_only=True, tag_field="role", tag="system"):
+class System(_WireStruct, frozen=True, kw_only=True, tag_field="role", tag="system"):
     content: str
 
 
-class User(_Wire, frozen=True, kw_only=True, tag_field="role", tag="user"):
+class User(_WireStruct, frozen=True, kw_only=True, tag_field="role", tag="user"):
     content: Content
 
 
-class Assistant(_Wire, frozen=True, kw_only=True, tag_field="role", tag="assistant"):
+class Assistant(_WireStruct, frozen=True, kw_only=True, tag_field="role", tag="assistant"):
     content: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
 
 
-class ToolResult(_Wire, frozen=True, kw_only=True, tag_field="role", tag="tool"):
+class ToolResult(_WireStruct, frozen=True, kw_only=True, tag_field="role", tag="tool"):
     tool_call_id: str
     content: str
 

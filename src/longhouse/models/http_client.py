@@ -26,7 +26,7 @@ from longhouse.errors import SetupError
 from longhouse.models.http_connection import CONNECT, Connection, Response, Timeouts
 from longhouse.models.http_dialing import Dialer, basic
 from longhouse.models.http_failure import HttpFailure, is_retryable
-from longhouse.models.http_pool import Pool
+from longhouse.models.http_pool import HttpPool
 from longhouse.redaction import Redaction, redaction_of
 
 HANG: Final = 60.0
@@ -144,7 +144,7 @@ class Exchange:
 class Endpoint:
     """A URL with its connection pool and the API key for its requests."""
 
-    pool: Pool = field(repr=False)
+    pool: HttpPool = field(repr=False)
     url: URL
     headers: Mapping[str, str] = field(repr=False)
     redaction: Redaction
@@ -224,14 +224,14 @@ async def open_pool(
     keep: bool = False,
     limit: int = 100,
     proxy: URL | None = None,
-) -> AsyncIterator[Pool]:
+) -> AsyncIterator[HttpPool]:
     """Connections that are made only where the egress rules allow.
 
     Each connection is new, so each is checked. With `keep`, idle connections and the checked addresses of a name are
     reused for a while. `limit`: connections at once, 0 for no limit.
     """
     dialer = Dialer(egress, lookup, proxy, within=timeouts.connect, keep=keep)
-    pool = Pool(dialer, timeouts, keep=keep, limit=limit)
+    pool = HttpPool(dialer, timeouts, keep=keep, limit=limit)
     try:
         yield pool
     finally:
@@ -288,7 +288,7 @@ def _kind(content_type: bytes) -> str:
     return content_type.partition(b";")[0].strip().lower().decode(errors="replace")
 
 
-def _head_of(url: URL, headers: Mapping[str, str], pool: Pool) -> bytes:
+def _head_of(url: URL, headers: Mapping[str, str], pool: HttpPool) -> bytes:
     lines = [f"Host: {url.host_port_subcomponent}", *(f"{name}: {value}" for name, value in headers.items())]
     if not pool.keep:
         lines.append("Connection: close")

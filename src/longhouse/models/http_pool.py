@@ -11,7 +11,7 @@ from longhouse.models.http_dialing import Dialer
 from longhouse.models.http_failure import HttpFailure, late
 
 
-class Pool:
+class HttpPool:
     """Without `keep`, each connection is new, so that each is checked. `limit`: connections at once, 0 for no limit."""
 
     def __init__(self, dialer: Dialer, timeouts: Timeouts, *, keep: bool, limit: int) -> None:

@@ -14,7 +14,7 @@ from longhouse.errors import ProviderError
 from longhouse.models.http_client import Endpoint, StatusFailure
 from longhouse.models.http_failure import HttpFailure, is_retryable
 from longhouse.models.protocol import Delta, paid_for
-from longhouse.models.sse import StreamReader, StreamRefused, Unreadable
+from longhouse.models.sse import StreamReader, StreamRefused, UnreadableEvent
 
 MOST_BYTES: Final = 32 * 2**20
 """Upper bound of one response body: a real answer is shorter, and an endless one is cut off here."""
@@ -52,7 +52,7 @@ class OpenAIModel:
                 raise provider_error(endpoint, failure) from None
         except StreamRefused as refused:
             raise self._refused(refused.error) from refused
-        except Unreadable as error:
+        except UnreadableEvent as error:
             words = endpoint.redaction.quoted(str(error))
             trouble = provider_error(endpoint, HttpFailure("sent an invalid answer", words))
             raise paid_for(trouble, error.usage) from error

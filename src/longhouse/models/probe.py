@@ -26,7 +26,7 @@ class ProbeFinding(msgspec.Struct, frozen=True):
     why: str
 
 
-class _Reply(msgspec.Struct):
+class _ProbeReply(msgspec.Struct):
     """The parts of a reply that the probe looks at."""
 
     text: str = ""
@@ -71,7 +71,7 @@ def advice(findings: Sequence[ProbeFinding]) -> list[str]:
     return sentences or ["The defaults of llm_policy.can fit this endpoint; there is nothing to set."]
 
 
-Judge = Callable[[_Reply], tuple[bool, str]]
+Judge = Callable[[_ProbeReply], tuple[bool, str]]
 
 
 def _requests(model: str) -> list[tuple[str, Body, Judge]]:
@@ -88,20 +88,20 @@ def _requests(model: str) -> list[tuple[str, Body, Judge]]:
     ]
 
 
-def _forced(reply: _Reply) -> tuple[bool, str]:
+def _forced(reply: _ProbeReply) -> tuple[bool, str]:
     names = list(reply.calls.values())
     if names and set(names) == {"note_mood"}:
         return True, "it called the tool that it was told to call"
     return False, f"it called {names[0]!r} in place of the one named" if names else "it called no tool"
 
 
-def _parallel(reply: _Reply) -> tuple[bool, str]:
+def _parallel(reply: _ProbeReply) -> tuple[bool, str]:
     if len(reply.calls) > 1:
         return True, f"it called {len(reply.calls)} tools in one reply"
     return (True, "it took the request, and called one tool") if reply.calls else (False, "it called no tool")
 
 
-def _structured(reply: _Reply) -> tuple[bool, str]:
+def _structured(reply: _ProbeReply) -> tuple[bool, str]:
     if reply.finish == "length":
         return False, f"it did not end within {MOST_TOKENS} tokens"
     try:
@@ -115,9 +115,9 @@ def _structured(reply: _Reply) -> tuple[bool, str]:
     return True, "its reply fits the schema"
 
 
-async def _answer(model: Model, body: Body, *, retries: int = 1) -> _Reply:
+async def _answer(model: Model, body: Body, *, retries: int = 1) -> _ProbeReply:
     """Retries a retryable error once: some servers close a keep-alive connection too early."""
-    reply = _Reply()
+    reply = _ProbeReply()
     try:
         async with aclosing(model.stream(body)) as deltas:
             async for delta in deltas:

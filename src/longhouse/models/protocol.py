@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
     """A fragment of one tool call; `id` and `name` come with the first fragment of that index."""
 
     index: int
@@ -28,7 +28,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str = ""
     reasoning: str = ""
-    calls: tuple[CallDelta, ...] = ()
+    calls: tuple[ToolCallDelta, ...] = ()
     usage: Usage | None = None
     finish: str | None = None
     model: str | None = None

@@ -13,7 +13,7 @@ from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import Assistant, Message, User, text_of
 from longhouse.models.http_failure import is_retryable
-from longhouse.models.protocol import CallDelta, Delta
+from longhouse.models.protocol import Delta, ToolCallDelta
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -194,8 +194,8 @@ def deltas_of(reply: Say, ids: Sequence[str]) -> list[Delta]:
     deltas = [Delta(reasoning=part) for part in _parts(reply.reasoning, size)]
     deltas += [Delta(text=part) for part in _parts(reply.text, size)]
     for index, (made, id_) in enumerate(zip(reply.calls, ids, strict=True)):
-        deltas.append(Delta(calls=(CallDelta(index=index, id=id_, name=made.name),)))
-        deltas += [Delta(calls=(CallDelta(index=index, arguments=part),)) for part in _parts(made.written, size)]
+        deltas.append(Delta(calls=(ToolCallDelta(index=index, id=id_, name=made.name),)))
+        deltas += [Delta(calls=(ToolCallDelta(index=index, arguments=part),)) for part in _parts(made.written, size)]
     return [*deltas, Delta(finish="tool_calls" if reply.calls else "stop")]
 
 

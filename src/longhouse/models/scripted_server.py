@@ -37,7 +37,7 @@ _json: Final = msgspec.json.Encoder()
 _body_decoder: Final = msgspec.json.Decoder(Body)
 
 
-class Server(ScriptPlayer):
+class ScriptedServer(ScriptPlayer):
     """A running server: its URL and the requests it received."""
 
     def __init__(self, script: Playable, *, remember: bool) -> None:
@@ -117,9 +117,9 @@ class Server(ScriptPlayer):
 @asynccontextmanager
 async def serve(
     script: Playable = (), *, host: str = "127.0.0.1", port: int = 0, remember: bool = True
-) -> AsyncIterator[Server]:
+) -> AsyncIterator[ScriptedServer]:
     """Serves a script while the block runs; long-running servers set `remember` to False."""
-    server = Server(script, remember=remember)
+    server = ScriptedServer(script, remember=remember)
     # aiohttp's router is left out: it would cost a tenth of the time, and a benchmark's peer should cost nothing.
     runner = web.ServerRunner(
         web.Server(server.handle, handler_cancellation=True, access_log=None), shutdown_timeout=0.1

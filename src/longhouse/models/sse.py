@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.journal.events import Usage
-from longhouse.models.protocol import CallDelta, Delta
+from longhouse.models.protocol import Delta, ToolCallDelta
 
 _DONE: Final = b"[DONE]"
 MOST_TOKENS: Final = 10**12
@@ -15,7 +15,7 @@ LONGEST_NAME: Final = 200
 """Characters of a model's name: what was used is kept by it."""
 
 
-class Unreadable(Exception):  # noqa: N818 - the endpoint's module turns it into a ProviderError
+class UnreadableEvent(Exception):  # noqa: N818 - the endpoint's module turns it into a ProviderError
     """An event that is not a chunk of a chat completion."""
 
     def __init__(self, reason: str, usage: Usage | None = None) -> None:
@@ -43,7 +43,7 @@ class _CallFragment(msgspec.Struct, gc=False):
     function: _Function | None = None
 
 
-class _Piece(msgspec.Struct, gc=False):
+class _WireDelta(msgspec.Struct, gc=False):
     content: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
@@ -52,8 +52,8 @@ class _Piece(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
-    delta: _Piece | None = None
-    message: _Piece | None = None
+    delta: _WireDelta | None = None
+    message: _WireDelta | None = None
     finish_reason: str | None = None
 
 
@@ -114,7 +114,7 @@ class Calls:
         self._partial: list[_StreamedCall] = []
         self._places: dict[int, int] = {}
 
-    def fragment(self, call: _CallFragment, position: int) -> CallDelta:
+    def fragment(self, call: _CallFragment, position: int) -> ToolCallDelta:
         """`position` is the index of the fragment within its own chunk."""
         function = call.function or _NO_FUNCTION
         id_, name, arguments = call.id or "", function.name or "", function.arguments or ""
@@ -122,7 +122,7 @@ class Calls:
             arguments = msgspec.json.encode(arguments).decode()
         place = self._place(call.index, id_, name, position)
         partial = self._partial[place]
-        fragment = CallDelta(
+        fragment = ToolCallDelta(
             index=place, id="" if partial.id else id_, name="" if partial.name else name, arguments=arguments
         )
         partial.id, partial.name = partial.id or id_, partial.name or name
@@ -177,7 +177,7 @@ class StreamReader:
         """The last event of a stream without a final newline; an incomplete event is ignored."""
         try:
             return self.feed(b"\n\n")
-        except Unreadable:
+        except UnreadableEvent:
             return None
 
     def whole(self, answer: bytes) -> Delta | None:
@@ -205,7 +205,7 @@ class StreamReader:
 
     def _merged(self, chunks: list[_Chunk]) -> Delta | None:
         text = reasoning = ""
-        calls: dict[int, CallDelta] = {}
+        calls: dict[int, ToolCallDelta] = {}
         usage = finish = None
         for chunk in chunks:
             if chunk.error is not None:
@@ -233,15 +233,15 @@ class StreamReader:
             text=text, reasoning=reasoning, calls=tuple(calls.values()), usage=usage, finish=finish, model=self._model
         )
 
-    def _add(self, calls: dict[int, CallDelta], fragments: list[_CallFragment]) -> None:
+    def _add(self, calls: dict[int, ToolCallDelta], fragments: list[_CallFragment]) -> None:
         for position, call in enumerate(fragments):
             new = self._calls.fragment(call, position)
             old = calls.get(new.index)
             calls[new.index] = new if old is None else _joined(old, new)
 
 
-def _joined(old: CallDelta, new: CallDelta) -> CallDelta:
-    return CallDelta(
+def _joined(old: ToolCallDelta, new: ToolCallDelta) -> ToolCallDelta:
+    return ToolCallDelta(
         index=old.index, id=old.id or new.id, name=old.name or new.name, arguments=old.arguments + new.arguments
     )
 
@@ -250,11 +250,11 @@ def _decoded(event: bytes) -> _Chunk:
     try:
         return _chunks.decode(event)
     except msgspec.ValidationError as error:
-        raise Unreadable(str(error), _usage_of(event)) from error
+        raise UnreadableEvent(str(error), _usage_of(event)) from error
     except ValueError:
         return _decoded_leniently(event)
     except RecursionError as error:
-        raise Unreadable("nested too deeply") from error
+        raise UnreadableEvent("nested too deeply") from error
 
 
 def _usage_of(event: bytes) -> Usage | None:
@@ -271,4 +271,4 @@ def _decoded_leniently(event: bytes) -> _Chunk:
     try:
         return msgspec.convert(json.loads(event.decode(errors="replace")), _Chunk)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(str(error)) from error
+        raise UnreadableEvent(str(error)) from error

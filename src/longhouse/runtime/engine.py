@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from longhouse import clock, tracing
-from longhouse.activity import Activity
+from longhouse.activity import ActivityCounts
 from longhouse.agents import answer_format, rules, window
 from longhouse.agents.delegation import capped_by_caller, narrowed
 from longhouse.agents.template import Template
@@ -28,7 +28,7 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.condense import condensed
 from longhouse.runtime.delegation import DelegationPlanner, PriorOf
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.instances import Instance, Pool
+from longhouse.runtime.instances import Instance, InstancePool
 from longhouse.runtime.model_stream import listen
 from longhouse.runtime.prober import Prober
 from longhouse.runtime.recorder import Recorder, Run
@@ -65,7 +65,7 @@ class Engine:
     catalog: Catalog
     toolbox: Toolbox
     offering: Offering
-    pool: Pool
+    pool: InstancePool
     worker: str
     retry_limits: RetryLimits = field(default_factory=RetryLimits)
     prior: PriorOf | None = None
@@ -75,7 +75,7 @@ class Engine:
     """Whether the ledger collects interactions at all."""
     external: ExternalNotes | None = None
     """Finds what was told to an agent from outside before its session began."""
-    activity: Activity = field(default_factory=Activity)
+    activity: ActivityCounts = field(default_factory=ActivityCounts)
     tracing: Tracing | None = None
     """None: requests to models and tools carry no trace context."""
     resident: ResidentSessions = field(default_factory=ResidentSessions)

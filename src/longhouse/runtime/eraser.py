@@ -33,7 +33,7 @@ Progress = Callable[[Counter[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
+class ErasureResult:
     counts: Counter[str]
     """How much of each kind this call has erased."""
     is_finished: bool = True
@@ -57,11 +57,11 @@ class Eraser(msgspec.Struct, frozen=True):
 
     async def erase(
         self, target: Target, *, within: float | None = None, progress: Progress = lambda counts: None
-    ) -> Erased:
+    ) -> ErasureResult:
         """Erases what is there now; after `within` seconds the rest is left to the sweep."""
         if target.kind == "session":
             forgotten = await self.inbox.forget(target.name, target.owner)
-            return Erased(forgotten.counts if forgotten else Counter())
+            return ErasureResult(forgotten.counts if forgotten else Counter())
         at = await erasures.ask(self.inbox.db, target)
         return await self._go_on(target, at, within=within, progress=progress)
 
@@ -84,7 +84,7 @@ class Eraser(msgspec.Struct, frozen=True):
         *,
         within: float | None = None,
         progress: Progress = lambda counts: None,
-    ) -> Erased:
+    ) -> ErasureResult:
         counts: Counter[str] = Counter()
         touched_at, give_up_at = time.monotonic(), None if within is None else time.monotonic() + within
         try:
@@ -98,11 +98,11 @@ class Eraser(msgspec.Struct, frozen=True):
                     raise _TimeIsOver
                 await asyncio.sleep(0)
         except _TimeIsOver:
-            return Erased(counts, is_finished=False)
+            return ErasureResult(counts, is_finished=False)
         await erasures.finish(self.inbox.db, target, at)
         # No name: what was erased is in no log.
         log.info("erased", kind=target.kind, **counts)
-        return Erased(counts)
+        return ErasureResult(counts)
 
     async def _steps(self, target: Target, at: datetime) -> AsyncIterator[Counter[str]]:
         """The steps, each one short: what it erased."""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from longhouse import background, clock
-from longhouse.runtime.instances import Instance, InstanceStatus, Pool
+from longhouse.runtime.instances import Instance, InstancePool, InstanceStatus
 from longhouse.store import registry
 from longhouse.store.database import Database
 from longhouse.store.registry import RegisteredInstance
@@ -29,7 +29,7 @@ _Mark = tuple[InstanceStatus, str | None, int, int, datetime]
 class InstanceRegistry:
     """A worker's instances as the table `agent_instances` shows them."""
 
-    def __init__(self, db: Database, pool: Pool, worker: str) -> None:
+    def __init__(self, db: Database, pool: InstancePool, worker: str) -> None:
         self._db = db
         self._pool = pool
         self._worker = worker

@@ -83,7 +83,7 @@ class Instance:
         self.move(InstanceStatus.IDLE)
 
 
-class Pool:
+class InstancePool:
     """Instances by template version, built on demand and kept while in use."""
 
     def __init__(self, model_for: ModelFor, packages: Sequence[str] = ()) -> None:

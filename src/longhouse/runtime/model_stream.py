@@ -14,7 +14,7 @@ from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, with_files
 from longhouse.journal.session import BLANK_LINE, Session
-from longhouse.models.protocol import CallDelta, Delta, Model, paid_for
+from longhouse.models.protocol import Delta, Model, ToolCallDelta, paid_for
 from longhouse.runtime.bus.items import Fragment, GrowingDraft
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import files
@@ -165,7 +165,7 @@ class _ReplyAccumulator:
             self._is_answer_shown = True
             self._publish("content", f"{BLANK_LINE if text else ''}{self._answer}")
 
-    def _add_call(self, fragment: CallDelta) -> None:
+    def _add_call(self, fragment: ToolCallDelta) -> None:
         if self.keeps_back and self._held_back:
             self._publish("reasoning", self._release())
         call = self._calls.setdefault(fragment.index, _PartialCall())

@@ -23,7 +23,7 @@ KEPT_FOR: Final = 300.0
 """Seconds; people who write again mostly do so within minutes."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _KeptSession(msgspec.Struct, frozen=True):
     session: Session
     size: int
     until: float
@@ -35,7 +35,7 @@ class ResidentSessions:
         self._kept_for = kept_for
         self._held: WeakValueDictionary[str, Session] = WeakValueDictionary()
         """Those that others hold anyway, such as the stream of a request that a worker is about to serve."""
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _KeptSession] = OrderedDict()
         """Those at rest, the longest unused first."""
         self._size = 0
         self._retries = 0
@@ -82,7 +82,7 @@ class ResidentSessions:
         size = len(msgspec.json.encode(replace(session, transcript=()))) + pieces.size_of(session.transcript)
         if size > self._most_bytes:
             return
-        self._kept[session.id] = _Kept(session, size, time.monotonic() + self._kept_for)
+        self._kept[session.id] = _KeptSession(session, size, time.monotonic() + self._kept_for)
         self._size += size
         while self._size > self._most_bytes:
             self._let_go(next(iter(self._kept)))

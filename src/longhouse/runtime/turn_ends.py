@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import structlog
 
-from longhouse.activity import Activity
+from longhouse.activity import ActivityCounts
 from longhouse.journal.session import Session
 
 log = structlog.get_logger()
 
 
-def turn_recorder(activity: Activity) -> Callable[[Session], None]:
+def turn_recorder(activity: ActivityCounts) -> Callable[[Session], None]:
     """For `Bus.on_turn_end`."""
 
     def record(session: Session) -> None:

@@ -19,7 +19,7 @@ from longhouse.errors import ReadOnlySession
 from longhouse.journal import events, forking
 from longhouse.journal.events import Event, Origin, Outcome, Recorded
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.forking import AgentCalls, Joint, Names
+from longhouse.journal.forking import AgentCalls, BranchNames, Joint
 from longhouse.journal.session import EPHEMERAL, Session, State
 from longhouse.store import journals, memory_scopes, requests
 from longhouse.store.database import Database, Transaction
@@ -342,7 +342,7 @@ class _Writing(msgspec.Struct):
             self.new_ids.setdefault(one, f"{source.rows[one]['agent']}_{uuid.uuid4()}")
         copied = {one: await source.records(one, upto) for one, upto in source.cuts.items()}
         traces = sorted({record.trace for records in copied.values() for record in records if record.trace})
-        names = Names(
+        names = BranchNames(
             self.conversation,
             {one: self.new_ids[one] for one in source.cuts},
             # Made of the new id, so that a second try makes the same.
@@ -376,7 +376,7 @@ class _Writing(msgspec.Struct):
         return Fork(top, list(branches.values()), outside)
 
     async def _session(
-        self, old: str, records: Sequence[Recorded], names: Names, cancelled: set[str], left_out: Sequence[str]
+        self, old: str, records: Sequence[Recorded], names: BranchNames, cancelled: set[str], left_out: Sequence[str]
     ) -> Branch:
         source, tx, new = self.source, self.source.tx, names.sessions[old]
         row, upto = source.rows[old], source.cuts[old]
@@ -427,7 +427,9 @@ class _Writing(msgspec.Struct):
         await tx.run(ADD_CURSOR, session=new, head=upto)
         return branch
 
-    def _renamed(self, event: Event, names: Names, row: asyncpg.Record, origins: tuple[Origin, ...], old: str) -> Event:
+    def _renamed(
+        self, event: Event, names: BranchNames, row: asyncpg.Record, origins: tuple[Origin, ...], old: str
+    ) -> Event:
         event = names.renamed(event)
         if not isinstance(event, events.Opened):
             return event
@@ -453,7 +455,7 @@ class _Writing(msgspec.Struct):
         return is_ended and task["outcome"] is not None
 
     async def _task(
-        self, task: asyncpg.Record, names: Names, branches: Mapping[str, Branch], cancelled: set[str]
+        self, task: asyncpg.Record, names: BranchNames, branches: Mapping[str, Branch], cancelled: set[str]
     ) -> None:
         source, parent, child = self.source, task["parent"], task["child"]
         if parent not in branches or child not in branches:
@@ -475,7 +477,7 @@ class _Writing(msgspec.Struct):
             if handle == task["call"] and call in still_open:
                 await source.tx.run(ADD_AWAIT, parent=ids["parent"], call=call, awaited=handle)
 
-    async def _copy(self, old: str, new: str, upto: int, renamed: Mapping[int, Event], names: Names) -> None:
+    async def _copy(self, old: str, new: str, upto: int, renamed: Mapping[int, Event], names: BranchNames) -> None:
         tx, seqs = self.source.tx, list(renamed)
         where = {"old": old, "new": new, "conversation": self.conversation, **_traces(names)}
         columns = await journals.columns_of(tx, list(renamed.values()))
@@ -546,7 +548,7 @@ class _Writing(msgspec.Struct):
         return left_out
 
 
-def _traces(names: Names) -> dict[str, list[str]]:
+def _traces(names: BranchNames) -> dict[str, list[str]]:
     return {"traces": list(names.traces), "new_traces": list(names.traces.values())}
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.naming import Names
+from longhouse.agents.naming import NamePatterns
 from longhouse.agents.rules import OpenTools
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
@@ -45,7 +45,7 @@ def beside(own: Sequence[Tool], asked: ClientTools, template: Template, open_too
 
     A tool of the agent that has come to the same name since the request was taken keeps it.
     """
-    taken, denied = {tool.name for tool in own}, Names(template.tool_policy.denylist)
+    taken, denied = {tool.name for tool in own}, NamePatterns(template.tool_policy.denylist)
     given = [tool_of(one) for one in asked.tools if one.name not in taken and one.name not in denied]
     offered = open_tools.among(given)
     demanded = [tool for tool in offered if tool.name in asked.must_call]

@@ -10,7 +10,7 @@ import structlog
 
 from longhouse import clock
 from longhouse.agents import rules, tool_order
-from longhouse.agents.naming import Names
+from longhouse.agents.naming import NamePatterns
 from longhouse.agents.permission import Permission, differs_by
 from longhouse.agents.strategies import one_call
 from longhouse.agents.strategies.base import AgentRegistry
@@ -120,7 +120,7 @@ class Offering(msgspec.Struct):
         found = open_tools.among(await self._permitted(session, known))
         if len(found) <= policy.max_tools_in_prompt:
             return Offered(found)
-        tools, required = {tool.name: tool for tool in found}, Names(policy.required)
+        tools, required = {tool.name: tool for tool in found}, NamePatterns(policy.required)
         first = [name for name in tools if name in required]
         names = tool_order.first_few(first, tools, policy.max_tools_in_prompt)
         selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, turn, known.template))
@@ -166,7 +166,7 @@ class Offering(msgspec.Struct):
         cls = AgentRegistry.get(template.base_agent_class)
         thinking = cls.needs if cls else ()
         active = await self.catalog.active_tools((*policy.named, FINAL_ANSWER, *thinking), owner)
-        named = Names(policy.named)
+        named = NamePatterns(policy.named)
         own = {name: version for name, version in active.items() if name in named}
         may_find_others = policy.allowlist is None and policy.selection_strategy != "static"
         if not own and not may_find_others:
@@ -191,7 +191,7 @@ class Offering(msgspec.Struct):
 
     async def _finishing(self, policy: ToolPolicy, active: Mapping[str, int]) -> tuple[str, ...]:
         """The tools named by the policy that end a turn: classes, which are named one by one."""
-        denied = Names(policy.denylist)
+        denied = NamePatterns(policy.denylist)
         names = [name for name in policy.named if name in active and name not in denied]
         described = await self.catalog.tools.several({name: active[name] for name in names})
         classes = [one for one in described if one.runtime_binding.python_entrypoint]
@@ -207,7 +207,7 @@ async def required_tools_problem(catalog: Catalog, template: Template, owner: st
     policy, cls = template.tool_policy, AgentRegistry.get(template.base_agent_class)
     if policy.allowlist is not None and not policy.named:
         return None
-    listed, denied = [name for name in policy.required if not name.endswith(".*")], Names(policy.denylist)
+    listed, denied = [name for name in policy.required if not name.endswith(".*")], NamePatterns(policy.denylist)
     ending = [cls.tool_name for cls in map(ToolRegistry.get, policy.named) if cls and cls.finishes]
     thinking = cls.needs if cls else ()
     every = {name for name in (*listed, *ending, *thinking) if name not in denied}

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from longhouse.activity import Activity
+from longhouse.activity import ActivityCounts
 from longhouse.agents.tool import Remembers, Tool
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.journal.events import Fault, Outcome, Output
@@ -112,7 +112,7 @@ class Toolbox:
         own_services: Mapping[str, Services] | None = None,
         catalog: Catalog | None = None,
         binder: Binder = _binds_none,
-        activity: Activity | None = None,
+        activity: ActivityCounts | None = None,
     ) -> None:
         self._classes = {entrypoint_of(cls): cls for cls in classes}
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
@@ -132,7 +132,7 @@ class Toolbox:
         """Services of agents that have their own."""
         self.catalog = catalog
         self._binder = binder
-        self._activity = activity or Activity()
+        self._activity = activity or ActivityCounts()
         self._execution = CallExecutor()
         self.sources: dict[str, Callable[[], ToolSource]] = {}
         """The servers that tools come from, by name."""

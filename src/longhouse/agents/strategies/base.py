@@ -130,7 +130,7 @@ class BaseAgent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wire:
+class _WireNames:
     """The names of tools on the wire, the way back, and the definitions that are sent."""
 
     names: Mapping[str, str]
@@ -139,12 +139,12 @@ class _Wire:
 
 
 @lru_cache(maxsize=256)
-def _wire(offered: tuple[Tool, ...], tools: tuple[Tool, ...], used: frozenset[str]) -> _Wire:
+def _wire(offered: tuple[Tool, ...], tools: tuple[Tool, ...], used: frozenset[str]) -> _WireNames:
     """Made once for the same tools: a turn is mostly offered the same in every step, and calls those."""
     names = wire_names([*[tool.name for tool in offered], *used])
     real_names = {wire: name for name, wire in names.items()}
     specs = tuple([tool.spec(names[tool.name]) for tool in tools])
-    return _Wire(MappingProxyType(names), MappingProxyType(real_names), specs)
+    return _WireNames(MappingProxyType(names), MappingProxyType(real_names), specs)
 
 
 def _is_ours(cls: type[BaseAgent] | None) -> bool:

@@ -14,7 +14,7 @@ _DECODABLE: Final = re.compile(
 )
 
 
-class _Level:
+class _OpenLevel:
     """An object or array that is not closed yet."""
 
     def __init__(self, is_object: bool) -> None:
@@ -33,7 +33,7 @@ class AnswerReader:
         self._path = path
         self._given = given
         self._is_given = given is None
-        self._levels: list[_Level] = []
+        self._levels: list[_OpenLevel] = []
         self._string: list[str] | None = None
         self._escaped = False
         self._inside = False
@@ -63,7 +63,7 @@ class AnswerReader:
             self._inside = self._is_given and self._is_value_at(self._path)
             self._string = None if self._inside else []
         elif char in "{[":
-            self._levels.append(_Level(char == "{"))
+            self._levels.append(_OpenLevel(char == "{"))
         elif char in "}]":
             if self._levels:
                 self._levels.pop()

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from longhouse.agents import pieces
-from longhouse.agents.pieces import Part, Window
+from longhouse.agents.pieces import RequestPart, Window
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import Message
@@ -68,7 +68,7 @@ LONG: Final = 32 * 2**10
 """Bytes of a piece that is sent by itself; shorter ones are joined, since each would be a record of TLS."""
 _ENCODED: Final[dict[int, tuple[ref[Body], bytes]]] = {}
 """Id of a body -> its JSON, for as long as there is the body: it is encoded once, to be sent and hashed."""
-Cut = tuple[bytes, Sequence[Part], bytes]
+Cut = tuple[bytes, Sequence[RequestPart], bytes]
 """The JSON of a body in three: up to its first message, the others, and what follows."""
 _CUT: Final[dict[int, tuple[ref[Body], Cut]]] = {}
 """Id of a body -> its parts, for as long as there is the body: tools and settings are encoded once, too."""

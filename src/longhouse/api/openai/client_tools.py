@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.naming import Names, key
+from longhouse.agents.naming import NamePatterns, key
 from longhouse.agents.permission import Permission
 from longhouse.agents.template import Template
 from longhouse.api.sessions.waiting import MAX_TEXT, settled, shortened
@@ -71,7 +71,7 @@ async def check_names(
     """Refuses names that the agent's own tools have: the model could not tell them apart, nor could a person."""
     names = [one.name for one in tools.tools]
     own = await catalog.described(await catalog.active_tools({*names, *map(key, names)}, owner))
-    permission, denied = Permission(template, blank("")), Names(template.tool_policy.denylist)
+    permission, denied = Permission(template, blank("")), NamePatterns(template.tool_policy.denylist)
     taken = {key(one.name) for one in own if permission.permits(one)} | ROLES.keys()
     for index, name in enumerate(names):
         if key(name) in taken:

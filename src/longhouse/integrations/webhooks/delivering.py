@@ -22,7 +22,7 @@ from longhouse.integrations.webhooks.signing import headers_of
 from longhouse.models.http_client import Endpoint, StatusFailure, json_headers, open_pool
 from longhouse.models.http_connection import Timeouts
 from longhouse.models.http_failure import HttpFailure
-from longhouse.models.http_pool import Pool
+from longhouse.models.http_pool import HttpPool
 from longhouse.redaction import redaction_of
 from longhouse.store import webhook_deliveries, webhooks
 from longhouse.store.database import Database
@@ -62,7 +62,7 @@ class DeliveryOptions(msgspec.Struct, frozen=True):
 class Deliverer:
     """The deliveries of one process."""
 
-    def __init__(self, db: Database, worker: str, pool: Pool, options: DeliveryOptions) -> None:
+    def __init__(self, db: Database, worker: str, pool: HttpPool, options: DeliveryOptions) -> None:
         self._db = db
         self._worker = worker
         self._pool = pool
@@ -204,7 +204,7 @@ class Deliverer:
             log.warning("webhook_paused", message="nothing is sent to this webhook any more", webhook=webhook_id)
 
 
-class Webhooks(msgspec.Struct, frozen=True):
+class RunningWebhooks(msgspec.Struct, frozen=True):
     """What runs for webhooks in this process."""
 
     nudge: Callable[[str], None]
@@ -216,11 +216,11 @@ class Webhooks(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def open_webhooks(
     db: Database, worker: str, egress: Egress, options: DeliveryOptions, *, lookup: Lookup | None = None
-) -> AsyncIterator[Webhooks]:
+) -> AsyncIterator[RunningWebhooks]:
     """Finds and delivers while the block runs."""
     async with open_pool(egress, Timeouts(), lookup=lookup or Resolver(), limit=MOST_AT_ONCE) as pool:
         deliverer = Deliverer(db, worker, pool, options)
         collector = Collector(db, deliverer.nudge)
         deliverer.has_webhooks = lambda: collector.has_webhooks
         async with deliverer.running(), background.running("webhook_events", collector.step):
-            yield Webhooks(collector.nudge, lambda: deliverer.outcomes)
+            yield RunningWebhooks(collector.nudge, lambda: deliverer.outcomes)

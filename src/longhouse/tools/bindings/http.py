@@ -15,7 +15,7 @@ from longhouse.egress import HTTP, Egress, Lookup, look_up
 from longhouse.models.http_client import BoundedResponse, Endpoint, StatusFailure, json_headers, open_pool
 from longhouse.models.http_connection import Timeouts
 from longhouse.models.http_failure import HttpFailure
-from longhouse.models.http_pool import Pool
+from longhouse.models.http_pool import HttpPool
 from longhouse.redaction import Redaction, redaction_of
 from longhouse.tools.bindings.remote import MOST_BYTES, EndpointBinding, EndpointOptions, RemoteError
 from longhouse.tools.outcomes import NotBegun
@@ -31,7 +31,7 @@ class RemoteBinding(EndpointBinding):
         self,
         tool: Tool,
         endpoint: str,
-        pool: Pool,
+        pool: HttpPool,
         *,
         most_bytes: int = MOST_BYTES,
         **options: Unpack[EndpointOptions],
@@ -75,7 +75,7 @@ class RemoteBinding(EndpointBinding):
 
 
 @asynccontextmanager
-async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[Pool]:
+async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[HttpPool]:
     """The connection pool of all remote tools; it connects only where the egress rules allow it."""
     async with open_pool(egress, Timeouts(), lookup=lookup) as pool:
         yield pool

@@ -6,7 +6,7 @@ from yarl import URL
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import GRPC
-from longhouse.models.http_pool import Pool
+from longhouse.models.http_pool import HttpPool
 from longhouse.tools.bindings import isolated, python
 from longhouse.tools.bindings.agent import agent_binding
 from longhouse.tools.bindings.base import Binding
@@ -19,7 +19,7 @@ from longhouse.tools.toolbox import Binder
 
 
 def binder_of(
-    pool: Pool,
+    pool: HttpPool,
     channels: Channels,
     secret_for: SecretFor,
     packages: Sequence[str],
