@@ -18,7 +18,7 @@ import pytest
 
 from longhouse.api.rate_limits import GUESSES
 from longhouse.api.siblings import merged
-from longhouse.cli.child import Ready
+from longhouse.cli.child import ChildReady
 from longhouse.cli.listening import listening, url_of
 from longhouse.cli.supervisor import SIGNALS, Supervisor
 from longhouse.errors import SetupError
@@ -390,6 +390,6 @@ async def test_who_is_ready_when_all_leave_is_not_announced(capsys: pytest.Captu
         supervisor = Supervisor([listener], 1, "")
         supervisor.leave()
         [place] = supervisor._places
-        place.told = Ready(is_open=False, is_demo=False)
+        place.told = ChildReady(is_open=False, is_demo=False)
         supervisor._hear(place, place.told)
     assert "serves on" not in capsys.readouterr().out

@@ -16,7 +16,7 @@ from longhouse.api.inflight import InflightRequest
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import Piece, TurnStream
+from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream
 from longhouse.api.sessions.cursor import SessionCursor
 from longhouse.api.sessions.sse import events_of
 from longhouse.api.streaming import EventStream
@@ -165,7 +165,7 @@ async def test_a_session_that_the_recorder_has_added_up_is_shown_as_if_the_strea
         def stream_of(bus: Bus) -> TurnStream:
             return TurnStream(house.db, bus, TurnHandle(begun, records[start].trace), Subscription(), beat=0.1)
 
-        async def shown(told: Callable[[Session], Session | None]) -> tuple[list[Piece], Session]:
+        async def shown(told: Callable[[Session], Session | None]) -> tuple[list[ResponsePiece], Session]:
             """All at once, each append with the session after it."""
             stream, session = stream_of(Bus()), begun
             for append in appends:
@@ -180,7 +180,7 @@ async def test_a_session_that_the_recorder_has_added_up_is_shown_as_if_the_strea
         assert session.title == "told"  # it was not added up again
 
         # Event by event, as a page of the journal may end anywhere: a reply is part of the session at once.
-        bus, session, pieces = Bus(), begun, list[Piece]()
+        bus, session, pieces = Bus(), begun, list[ResponsePiece]()
         stream, last = stream_of(bus), [one for one in records if isinstance(one.event, Replied)][-1]
         batches = stream.pieces()
         for record in records[start:]:

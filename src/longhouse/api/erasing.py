@@ -47,11 +47,11 @@ class Erased(TypedDict):
     kept: Kept
 
 
-class Asked(wire.StrictModel):
+class ErasingQuery(wire.StrictModel):
     dry_run: pagination.YesOrNo = Field("false", description="Whether to count only, and erase nothing")
 
 
-AskedQuery = Annotated[Asked, Query()]
+AskedQuery = Annotated[ErasingQuery, Query()]
 Held = Annotated[Eraser, of_app("eraser")]
 ConversationId = Annotated[wire.Id, Path(description="The conversation")]
 Owner = Annotated[wire.Id, Path(description="The owner")]
@@ -103,7 +103,7 @@ async def erase_user_of(
     return await _erase(caller, eraser, Target("user", owner, _name(user)), asked)
 
 
-async def _erase(caller: Caller, eraser: Eraser, target: Target, asked: Asked) -> wire.Json[Erased]:
+async def _erase(caller: Caller, eraser: Eraser, target: Target, asked: ErasingQuery) -> wire.Json[Erased]:
     await _check_templates(caller, eraser, target)
     plan = await eraser.plan(target)
     if not await eraser.is_there(target, plan):

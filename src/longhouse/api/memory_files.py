@@ -75,7 +75,7 @@ class DeletedMemoryFile(TypedDict):
     deleted: bool
 
 
-class Place(wire.StrictModel):
+class ScopeQuery(wire.StrictModel):
     """Whose files: what the query names of a scope."""
 
     scope: Omittable[MemoryScope] = Field(None, description="The kind of the files' scope")
@@ -106,7 +106,7 @@ class Place(wire.StrictModel):
             )
 
 
-class Listed(pagination.Paged, Place):
+class FileListQuery(pagination.Paged, ScopeQuery):
     """The query of the list of files."""
 
     directories: pagination.YesOrNo = Field("false", description="Whether directories are listed too")
@@ -117,14 +117,14 @@ class Content(wire.StrictModel):
 
 
 Held = Annotated[Memories, of_app("memories")]
-Named = Annotated[Place, Query()]
+Named = Annotated[ScopeQuery, Query()]
 
 router = strict_router("Memory", auth.user)
 
 
 @router.get(FILES_PATH)
 async def list_files(
-    caller: auth.User, memories: Held, asked: Annotated[Listed, Query()]
+    caller: auth.User, memories: Held, asked: Annotated[FileListQuery, Query()]
 ) -> wire.Json[Page[MemoryFile]]:
     """The memory files of a user, the last written first: of all scopes, or of those that are named."""
     user = caller.user(asked.user)
@@ -199,7 +199,7 @@ def _key_of(caller: Caller) -> str:
     return f"{API_WRITER}:{caller.publisher}:{uuid.uuid4().hex}"
 
 
-def _is_asked(asked: Listed, kind: MemoryScope, user: str | None) -> bool:
+def _is_asked(asked: FileListQuery, kind: MemoryScope, user: str | None) -> bool:
     """Whether this kind of scope is listed: the one that is named, or those that the other names are about."""
     if asked.scope:
         return kind == asked.scope

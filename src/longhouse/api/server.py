@@ -63,7 +63,7 @@ from longhouse.api.sgr import routes as sgr_routes
 from longhouse.api.statistics import Statistics
 from longhouse.api.turns import Turns
 from longhouse.api.usage import Prices
-from longhouse.api.webhooks import Webhooks
+from longhouse.api.webhooks import WebhookService
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.egress import Egress
@@ -220,7 +220,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "operations": Operations(parts.db, counts, parts.toolbox, is_mirrored=parts.is_mirrored),
         "eraser": Eraser(inbox),
         "retain_days": RetainDays(parts.retain_days),
-        "webhooks": Webhooks(parts.db, parts.egress),
+        "webhooks": WebhookService(parts.db, parts.egress),
         "schedules": parts.scheduler,
     }
 

@@ -101,7 +101,7 @@ class Siblings:
 
     async def _forward(self, number: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Hands a request on, piece by piece, and its answer back, until either side has enough."""
-        body, is_begun = _Body(receive), False
+        body, is_begun = _ForwardedBody(receive), False
 
         async def told(message: Message) -> None:
             nonlocal is_begun
@@ -123,7 +123,7 @@ class Siblings:
             # It has died, or is being started again, and its sessions are gone: the client opens another.
             await wire.error_response(wire.not_found("This MCP session is gone."))(scope, receive, send)
 
-    async def _relay(self, number: int, scope: Scope, body: "_Body", send: Send) -> None:
+    async def _relay(self, number: int, scope: Scope, body: "_ForwardedBody", send: Send) -> None:
         async with self._asked(number, scope, body.pieces()) as answer:
             headers = [one for one in answer.raw_headers if one[0].decode("latin-1").lower() not in HOP_BY_HOP]
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -153,7 +153,7 @@ class Siblings:
             yield answer
 
 
-class _Body:
+class _ForwardedBody:
     """The body of a request, and what comes after it: that the client leaves."""
 
     def __init__(self, receive: Receive) -> None:

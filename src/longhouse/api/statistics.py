@@ -180,11 +180,11 @@ def _times(rows: Sequence[Count], what: str = "") -> int:
     return sum(row.times for row in rows if not what or row.what == what)
 
 
-class Window(wire.StrictModel):
+class WindowQuery(wire.StrictModel):
     window: Literal["1h", "6h", "24h"] = Field("24h", description="How far back, in slices of 15 minutes")
 
 
-class WindowOfOwner(Window):
+class WindowOfOwner(WindowQuery):
     owner: Omittable[wire.Id] = Field(None, description="Of this owner")
 
 
@@ -196,7 +196,7 @@ ANSWERS: Final[Answers] = {200: wire.answer("Agents and tools, the busiest first
 
 @router.get("/v1/statistics", responses=ANSWERS)
 async def get_statistics(
-    caller: auth.User, counts: Counts, asked: Annotated[Window, Query()]
+    caller: auth.User, counts: Counts, asked: Annotated[WindowQuery, Query()]
 ) -> wire.Json[ShownStatistics]:
     """How often your agents and their tools worked, succeeded and failed, and how long they took.
 
@@ -212,7 +212,7 @@ async def get_all_statistics(counts: Counts, asked: Annotated[WindowOfOwner, Que
     return await _answer(counts, asked, asked.owner)
 
 
-async def _answer(counts: Statistics, asked: Window, owner: str | None) -> wire.Json[ShownStatistics]:
+async def _answer(counts: Statistics, asked: WindowQuery, owner: str | None) -> wire.Json[ShownStatistics]:
     window = WINDOWS[asked.window]
     rows = await counts.rows(window, owner)
     return wire.Json({"since": statistics.slice_of(clock.now() - window), **summary(rows)})

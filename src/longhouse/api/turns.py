@@ -17,7 +17,7 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import last_activity
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import Piece, TurnStream, follow_turn
+from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream, follow_turn
 from longhouse.errors import CallerError
 from longhouse.journal.session import AGENT_FAILED, Session, State
 from longhouse.runtime.bus.local import Bus
@@ -138,7 +138,7 @@ def newest(session: Session) -> TurnHandle:
     return TurnHandle(session, trace, is_behind=True)
 
 
-async def pieces_of(stream: TurnStream) -> AsyncIterator[Piece | None]:
+async def pieces_of(stream: TurnStream) -> AsyncIterator[ResponsePiece | None]:
     """All pieces of a turn; None: a sign that the turn goes on."""
     async for batch in stream.pieces():
         for piece in batch:

@@ -60,7 +60,7 @@ class ChangedWebhook(wire.StrictModel):
     status: Literal["active", "disabled"] = "active"
 
 
-class Rotation(wire.StrictModel):
+class SecretRotation(wire.StrictModel):
     overlap_seconds: int = Field(
         0, ge=0, le=LONGEST_OVERLAP, description="Seconds for which deliveries are signed with the old secret too"
     )
@@ -113,7 +113,7 @@ class ShownDelivery(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class Webhooks(msgspec.Struct, frozen=True):
+class WebhookService(msgspec.Struct, frozen=True):
     """What the routes are served with."""
 
     db: Database
@@ -171,7 +171,7 @@ SENT: Final[dict[str, Any]] = {
 }
 
 router = strict_router("Webhooks", auth.user)
-TheWebhooks = Annotated[Webhooks, of_app("webhooks")]
+TheWebhooks = Annotated[WebhookService, of_app("webhooks")]
 PATH: Final = "/v1/webhooks/{webhook_id}"
 
 
@@ -246,7 +246,7 @@ async def delete_webhook(caller: auth.User, held: TheWebhooks, webhook_id: str) 
 
 @router.post(f"{PATH}/rotate", responses={200: wire.answer("The new secret, which is not shown again.", WITH_SECRET)})
 async def rotate_secret(
-    caller: auth.User, held: TheWebhooks, webhook_id: str, asked: Annotated[Rotation, Query()]
+    caller: auth.User, held: TheWebhooks, webhook_id: str, asked: Annotated[SecretRotation, Query()]
 ) -> wire.Json[WebhookWithSecret]:
     """Gives a webhook a new secret. For `overlap_seconds` each delivery is signed with the old one too."""
     rotated = await webhooks.rotate(held.db, viewer_of(caller), webhook_id, overlap=asked.overlap_seconds)

@@ -20,21 +20,21 @@ waits for the Postgres that went with the supervisor."""
 LONGEST_SENTENCE: Final = 10_000
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class ChildReady(msgspec.Struct, frozen=True, tag=True):
     is_open: bool
     is_demo: bool
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class ChildFailed(msgspec.Struct, frozen=True, tag=True):
     sentence: str
 
     @staticmethod
-    def of(error: Exception) -> "Failed":
+    def of(error: Exception) -> "ChildFailed":
         """As much of it as is read as one line; names of files may hold what no text can."""
-        return Failed(str(error).encode("utf-8", "replace").decode()[:LONGEST_SENTENCE])
+        return ChildFailed(str(error).encode("utf-8", "replace").decode()[:LONGEST_SENTENCE])
 
 
-Told = Ready | Failed
+Told = ChildReady | ChildFailed
 """What a child tells its supervisor, once."""
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from longhouse import background
 from longhouse.api.siblings import Siblings
 from longhouse.app import App, open_app
-from longhouse.cli.child import HELP_EVERY, Child, Ready, help_out, reached_at
+from longhouse.cli.child import HELP_EVERY, Child, ChildReady, help_out, reached_at
 from longhouse.cli.running import Main
 from longhouse.cli.serving import Opening, serving_app, until_end
 from longhouse.settings import Settings
@@ -28,5 +28,5 @@ async def _serve(open_house: Opening, child: Child, settings: Settings) -> None:
             ),
         ):
             with reached_at(child.socket_of(child.number)) as private:
-                child.tell(Ready(is_open=is_open, is_demo=app.is_demo))
+                child.tell(ChildReady(is_open=is_open, is_demo=app.is_demo))
                 await until_end(app, served.serve(sockets=[listener, private]))

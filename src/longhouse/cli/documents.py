@@ -44,7 +44,7 @@ OTHERS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _DocumentFile:
     path: Path
     reg_id: str
     is_outside: bool = False
@@ -70,7 +70,7 @@ async def add_documents(
     if reg_id:
         if len(files) != 1:
             raise SetupError(f"--id names one document, and there are {len(files)} files; leave it out.")
-        files = [_File(files[0].path, checked_reg_id(reg_id))]
+        files = [_DocumentFile(files[0].path, checked_reg_id(reg_id))]
     async with open_library(settings) as library:
         problems += await _add_all(library, files, await _whose(settings, library, owner, shared=shared))
     for problem in problems:
@@ -155,7 +155,7 @@ def _having(owners: Sequence[str]) -> str:
     return f"{named} {'has' if len(owners) == 1 else 'have'}"
 
 
-async def _add_all(library: DocumentLibrary, files: Sequence[_File], owner: str | None) -> list[str]:
+async def _add_all(library: DocumentLibrary, files: Sequence[_DocumentFile], owner: str | None) -> list[str]:
     """Adds the files one after another; returns what is wrong with those that could not be added."""
     problems = []
     columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
@@ -196,7 +196,7 @@ def _columns(*texts: str) -> str:
     return "  ".join(map(plain, texts)).rstrip()
 
 
-def _files(paths: Sequence[str]) -> Iterator[_File]:
+def _files(paths: Sequence[str]) -> Iterator[_DocumentFile]:
     """The files that are meant, with their reg_ids; below a folder these tell where a file lies in it."""
     for given in paths:
         path = Path(given)
@@ -205,15 +205,15 @@ def _files(paths: Sequence[str]) -> Iterator[_File]:
             if not below:
                 raise SetupError(f"{given} holds no file that can be read ({', '.join(sorted(SUFFIXES))}).")
             for one in below:
-                yield _File(one, reg_id_of("_".join(one.relative_to(path).parts)), _leads_out(one, path))
+                yield _DocumentFile(one, reg_id_of("_".join(one.relative_to(path).parts)), _leads_out(one, path))
         elif not path.exists() and glob.has_magic(given):
             found = sorted(one for one in map(Path, glob.glob(given, recursive=True)) if one.is_file())
             if not found:
                 raise SetupError(f"no file matches {given!r}.")
             named = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
-            yield from (_File(one, reg_id_of(one.name), _leads_out(one, named)) for one in found)
+            yield from (_DocumentFile(one, reg_id_of(one.name), _leads_out(one, named)) for one in found)
         else:
-            yield _File(path, reg_id_of(path.name))
+            yield _DocumentFile(path, reg_id_of(path.name))
 
 
 def _leads_out(file: Path, folder: Path) -> bool:
@@ -224,7 +224,7 @@ def _is_document(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
 
 
-def _unique(files: Sequence[_File]) -> tuple[list[_File], list[str]]:
+def _unique(files: Sequence[_DocumentFile]) -> tuple[list[_DocumentFile], list[str]]:
     """The files that have a reg_id for themselves, and a sentence for the others: one would replace the other."""
     named: dict[str, set[Path]] = {}
     for file in files:
@@ -234,7 +234,9 @@ def _unique(files: Sequence[_File]) -> tuple[list[_File], list[str]]:
         for reg_id, paths in named.items()
         if len(paths) > 1
     ]
-    return [_File(path, reg_id) for reg_id, paths in named.items() if len(paths) == 1 for path in paths], problems
+    return [
+        _DocumentFile(path, reg_id) for reg_id, paths in named.items() if len(paths) == 1 for path in paths
+    ], problems
 
 
 def _lines(items: Sequence[outline.OutlineEntry], depth: int = 0) -> Iterator[tuple[int, str]]:

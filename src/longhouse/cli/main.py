@@ -13,7 +13,7 @@ from longhouse.errors import LonghouseError, SetupError
 from longhouse.journal.visible_text import readable_lines
 
 
-class Listed(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command that is not loaded: where it is, and what `longhouse --help` says of it."""
 
     module: str
@@ -23,51 +23,53 @@ class Listed(NamedTuple):
 
 
 COMMANDS: Final = {
-    "init": Listed("init", "Make a small project that runs: agents.yaml, tools.py, .env.example and a README."),
-    "dev": Listed(
+    "init": LazyCommand("init", "Make a small project that runs: agents.yaml, tools.py, .env.example and a README."),
+    "dev": LazyCommand(
         "dev",
         "Serve a project while you work on it: its files are read again when they are saved, and what changed is said.",
     ),
-    "serve": Listed(
+    "serve": LazyCommand(
         "serve", "Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."
     ),
-    "seed": Listed(
+    "seed": LazyCommand(
         "setting_up",
         "Publish the tools and agents of config.yaml and agents.yaml. What is already published makes no new version.",
     ),
-    "chat": Listed("chat.command", "Talk to an agent in the terminal."),
-    "mcp": Listed("mcp", "Be an MCP server on standard input and output, with the agents of a Longhouse that serves."),
-    "work": Listed("serving", "Work on sessions without serving the API."),
-    "migrate": Listed("setting_up", "Migrate the database schema to the latest version."),
-    "backup": Listed(
+    "chat": LazyCommand("chat.command", "Talk to an agent in the terminal."),
+    "mcp": LazyCommand(
+        "mcp", "Be an MCP server on standard input and output, with the agents of a Longhouse that serves."
+    ),
+    "work": LazyCommand("serving", "Work on sessions without serving the API."),
+    "migrate": LazyCommand("setting_up", "Migrate the database schema to the latest version."),
+    "backup": LazyCommand(
         "backups", "Write the whole house to one file, while it serves. Keep it safe: it holds all conversations."
     ),
-    "restore": Listed(
+    "restore": LazyCommand(
         "backups", "Make the house of a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."
     ),
-    "doctor": Listed(
+    "doctor": LazyCommand(
         "doctor",
         "Look at Postgres, disk, clock, model, Redis, NATS and collector, and say what is broken and how to mend it.",
     ),
-    "probe": Listed(
+    "probe": LazyCommand(
         "setting_up", "Find out what the model's endpoint supports, and what a template should say about it."
     ),
-    "keys": Listed("keys", "API keys: who may come in, for whom, and how much they may use.", "cli"),
-    "usage": Listed("usage", "What keys have used: turns, tokens, and what that cost."),
-    "webhooks": Listed("webhooks", "Webhooks: who is told of what happens in sessions, and what was sent.", "cli"),
-    "replay": Listed(
+    "keys": LazyCommand("keys", "API keys: who may come in, for whom, and how much they may use.", "cli"),
+    "usage": LazyCommand("usage", "What keys have used: turns, tokens, and what that cost."),
+    "webhooks": LazyCommand("webhooks", "Webhooks: who is told of what happens in sessions, and what was sent.", "cli"),
+    "replay": LazyCommand(
         "replays", "Replay recorded sessions against a version of their template, before it is activated."
     ),
-    "sessions": Listed("sessions", "Sessions: which there are, what happened in one, what it waits for.", "cli"),
-    "schedules": Listed("schedules", "Schedules: prompts that come by themselves, by a clock.", "cli"),
-    "ledger": Listed("ledger", "The ledger: who said what to whom.", "cli"),
-    "tools": Listed("catalog", "The tools of the catalog: publish them, compare them, roll them back.", "tools"),
-    "templates": Listed(
+    "sessions": LazyCommand("sessions", "Sessions: which there are, what happened in one, what it waits for.", "cli"),
+    "schedules": LazyCommand("schedules", "Schedules: prompts that come by themselves, by a clock.", "cli"),
+    "ledger": LazyCommand("ledger", "The ledger: who said what to whom.", "cli"),
+    "tools": LazyCommand("catalog", "The tools of the catalog: publish them, compare them, roll them back.", "tools"),
+    "templates": LazyCommand(
         "catalog", "The templates of the catalog: publish them, compare them, roll them back.", "templates"
     ),
-    "documents": Listed("documents", "Documents that agents read: add files, list, show, remove.", "cli"),
-    "erase": Listed("erase", "Erase a session, a conversation, a user, an owner or one memory, for good.", "cli"),
-    "bench": Listed("benchmarks", "Measure parts of Longhouse on data of your own.", "cli"),
+    "documents": LazyCommand("documents", "Documents that agents read: add files, list, show, remove.", "cli"),
+    "erase": LazyCommand("erase", "Erase a session, a conversation, a user, an owner or one memory, for good.", "cli"),
+    "bench": LazyCommand("benchmarks", "Measure parts of Longhouse on data of your own.", "cli"),
 }
 
 
@@ -78,7 +80,7 @@ class LazyCommands(dict[str, Any]):
         super().__init__(COMMANDS)
 
     def __getitem__(self, name: str) -> Any:
-        if isinstance(one := super().__getitem__(name), Listed):
+        if isinstance(one := super().__getitem__(name), LazyCommand):
             one = self[name] = _load(name, one)
         return one
 
@@ -86,7 +88,7 @@ class LazyCommands(dict[str, Any]):
         return self[name] if name in self else default  # noqa: SIM401 - dict's own `get` would not load it
 
 
-def _load(name: str, one: Listed) -> Any:
+def _load(name: str, one: LazyCommand) -> Any:
     with imports():
         load_structlog()
         if one.module == "serving":

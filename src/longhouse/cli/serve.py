@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longhouse.cli.child import Child, Failed
+from longhouse.cli.child import Child, ChildFailed
 from longhouse.cli.loading import imports, load_fastapi
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.errors import LonghouseError
@@ -79,5 +79,5 @@ def _serve_as(child: Child, options: dict[str, object], *, works: bool) -> None:
     try:
         run(Settings(**options), _load("child_serving").serving_as(child, works=works))
     except LonghouseError as error:
-        child.tell(Failed.of(error))
+        child.tell(ChildFailed.of(error))
         raise typer.Exit(1) from None

@@ -66,11 +66,11 @@ async def serving_app(
     *,
     in_front: Callable[[App], ASGIApp] = lambda app: app.asgi,
     others: Iterable[socket.socket] = (),
-) -> AsyncIterator[tuple[App, "Server", bool]]:
+) -> AsyncIterator[tuple[App, "ApiServer", bool]]:
     """An open house, the server in front of it, and whether it is open to everybody."""
     raise_file_limit()
     async with open_house(settings) as app:
-        served = Server(config_of(in_front(app), trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
+        served = ApiServer(config_of(in_front(app), trusts=settings.trusted_proxies, timeout_graceful_shutdown=3))
         _on_end(partial(_leave, served, others))
         is_open = await app.authenticator.is_open()
         if is_open and not is_local(settings.host):
@@ -101,7 +101,7 @@ async def work(settings: Settings, host: Host = None, port: WatchPort = None) ->
 
 @asynccontextmanager
 async def _watched(asgi: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
-    served = Server(config_of(asgi, timeout_graceful_shutdown=1))
+    served = ApiServer(config_of(asgi, timeout_graceful_shutdown=1))
     serving = asyncio.create_task(background.guarded("watching", served.serve(sockets=[listener])))
     try:
         yield
@@ -134,13 +134,13 @@ async def until_end(app: App, work: Coroutine[Any, Any, object]) -> None:
     await working
 
 
-def _leave(served: "Server", others: Iterable[socket.socket]) -> None:
+def _leave(served: "ApiServer", others: Iterable[socket.socket]) -> None:
     served.leave()
     for one in others:
         one.close()
 
 
-class Server(uvicorn.Server):
+class ApiServer(uvicorn.Server):
     """A uvicorn server without signal handling, which belongs to the process.
 
     Uvicorn would raise captured signals again at its end, and SIGTERM would kill the process before the worker has

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 import typer
 
-from longhouse.cli.child import Child, Failed, Ready, Told
+from longhouse.cli.child import Child, ChildFailed, ChildReady, Told
 from longhouse.cli.house import POSTGRES_ENDED, open_ready
 from longhouse.cli.listening import check_start, greet, listening
 from longhouse.errors import SetupError
@@ -91,7 +91,7 @@ def private_folder() -> Iterator[str]:
 
 
 @dataclass(slots=True)
-class Place:
+class ChildPlace:
     """One of the processes, as long as the supervisor lives: another one takes its place when it dies."""
 
     number: int
@@ -112,7 +112,7 @@ class Supervisor:
     def __init__(self, listeners: Sequence[socket.socket], number: int, folder: str) -> None:
         self._listeners = listeners
         self._folder = folder
-        self._places = [Place(nth) for nth in range(number)]
+        self._places = [ChildPlace(nth) for nth in range(number)]
         self._is_ready = asyncio.Event()
         """All processes were ready once."""
         self._leaving = asyncio.Event()
@@ -135,7 +135,7 @@ class Supervisor:
         codes = await asyncio.gather(*kept)
         if postgres_ended.is_set():
             raise SetupError(POSTGRES_ENDED)
-        if failed and isinstance(failed[0], Failed):
+        if failed and isinstance(failed[0], ChildFailed):
             raise SetupError(failed[0].sentence)
         if code := max(codes) or min(codes):
             # One that was still starting has ended by the signal that it was sent; it stands for the one that came.
@@ -174,7 +174,7 @@ class Supervisor:
         for name in SIGNALS:
             loop.add_signal_handler(name, on_signal, name)
 
-    async def _keep(self, place: Place) -> int:
+    async def _keep(self, place: ChildPlace) -> int:
         """Keeps a process there until all leave; ends with its exit code, also if it cannot be started."""
         loop, failed, died = asyncio.get_running_loop(), 0, 0
         while True:
@@ -182,12 +182,12 @@ class Supervisor:
             code = await self._one(place)
             if self._leaving.is_set():
                 return code
-            was_ready = isinstance(place.told, Ready)
+            was_ready = isinstance(place.told, ChildReady)
             failed = 0 if was_ready else failed + 1
             is_over = failed > (MOST_FAILED if self._is_ready.is_set() else 0)
             died = 1 if was_ready and loop.time() - began > STEADY else died + 1
             seconds = None if is_over else AGAIN_AFTER[min(died, len(AGAIN_AFTER)) - 1]
-            if not is_over or not isinstance(place.told, Failed):
+            if not is_over or not isinstance(place.told, ChildFailed):
                 reason = _reason(place, code)
                 log.error("serving_process_ended", process=place.number + 1, reason=reason, again_in=seconds)
             if is_over:
@@ -197,13 +197,13 @@ class Supervisor:
             if self._leaving.is_set():
                 return 0
 
-    async def _one(self, place: Place) -> int:
+    async def _one(self, place: ChildPlace) -> int:
         """Starts a process, and waits until it has ended."""
         place.told = None
         try:
             process, channel = await self._start(place)
         except OSError as error:  # there is no memory left for it, or there are no files
-            place.told = Failed(f"a process of `longhouse serve` cannot be started ({error.strerror}).")
+            place.told = ChildFailed(f"a process of `longhouse serve` cannot be started ({error.strerror}).")
             return 1
         if self._leaving.is_set():  # while it was started
             place.send(signal.SIGTERM)
@@ -215,7 +215,7 @@ class Supervisor:
         writer.close()
         return code
 
-    async def _start(self, place: Place) -> tuple[asyncio.subprocess.Process, socket.socket]:
+    async def _start(self, place: ChildPlace) -> tuple[asyncio.subprocess.Process, socket.socket]:
         """A process, and the channel by which it tells what became of its start."""
         ours, theirs = socket.socketpair()
         with ExitStack() as unless_started, theirs:
@@ -234,15 +234,15 @@ class Supervisor:
             unless_started.pop_all()
         return process, ours
 
-    def _hear(self, place: Place, told: Told) -> None:
-        if self._is_ready.is_set() and isinstance(told, Ready):
+    def _hear(self, place: ChildPlace, told: Told) -> None:
+        if self._is_ready.is_set() and isinstance(told, ChildReady):
             assert place.process is not None
             log.info("serving_process_started", process=place.number + 1, pid=place.process.pid)
-        elif all(isinstance(one.told, Ready) for one in self._places):
+        elif all(isinstance(one.told, ChildReady) for one in self._places):
             self._is_ready.set()
             if self._leaving.is_set():  # the port is closed already
                 return
-            assert isinstance(told, Ready)
+            assert isinstance(told, ChildReady)
             greet(self._listeners[0], is_open=told.is_open, is_demo=told.is_demo)
             typer.echo(processes_line([place.process.pid for place in self._places if place.process]))
 
@@ -255,8 +255,8 @@ def _command(child: Child) -> list[str]:
     return [sys.executable, *safe_path, "-m", "longhouse", *sys.argv[1:], "--workers", "1", "--child", told]
 
 
-def _reason(place: Place, code: int) -> str:
-    if isinstance(place.told, Failed):
+def _reason(place: ChildPlace, code: int) -> str:
+    if isinstance(place.told, ChildFailed):
         return place.told.sentence
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 

@@ -122,7 +122,7 @@ async def call_agent(
         method = METHODS.get(called.method)
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, f"There is no method {called.method[:64]!r}.", param="method")
-        return await method(Call(turns, caller, agent, template, request, called))
+        return await method(RpcCall(turns, caller, agent, template, request, called))
     except RpcError as error:
         return wire.Json(_failed(rpc_id, error))
     except CallerError as error:
@@ -135,7 +135,7 @@ async def call_agent(
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class RpcRequest:
     """A request of JSON-RPC."""
 
     method: str
@@ -145,7 +145,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RpcCall:
     """A request, and what it is answered with."""
 
     turns: Turns
@@ -154,7 +154,7 @@ class Call:
     model: str
     """The template as the path names it, perhaps with a version."""
     request: Request
-    called: Called
+    called: RpcRequest
 
     def result(self, result: dict[str, Any]) -> wire.Json[RpcAnswer]:
         return wire.Json(_done(self.called.id, result))
@@ -291,28 +291,28 @@ class Call:
         return streaming.data(_done(self.called.id, result))
 
 
-METHODS: Final[dict[str, Callable[[Call], Awaitable[Answered]]]] = {
-    "SendMessage": Call.send,
-    "SendStreamingMessage": Call.stream,
-    "GetTask": Call.get,
-    "ListTasks": Call.no_list,
-    "CancelTask": Call.cancel,
-    "SubscribeToTask": Call.subscribe,
-    "CreateTaskPushNotificationConfig": Call.no_push,
-    "GetTaskPushNotificationConfig": Call.no_push,
-    "ListTaskPushNotificationConfigs": Call.no_push,
-    "DeleteTaskPushNotificationConfig": Call.no_push,
-    "GetExtendedAgentCard": Call.no_card,
-    "message/send": Call.send,
-    "message/stream": Call.stream,
-    "tasks/get": Call.get,
-    "tasks/cancel": Call.cancel,
-    "tasks/resubscribe": Call.subscribe,
-    "tasks/pushNotificationConfig/set": Call.no_push,
-    "tasks/pushNotificationConfig/get": Call.no_push,
-    "tasks/pushNotificationConfig/list": Call.no_push,
-    "tasks/pushNotificationConfig/delete": Call.no_push,
-    "agent/getAuthenticatedExtendedCard": Call.no_card,
+METHODS: Final[dict[str, Callable[[RpcCall], Awaitable[Answered]]]] = {
+    "SendMessage": RpcCall.send,
+    "SendStreamingMessage": RpcCall.stream,
+    "GetTask": RpcCall.get,
+    "ListTasks": RpcCall.no_list,
+    "CancelTask": RpcCall.cancel,
+    "SubscribeToTask": RpcCall.subscribe,
+    "CreateTaskPushNotificationConfig": RpcCall.no_push,
+    "GetTaskPushNotificationConfig": RpcCall.no_push,
+    "ListTaskPushNotificationConfigs": RpcCall.no_push,
+    "DeleteTaskPushNotificationConfig": RpcCall.no_push,
+    "GetExtendedAgentCard": RpcCall.no_card,
+    "message/send": RpcCall.send,
+    "message/stream": RpcCall.stream,
+    "tasks/get": RpcCall.get,
+    "tasks/cancel": RpcCall.cancel,
+    "tasks/resubscribe": RpcCall.subscribe,
+    "tasks/pushNotificationConfig/set": RpcCall.no_push,
+    "tasks/pushNotificationConfig/get": RpcCall.no_push,
+    "tasks/pushNotificationConfig/list": RpcCall.no_push,
+    "tasks/pushNotificationConfig/delete": RpcCall.no_push,
+    "agent/getAuthenticatedExtendedCard": RpcCall.no_card,
 }
 
 
@@ -339,7 +339,7 @@ def _id_of(given: dict[str, Any]) -> str | int | float | None:
     return rpc_id
 
 
-def _called(given: dict[str, Any], rpc_id: str | int | float | None, version: str) -> Called:
+def _called(given: dict[str, Any], rpc_id: str | int | float | None, version: str) -> RpcRequest:
     method, params = given.get("method"), given.get("params", {})
     if given.get("jsonrpc") != "2.0":
         raise RpcError(INVALID_REQUEST, "jsonrpc should be '2.0'.", param="jsonrpc")
@@ -347,7 +347,7 @@ def _called(given: dict[str, Any], rpc_id: str | int | float | None, version: st
         raise RpcError(INVALID_REQUEST, "method should be text.", param="method")
     if version and not version.startswith(("0.3", "1.")):
         raise RpcError(VERSION, "Version 1.0 and 0.3 of A2A are spoken here.", param="A2A-Version")
-    return Called(method, params, rpc_id, V03() if "/" in method else V1())
+    return RpcRequest(method, params, rpc_id, V03() if "/" in method else V1())
 
 
 def _params(kind: type[Params], given: Any) -> Params:

@@ -26,7 +26,7 @@ ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class HistoryMessage:
     """A message of a task's history."""
 
     by: Literal["user", "agent"]
@@ -58,17 +58,17 @@ class Task(msgspec.Struct, frozen=True):
         return self.state in TERMINAL
 
     @property
-    def history(self) -> list[Said]:
+    def history(self) -> list[HistoryMessage]:
         """The messages of the turn: the prompt, then questions and their answers."""
         session, turn = self.session, self.session.turn
         if turn is None or turn.trace != self.trace:
             queued = next((one.prompt for one in session.queue if one.prompt.trace == self.trace), None)
-            return [Said("user", text_of(queued.content))] if queued else []
-        said = [Said("user", turn.task)]
+            return [HistoryMessage("user", text_of(queued.content))] if queued else []
+        said = [HistoryMessage("user", turn.task)]
         for use in (use for step in reversed(session.steps) for use in step.uses if use.question):
-            said.append(Said("agent", use.question))
+            said.append(HistoryMessage("agent", use.question))
             if isinstance(use.outcome, Output):
-                said.append(Said("user", use.outcome.content))
+                said.append(HistoryMessage("user", use.outcome.content))
         return said
 
 

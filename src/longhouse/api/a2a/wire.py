@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NotRequired, Protocol, TypedDict
 import pydantic
 from pydantic import Field, StrictBool, StrictStr
 
-from longhouse.api.a2a.tasks import Said, Task
+from longhouse.api.a2a.tasks import HistoryMessage, Task
 from longhouse.errors import CallerError
 
 PARSE_ERROR: Final = -32700
@@ -182,10 +182,10 @@ class _Common(Protocol):
     def status(self, task: Task) -> dict[str, Any]:
         status: dict[str, Any] = {"state": self.state(task), "timestamp": _moment(task.at)}
         if task.text:
-            status["message"] = self.message(task, len(task.history), Said("agent", task.text))
+            status["message"] = self.message(task, len(task.history), HistoryMessage("agent", task.text))
         return status
 
-    def message(self, task: Task, nth: int, said: Said) -> dict[str, Any]:
+    def message(self, task: Task, nth: int, said: HistoryMessage) -> dict[str, Any]:
         return {
             "messageId": f"{task.id}:{nth}",
             "contextId": task.session.conversation,
@@ -242,7 +242,7 @@ class V03(_Common):
     def part(self, text: str) -> dict[str, Any]:
         return {"kind": "text", "text": text}
 
-    def message(self, task: Task, nth: int, said: Said) -> dict[str, Any]:
+    def message(self, task: Task, nth: int, said: HistoryMessage) -> dict[str, Any]:
         return {"kind": "message", **super().message(task, nth, said)}
 
     def task(self, task: Task, history: int | None = None) -> dict[str, Any]:

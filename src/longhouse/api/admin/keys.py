@@ -75,7 +75,7 @@ class ChangedKey(_Scope):
     name: Name = "a key"
 
 
-class Rotation(wire.StrictModel):
+class KeyRotation(wire.StrictModel):
     overlap_seconds: int = Field(
         0, ge=0, le=LONGEST_OVERLAP, description="Seconds for which the old secret is valid too"
     )
@@ -197,7 +197,7 @@ async def change_key(
     responses={200: wire.answer("The new secret, which is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
 )
 async def rotate_key(
-    caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: Annotated[Rotation, Query()]
+    caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: Annotated[KeyRotation, Query()]
 ) -> wire.Json[KeyWithSecret]:
     """Gives a key a new secret. The old one stops to work at once, and browsers that it signed in are signed out; or it
     works for `overlap_seconds` more, and what was begun with it goes on to its end."""

@@ -46,7 +46,7 @@ class TriedError(TypedDict):
     message: str
 
 
-class MadeFile(TypedDict):
+class TriedFile(TypedDict):
     path: str
     media_type: str
     size: int
@@ -56,7 +56,7 @@ class TriedOutcome(TypedDict):
     status: Literal["ok", "error"]
     content: str | None
     error: TriedError | None
-    files: list[MadeFile]
+    files: list[TriedFile]
 
 
 class TriedTool(TriedOutcome):
@@ -73,7 +73,7 @@ class Trial(wire.StrictModel):
     """Needed by tools whose effect must not happen twice, and by those that need approval."""
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _TryingPlace(msgspec.Struct, frozen=True):
     """What a tool needs of a session; nothing of it is stored."""
 
     session: Session
@@ -120,7 +120,7 @@ async def _performed(toolbox: Toolbox, tool: Tool, asked: Trial, caller: Caller)
     return await toolbox.perform(call, place.session, place.turn)
 
 
-def _place(caller: Caller, ref: str) -> _Place:
+def _place(caller: Caller, ref: str) -> _TryingPlace:
     """A session that exists for this one call."""
     now, trace = clock.now(), uuid.uuid4().hex
     session = blank(f"{AGENT}_{uuid.uuid4()}")
@@ -132,11 +132,11 @@ def _place(caller: Caller, ref: str) -> _Place:
     )
     session = extended(session, began, now)
     assert session.turn is not None
-    return _Place(session, session.turn)
+    return _TryingPlace(session, session.turn)
 
 
 def _shown(result: Result) -> TriedOutcome:
-    files: list[MadeFile] = [
+    files: list[TriedFile] = [
         {"path": one.path, "media_type": one.media_type, "size": len(one.content)} for one in result.made
     ]
     outcome = result.outcome

@@ -21,7 +21,7 @@ from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import Piece
+from longhouse.api.openai.turn_stream import ResponsePiece
 from longhouse.api.turns import TurnEnd, Turns, encoded_text, end_of, ended, newest, pieces_of
 from longhouse.errors import CallerError
 from longhouse.journal.session import Session
@@ -60,7 +60,7 @@ KEY: Final = "longhouse/idempotency-key"
 """In `_meta`: a call that is repeated with the same key follows the turn of the first one."""
 
 
-class Resumed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QuestionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client sends back with the answer to a question: nothing here is a secret, or is trusted."""
 
     session: str
@@ -68,7 +68,7 @@ class Resumed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass
-class ToolCall:
+class McpToolCall:
     turns: Turns
     ctx: ServerRequestContext[Any, Request]
     caller: Caller
@@ -154,7 +154,7 @@ class ToolCall:
     async def _answered(self, state: str) -> TurnHandle:
         """The client repeats its call with what a person has answered."""
         try:
-            resumed = msgspec.json.decode(state.encode(), type=Resumed)
+            resumed = msgspec.json.decode(state.encode(), type=QuestionState)
         except (msgspec.MsgspecError, UnicodeError):
             raise CallerError("requestState should be as it was received.", param="requestState") from None
         responses = self.params.input_responses or {}
@@ -257,7 +257,7 @@ class ToolCall:
         return f"A person decides at {place}; the call goes on by itself then."
 
 
-def _told(piece: Piece) -> str:
+def _told(piece: ResponsePiece) -> str:
     """What an agent does, in a few words; empty if there is nothing to tell."""
     activity: Any = piece.activity
     if activity is None:
@@ -285,7 +285,7 @@ def _form(end: TurnEnd) -> dict[str, Any]:
 def _input_required(end: TurnEnd) -> types.InputRequiredResult:
     """The question as the result: the client repeats its call with the answer, also to another process."""
     asked = types.ElicitRequest(params=types.ElicitRequestFormParams(message=end.text, requested_schema=_form(end)))
-    state = msgspec.json.encode(Resumed(end.session.id, end.asks)).decode()
+    state = msgspec.json.encode(QuestionState(end.session.id, end.asks)).decode()
     return types.InputRequiredResult(input_requests={QUESTION: asked}, request_state=state)
 
 

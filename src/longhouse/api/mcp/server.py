@@ -19,7 +19,7 @@ from longhouse.api import errors
 from longhouse.api.auth import CALLER
 from longhouse.api.caller import Caller
 from longhouse.api.mcp import resources
-from longhouse.api.mcp.calls import AGENT_INPUT, AGENT_OUTPUT, ToolCall
+from longhouse.api.mcp.calls import AGENT_INPUT, AGENT_OUTPUT, McpToolCall
 from longhouse.api.turns import Turns
 from longhouse.errors import CallerError
 from longhouse.memory.documents.library import DocumentLibrary
@@ -38,7 +38,7 @@ Context = ServerRequestContext[Any, Request]
 
 
 @dataclass(frozen=True, slots=True)
-class McpServer:
+class McpService:
     turns: Turns
     library: DocumentLibrary | None
 
@@ -83,7 +83,7 @@ class McpServer:
             served = await self.turns.catalog.served_tools(caller.owner, names=names)
             if agent is not None or not served or not caller.may_use(ONE_CALL.name):
                 raise CallerError(f"There is no tool {params.name[:100]!r}; see tools/list.", status=404, param="name")
-        return await ToolCall(self.turns, ctx, caller, params, is_agent=is_agent).result()
+        return await McpToolCall(self.turns, ctx, caller, params, is_agent=is_agent).result()
 
     async def list_resources(
         self, ctx: Context, params: types.PaginatedRequestParams | None

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from longhouse.api import wire
 from longhouse.api.auth import CALLER
 from longhouse.api.caller import Caller
-from longhouse.api.mcp.server import McpServer
+from longhouse.api.mcp.server import McpService
 from longhouse.api.turns import Turns
 from longhouse.memory.documents.library import DocumentLibrary
 
@@ -36,7 +36,7 @@ class SessionManager(StreamableHTTPSessionManager):
 
 
 def manager_of(turns: Turns, library: DocumentLibrary | None) -> SessionManager:
-    server: Any = McpServer(turns, library).server
+    server: Any = McpService(turns, library).server
     return SessionManager(server, session_idle_timeout=IDLE, max_request_body_size=wire.MAX_BODY, max_sessions=MOST)
 
 

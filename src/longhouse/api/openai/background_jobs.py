@@ -68,7 +68,7 @@ class BackgroundJobs(msgspec.Struct, frozen=True):
         """Answers with the model of the agent that the job is sent to; what it used counts for the key."""
         caller.spends()
         template = await self._template(caller, chat.model)
-        reply = _Reply(self.db, caller, chat, _body(chat, template), await self.model_for(template))
+        reply = _JobReply(self.db, caller, chat, _body(chat, template), await self.model_for(template))
         return streaming.ChatStream(reply.chunks()) if chat.stream else wire.Json(await reply.whole())
 
     async def _template(self, caller: Caller, model: str) -> Template:
@@ -86,7 +86,7 @@ class BackgroundJobs(msgspec.Struct, frozen=True):
         return template
 
 
-class _Reply:
+class _JobReply:
     """The model's reply to a job, as it comes."""
 
     def __init__(self, db: Database, caller: Caller, chat: ChatRequest, body: Body, model: Model) -> None:

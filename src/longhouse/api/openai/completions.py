@@ -10,7 +10,7 @@ import msgspec
 from longhouse.agents.template import Streaming
 from longhouse.api import streaming as stream
 from longhouse.api import wire
-from longhouse.api.openai.turn_stream import ClientCall, Piece, TurnStream, about, usage_between
+from longhouse.api.openai.turn_stream import ClientCall, ResponsePiece, TurnStream, about, usage_between
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
 from longhouse.growing_text import GrowingText
@@ -227,7 +227,7 @@ class Completion:
         if mark != session.rest_mark:
             await sessions.mark_rest(self.turn_stream.db, mark, session.id, session.head)
 
-    def _add_content(self, piece: Piece) -> str:
+    def _add_content(self, piece: ResponsePiece) -> str:
         """The content of a piece: its own text, or a tool's result if the template shows results as content."""
         text, activity = piece.content, piece.activity
         is_result = activity is not None and activity["event"] == "tool_result"
@@ -238,7 +238,7 @@ class Completion:
         self._content.add(text)
         return text
 
-    def _encoded(self, piece: Piece) -> bytes:
+    def _encoded(self, piece: ResponsePiece) -> bytes:
         """A chunk: text, reasoning, or activity, where the template shows it: beside the text or as tool calls."""
         if text := self._add_content(piece):
             return self._delta + b'{"content":' + _encode(text) + b"}" + _REST_OF_CHUNK

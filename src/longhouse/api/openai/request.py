@@ -53,7 +53,7 @@ class ClientHistory(msgspec.Struct, frozen=True):
         return any(message.role == "assistant" for message in self.before)
 
 
-class Branch(msgspec.Struct, frozen=True):
+class BranchStart(msgspec.Struct, frozen=True):
     """What a new session goes on from: an earlier response, which other messages have followed since."""
 
     conversation: str | None
@@ -85,7 +85,7 @@ class ChatInput:
     traceparent: str = ""
     client_tools: ClientTools | None = None
     """The functions that the client runs itself, if the agent takes them."""
-    branch: Branch | None = None
+    branch: BranchStart | None = None
     added: tuple[Message, ...] = ()
     """Messages that were added to the conversation, and that no agent has read yet."""
     approvals: tuple[ApprovalAnswer, ...] = ()

@@ -15,7 +15,7 @@ from longhouse.api.caller import over_budget
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.waiting_words import Asked
+from longhouse.api.openai.waiting_words import WaitingWords
 from longhouse.api.sessions.tail import Batch, Seen, follow
 from longhouse.api.sessions.tree_reader import Activity, SubagentEvent, TreeReader
 from longhouse.api.sessions.waiting import (
@@ -67,7 +67,7 @@ class ClientCall(msgspec.Struct, frozen=True):
     """A JSON object that fits the schema of the function."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ResponsePiece(msgspec.Struct, frozen=True):
     """A part of the response: text, an activity in `x_agent`, or a call that the client is to run."""
 
     content: str = ""
@@ -131,11 +131,11 @@ class TurnStream:
         for use in (use for step in reversed(self.session.steps) for use in step.uses if self._is_ours):
             self._follow_subagents(use)
 
-    async def pieces(self) -> AsyncIterator[list[Piece]]:
+    async def pieces(self) -> AsyncIterator[list[ResponsePiece]]:
         """Batches of pieces; an empty one is a heartbeat."""
         session = self.session
         if self.handle.passed_on_to:
-            yield self._finish(Asked(PASSED_ON.format(agent=self.handle.passed_on_to)))
+            yield self._finish(WaitingWords(PASSED_ON.format(agent=self.handle.passed_on_to)))
             return
         if self.handle.is_behind:
             self.subscription.put(JournalGrew())
@@ -172,8 +172,8 @@ class TurnStream:
     def _is_held(self) -> bool:
         return self._tree is not None and bool(self._tree.held)
 
-    async def _convert(self, batch: Batch) -> list[Piece]:
-        pieces: list[Piece] = []
+    async def _convert(self, batch: Batch) -> list[ResponsePiece]:
+        pieces: list[ResponsePiece] = []
         for item in await self._in_order(batch):
             if self.is_over:
                 break
@@ -184,7 +184,7 @@ class TurnStream:
             if not isinstance(item, SubagentEvent):
                 pieces += self._convert_hint(item)
             elif item.shown and not self._waits_for_people:
-                pieces.append(Piece(activity=item.shown))
+                pieces.append(ResponsePiece(activity=item.shown))
         self._fold_replies()
         return pieces
 
@@ -222,7 +222,7 @@ class TurnStream:
         if called.role == "collects":
             self._handles += handles_in(called.arguments)
 
-    def _convert_hint(self, item: Fragment | SubagentsChanged | Written) -> list[Piece]:
+    def _convert_hint(self, item: Fragment | SubagentsChanged | Written) -> list[ResponsePiece]:
         """Converts what the journal of the top session does not hold."""
         if isinstance(item, SubagentsChanged):
             return []
@@ -233,7 +233,7 @@ class TurnStream:
             return []
         return self._convert_fragment(item) if self._is_ours else []
 
-    def _convert_record(self, record: Recorded, after: Session | None) -> list[Piece]:
+    def _convert_record(self, record: Recorded, after: Session | None) -> list[ResponsePiece]:
         """Converts an event of the top session; `after`: the session after it, if it is known."""
         if isinstance(record.event, events.Replied):
             self._last_reply = record.seq
@@ -250,14 +250,14 @@ class TurnStream:
             self._fail("the turn was cancelled", "cancelled")  # while it was still queued
         return []
 
-    def _convert_fragment(self, fragment: Fragment) -> list[Piece]:
+    def _convert_fragment(self, fragment: Fragment) -> list[ResponsePiece]:
         if fragment.kind == "retry":
             return [self._activity("retrying", reason=fragment.text)]
         if fragment.kind == "reasoning":
             if fragment.offset == 0:
                 self._reasoning.clear()
             self._reasoning.append(fragment.text)
-            return [Piece(reasoning=fragment.text)]
+            return [ResponsePiece(reasoning=fragment.text)]
         if not self.shows_drafts or fragment.after < self._last_reply:
             return []
         step = (fragment.after, fragment.fence)
@@ -270,7 +270,7 @@ class TurnStream:
         self._draft.add(fragment.text)
         return self._send_new(fragment.text) if self._is_draft_sent else self._send_draft()
 
-    def _join_draft(self) -> list[Piece]:
+    def _join_draft(self) -> list[ResponsePiece]:
         """The draft of the running step at subscription; if it is unknown, the finished reply brings the text."""
         draft = self.bus.draft(self.session.id)
         if draft is None or not draft.content or not self.shows_drafts or not self._is_ours:
@@ -283,13 +283,13 @@ class TurnStream:
     def _begin_draft(self, content: str, step: tuple[int, int]) -> None:
         self._draft, self._draft_of, self._is_draft_sent = GrowingText(content), step, False
 
-    def _send_draft(self) -> list[Piece]:
+    def _send_draft(self) -> list[ResponsePiece]:
         text = joined_text([*self._replies, draft := str(self._draft)])
         pieces = self._send(text, is_whole=False)
         self._is_draft_sent = bool(draft.strip()) and text == str(self._sent)
         return pieces
 
-    def _send(self, text: str, *, is_whole: bool) -> list[Piece]:
+    def _send(self, text: str, *, is_whole: bool) -> list[ResponsePiece]:
         """Sends the part of `text` that extends what was sent; text that does not extend it cannot be shown."""
         sent = str(self._sent)
         if text.startswith(sent):
@@ -299,9 +299,9 @@ class TurnStream:
             self._fail(f"{message} /v1/sessions/{self.session.id}", "step_restarted")
         return []
 
-    def _send_new(self, text: str) -> list[Piece]:
+    def _send_new(self, text: str) -> list[ResponsePiece]:
         self._sent.add(text)
-        return [Piece(content=text)] if text else []
+        return [ResponsePiece(content=text)] if text else []
 
     async def _check_pause(self) -> None:
         """Ends the response if the turn waits for a budget of its key."""
@@ -309,7 +309,7 @@ class TurnStream:
         if may_be_paused and (spent := await budgets.paused(self.db, self.session.id)):
             self.is_over, self.error = True, waits_for_budget(spent, self.session.id)
 
-    async def _check_rest(self) -> list[Piece]:
+    async def _check_rest(self) -> list[ResponsePiece]:
         """The end of the response; if the turn waits for a person, its content is what it waits for."""
         session = self.session
         if session.turn is None or session.can_move or self._is_held:
@@ -322,7 +322,7 @@ class TurnStream:
         late = await self._convert(Batch([SubagentsChanged()]))
         return late if self._is_held else [*late, *self._ask(status)]
 
-    def _ask(self, status: WaitingStatus) -> list[Piece]:
+    def _ask(self, status: WaitingStatus) -> list[ResponsePiece]:
         """What the turn waits for: the client's calls, which programs run at once, before what people are asked;
         questions before decisions, the session's own before those of sub-agents."""
         session = self.session
@@ -330,15 +330,15 @@ class TurnStream:
             return self._call_client()
         return self._finish(waiting_words.asked(session, status))
 
-    def _call_client(self) -> list[Piece]:
+    def _call_client(self) -> list[ResponsePiece]:
         """Ends the response with the calls that the client is to run."""
         named = enumerate(self.session.client_ids.items())
         self.client_calls = [
             ClientCall(index, name, call.tool, call.arguments.strip() or "{}") for index, (name, call) in named
         ]
-        return [*self._finish(Asked("")), *(Piece(call=call) for call in self.client_calls)]
+        return [*self._finish(WaitingWords("")), *(ResponsePiece(call=call) for call in self.client_calls)]
 
-    async def _list_waiting(self) -> list[Piece]:
+    async def _list_waiting(self) -> list[ResponsePiece]:
         """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
         handle = self.handle
         told = await waiting_words.listed(
@@ -346,7 +346,7 @@ class TurnStream:
         )
         return self._finish(told) if told else []
 
-    async def _mention_background(self) -> list[Piece]:
+    async def _mention_background(self) -> list[ResponsePiece]:
         """What sub-agents ask that the turn has left at work: a message here would not reach them, so where to answer
         is said too. Not where a program reads the answer, and not to a repeated request: it has the same response."""
         turn, sampling = self.session.turn, self.session.turn.prompted.sampling if self.session.turn else None
@@ -362,16 +362,16 @@ class TurnStream:
         note = f"{IN_BACKGROUND}\n\n{BLANK_LINE.join(asked)}\n\nAnswer at {place}"
         return self._send(joined_text([str(self._sent)], note), is_whole=True)
 
-    def _end(self, turn: Turn) -> list[Piece]:
+    def _end(self, turn: Turn) -> list[ResponsePiece]:
         if (words := last_words(self.session)) is not None:
-            return self._finish(Asked(words))
+            return self._finish(WaitingWords(words))
         if turn.ended == "CANCELLED":
             self._fail("the turn was cancelled", "cancelled")
         else:
             self._fail(turn.error or "the turn failed", turn.code or "failed")
         return []
 
-    def _finish(self, words: Asked) -> list[Piece]:
+    def _finish(self, words: WaitingWords) -> list[ResponsePiece]:
         """The last content of a turn that has ended, or that waits for a person."""
         pieces = self._send(joined_text(self._replies, words.text), is_whole=True)
         self.is_over, self.question = True, words.question
@@ -380,14 +380,14 @@ class TurnStream:
     def _fail(self, message: str, code: str) -> None:
         self.is_over, self.error = True, failure(message, code)
 
-    def _convert_event(self, event: events.Event) -> list[Piece]:
+    def _convert_event(self, event: events.Event) -> list[ResponsePiece]:
         match event:
             case events.Started() | events.Resumed():
                 return [self._activity("started" if isinstance(event, events.Started) else "resumed")]
             case events.Replied():
                 return [*self._new_reasoning("" if event.streamed_chars else event.thought), *self._new_reply(event)]
             case events.Called(role="reasons"):
-                return [Piece(reasoning=event.arguments)]
+                return [ResponsePiece(reasoning=event.arguments)]
             case events.Called():
                 detail = {"call_id": event.call, "tool": event.tool, "arguments": event.arguments}
                 role = {"ask": "asks", "client": "client"}.get(event.call_kind, "")
@@ -396,7 +396,7 @@ class TurnStream:
                 return [self._result(event)]
         return []
 
-    def _new_reply(self, event: events.Replied) -> list[Piece]:
+    def _new_reply(self, event: events.Replied) -> list[ResponsePiece]:
         """The text of a reply that was not streamed, or not to its end."""
         text = event.text[: event.streamed_chars]
         self._replies.append(text)
@@ -404,13 +404,13 @@ class TurnStream:
         self.last_finish = event.finish
         return self._send(joined_text(self._replies), is_whole=False) if text else []
 
-    def _new_reasoning(self, thought: str) -> list[Piece]:
+    def _new_reasoning(self, thought: str) -> list[ResponsePiece]:
         """The reasoning of a reply, unless the same text was already streamed."""
         streamed = "".join(self._reasoning)
         self._reasoning.clear()
-        return [] if thought.strip() in streamed else [Piece(reasoning=thought)]
+        return [] if thought.strip() in streamed else [ResponsePiece(reasoning=thought)]
 
-    def _result(self, event: events.Returned) -> Piece:
+    def _result(self, event: events.Returned) -> ResponsePiece:
         use, outcome = self._use(event.call), event.outcome
         tool, role = (use.tool, use.role) if use else ("", "")
         status, content = ("error", outcome.message) if isinstance(outcome, Fault) else ("ok", outcome.content)
@@ -430,8 +430,8 @@ class TurnStream:
                         return use
         return None
 
-    def _activity(self, event: str, role: str = "", **detail: Any) -> Piece:
-        return Piece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
+    def _activity(self, event: str, role: str = "", **detail: Any) -> ResponsePiece:
+        return ResponsePiece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
 
 
 def last_words(session: Session) -> str | None:

@@ -37,7 +37,7 @@ MOST_LATE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BeforeReply:
     """The session and its turn just before a reply, that reply, and the tools (name@version) it was offered."""
 
     session: Session
@@ -127,7 +127,7 @@ Resolve = Callable[[str, int], Awaitable[Tool | None]]
 """Finds a version of a tool."""
 
 
-async def request_at(sessions: Sessions, resolve: Resolve, agent: str, asked: Asked) -> Request | None:
+async def request_at(sessions: Sessions, resolve: Resolve, agent: str, asked: BeforeReply) -> Request | None:
     """The model request of a step; None if its agent is not known here any more."""
     capsule = await capsules.capsule_of(sessions.db, asked.session.id)
     if capsule:
@@ -138,7 +138,7 @@ async def request_at(sessions: Sessions, resolve: Resolve, agent: str, asked: As
     return (await composed(sessions.memory, asked, template, await offered_then(asked, resolve)))[0]
 
 
-async def offered_then(asked: Asked, resolve: Resolve) -> list[Tool]:
+async def offered_then(asked: BeforeReply, resolve: Resolve) -> list[Tool]:
     """The offered tools; those of the client came with its request."""
     tools: list[Tool | None] = []
     for name, _, version in (ref.rpartition("@") for ref in asked.offered):
@@ -148,7 +148,7 @@ async def offered_then(asked: Asked, resolve: Resolve) -> list[Tool]:
     return [tool for tool in tools if tool]
 
 
-async def _imported(sessions: Sessions, capsule: str, agent: str, asked: Asked) -> Request | None:
+async def _imported(sessions: Sessions, capsule: str, agent: str, asked: BeforeReply) -> Request | None:
     """The request of a session from another house, with the versions and the memory that came along."""
     db, catalog, version = sessions.db, sessions.catalog, asked.turn.version
     described = await capsules.descriptor(db, capsule, "template", agent, version)
@@ -166,7 +166,7 @@ async def _imported(sessions: Sessions, capsule: str, agent: str, asked: Asked) 
 
 
 async def composed(
-    memory: SessionMemory, asked: Asked, template: Template, offered: Sequence[Tool]
+    memory: SessionMemory, asked: BeforeReply, template: Template, offered: Sequence[Tool]
 ) -> tuple[Request, str]:
     """The request as it was sent, and what it shows from memory; if none matches, as it would be sent now."""
     turn, replied, requests = asked.turn, asked.replied, list[tuple[Request, str]]()
@@ -213,7 +213,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     number: int
     turn: int
     record: Recorded
-    asked: Asked
+    asked: BeforeReply
 
 
 async def steps_from(db: Database, session_id: str, first: int) -> AsyncGenerator[StepRecord, None]:
@@ -230,12 +230,12 @@ async def steps_from(db: Database, session_id: str, first: int) -> AsyncGenerato
                 session, done = fold(page[done:nth], session), nth
                 if session.turn:
                     offered, late = fold([record], session).offered, _late_notes(page[:nth])
-                    asked = Asked(session, session.turn, record.event, offered, record.seq, late)
+                    asked = BeforeReply(session, session.turn, record.event, offered, record.seq, late)
                     yield StepRecord(number, turn, record, asked)
         session = fold(page[done:], session)
 
 
-async def asked_at(db: Database, session_id: str, step: int) -> Asked:
+async def asked_at(db: Database, session_id: str, step: int) -> BeforeReply:
     async with aclosing(steps_from(db, session_id, step)) as steps:
         async for found in steps:
             if found.number == step:

@@ -16,7 +16,7 @@ from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.json_route import of_app, refuses, strict_router
-from longhouse.api.sessions.replay import Asked, asked_at, composed, offered_then, request_at
+from longhouse.api.sessions.replay import BeforeReply, asked_at, composed, offered_then, request_at
 from longhouse.api.sessions.routes import SESSION_PATH, Sessions
 from longhouse.errors import CallerError, ProviderError, SetupError
 from longhouse.journal import events
@@ -121,7 +121,7 @@ class StepReplays(msgspec.Struct, frozen=True):
     model_for: ModelFor | None = None
     offering: Offering | None = None
 
-    async def question(self, row: SessionRow, then: Asked, asked: ReplayRequest, caller: Caller) -> _Question:
+    async def question(self, row: SessionRow, then: BeforeReply, asked: ReplayRequest, caller: Caller) -> _Question:
         capsule = await capsules.capsule_of(self.sessions.db, row.id)
         if asked.template_version is not None:
             template = endpoint = await self._version(row, asked.template_version)
@@ -142,7 +142,7 @@ class StepReplays(msgspec.Struct, frozen=True):
             request = replace(request, body=structs.replace(request.body, model=asked.model))
         return _Question(template, request, endpoint)
 
-    async def _template_then(self, row: SessionRow, then: Asked, capsule: str | None) -> Template | None:
+    async def _template_then(self, row: SessionRow, then: BeforeReply, capsule: str | None) -> Template | None:
         version = then.turn.version
         if not capsule:
             return await self.sessions.catalog.templates.find(row.agent, version)
@@ -160,7 +160,7 @@ class StepReplays(msgspec.Struct, frozen=True):
             raise CallerError(f"There is no version {version} of the agent {row.agent!r}.", param="template_version")
         return template
 
-    async def _offered(self, then: Asked, template: Template) -> Sequence[Tool]:
+    async def _offered(self, then: BeforeReply, template: Template) -> Sequence[Tool]:
         """The tools that this version would be offered in the step."""
         session = as_of_then(then.session)
         if self.offering is None or session.turn is None:
@@ -168,7 +168,7 @@ class StepReplays(msgspec.Struct, frozen=True):
         chosen = await self.offering.choose(session, session.turn, template)
         return in_order(session, chosen.tools)
 
-    async def _with_model(self, template: Template, then: Asked, model: str, caller: Caller) -> Template:
+    async def _with_model(self, template: Template, then: BeforeReply, model: str, caller: Caller) -> Template:
         """The template whose endpoint has this model: one that uses it, or else that of the step.
 
         An admin may ask any model. Others ask those of the agents that they may use: what they cost was decided there.
@@ -189,7 +189,7 @@ class StepReplays(msgspec.Struct, frozen=True):
             )
         return template
 
-    async def heard(self, question: _Question, then: Asked, caller: Caller) -> Reply:
+    async def heard(self, question: _Question, then: BeforeReply, caller: Caller) -> Reply:
         """The model's reply. What it used counts for the key, also where it failed."""
         if self.model_for is None:
             raise CallerError("This process asks no models.", status=503, kind="server_error", code="unavailable")
@@ -259,7 +259,7 @@ async def replay_step(
     )
 
 
-async def _recorded(sessions: Sessions, session_id: str, then: Asked) -> Said:
+async def _recorded(sessions: Sessions, session_id: str, then: BeforeReply) -> Said:
     replied, called = then.replied, list[events.Called]()
     for record in await journals.read(sessions.db, session_id, then.seq, 2 * MAX_RECORDED):
         if isinstance(record.event, events.Replied | events.Started):

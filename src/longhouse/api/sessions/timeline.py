@@ -43,7 +43,7 @@ router = strict_router("Sessions", auth.user)
 Number = Annotated[int, Field(ge=1, le=1_000_000_000), BeforeValidator(pagination.digits)]
 
 
-class Turns(wire.StrictModel):
+class TimelineQuery(wire.StrictModel):
     turns: Annotated[int, Field(ge=1, le=pagination.MAX_PAGE), BeforeValidator(pagination.digits)] = Field(
         50, description="How many turns, from the last one back"
     )
@@ -139,7 +139,7 @@ class ShownStep(TypedDict):
 
 @router.get(f"{SESSION_PATH}/timeline")
 async def get_timeline(
-    caller: auth.User, sessions: Held, session_id: str, asked: Annotated[Turns, Query()]
+    caller: auth.User, sessions: Held, session_id: str, asked: Annotated[TimelineQuery, Query()]
 ) -> wire.Json[ShownTimeline]:
     """The last turns of a session: steps, calls, waits, retries and takeovers, each with its times; and below
     `children` the same of the sub-agents that worked for them."""

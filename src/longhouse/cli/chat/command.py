@@ -43,9 +43,9 @@ async def talk(url: str, model: str, key: str = "", user: str = "", again: Seque
             await plain.talk(client, model)
             return
         # Scripts need not load what draws on terminals.
-        from longhouse.cli.chat.conversation import Conversation  # noqa: PLC0415
+        from longhouse.cli.chat.conversation import TerminalChat  # noqa: PLC0415
 
-        await Conversation(client, again).hold(model)
+        await TerminalChat(client, again).hold(model)
 
 
 def account(key: str) -> str:

@@ -53,7 +53,7 @@ class Left(Exception):  # noqa: N818 - no error: the person has left
     """The person has left the chat."""
 
 
-class Conversation:
+class TerminalChat:
     """One person at a terminal, who talks in one session at a time."""
 
     def __init__(self, client: ChatClient, again: Sequence[str] = (), console: Console | None = None) -> None:

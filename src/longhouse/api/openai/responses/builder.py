@@ -25,7 +25,7 @@ from longhouse.api.openai.responses.objects import (
     ResponseUsage,
     Status,
 )
-from longhouse.api.openai.responses.stored import Rest, StoredRequest, approval_id, rest_of
+from longhouse.api.openai.responses.stored import StoredRequest, WaitingEnd, approval_id, rest_of
 from longhouse.api.openai.turn_stream import last_words, usage_between
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -152,7 +152,7 @@ class ResponseBuilder:
             self._end("cancelled")  # while it was still queued
         self._rest_if_due()
 
-    def rest(self, rest: Rest) -> None:
+    def rest(self, rest: WaitingEnd) -> None:
         """The turn waits for somebody: the response ends with what it waits for."""
         self.known_rest = rest
         self._rest_if_due()

@@ -17,7 +17,7 @@ from longhouse.api.caller import Caller
 from longhouse.api.json_route import JsonRoute, of_app, refuses
 from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.request import InputItem, InputReader, ReferenceInput
-from longhouse.api.openai.responses.routes import ItemPage, Listed, page_of, with_images
+from longhouse.api.openai.responses.routes import ItemListQuery, ItemPage, page_of, with_images
 from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.wire import Lenient, Many, Metadata
 from longhouse.errors import CallerError
@@ -92,7 +92,7 @@ async def update_conversation(
 
 @router.get("/{conversation_id}/items", responses=refuses(400))
 async def list_conversation_items(
-    caller: auth.User, service: Service, conversation_id: ConversationId, asked: Annotated[Listed, Query()]
+    caller: auth.User, service: Service, conversation_id: ConversationId, asked: Annotated[ItemListQuery, Query()]
 ) -> wire.Json[ItemPage]:
     """All that was said and done in a conversation, and what was added to it."""
     await _found(service, caller, conversation_id)
@@ -107,7 +107,7 @@ async def add_conversation_items(
     await _changeable(service, caller, conversation_id)
     items = await _stored(service, caller, new.items)
     await conversations.save(service.db, caller.owner, conversation_id, items=items)
-    return wire.Json(page_of(await with_images(service.db, items), Listed(limit=100, order="asc")))
+    return wire.Json(page_of(await with_images(service.db, items), ItemListQuery(limit=100, order="asc")))
 
 
 @router.get("/{conversation_id}/items/{item_id}", responses=refuses(400))

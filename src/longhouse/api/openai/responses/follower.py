@@ -15,7 +15,7 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.objects import ErrorEvent, ResponseEvents, ResponseObject, StreamEvent
-from longhouse.api.openai.responses.stored import Rest, WaitingCall
+from longhouse.api.openai.responses.stored import WaitingCall, WaitingEnd
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import PASSED_ON, failure, waits_for_budget
 from longhouse.api.sessions.decisions import all_waiting
@@ -159,7 +159,7 @@ class ResponseFollower:
     async def end_with(self, text: str) -> None:
         """Ends the response with these words, whatever its turn does."""
         for _ in range(RACES):
-            if self.builder.is_over or await self._end(Rest(seq=self._head, at=clock.now(), text=text)):
+            if self.builder.is_over or await self._end(WaitingEnd(seq=self._head, at=clock.now(), text=text)):
                 return
             await self.catch_up()
 
@@ -167,36 +167,38 @@ class ResponseFollower:
     def _head(self) -> int:
         return self.builder.session.head
 
-    async def _end(self, rest: Rest) -> bool:
+    async def _end(self, rest: WaitingEnd) -> bool:
         """Writes down how the response ends; False if the session has moved on."""
         written = await responses.end_at_rest(self.db, self.row.id, self.row.session_id, self._head, rest)
         if written:
             self.builder.rest(written)
         return written is not None
 
-    async def _rest(self, status: WaitingStatus) -> Rest | None:
+    async def _rest(self, status: WaitingStatus) -> WaitingEnd | None:
         """What the turn waits for; None: the response is not over."""
         session, at = self.builder.session, clock.now()
         if not self.builder.is_ours:
             if self.builder.request.background:
                 return None  # it is queued, and nobody waits for it
             told = await waiting_words.listed(self.db, session, is_aside=False, address=self.address)
-            return Rest(seq=session.head, at=at, text=told.text) if told else None
+            return WaitingEnd(seq=session.head, at=at, text=told.text) if told else None
         if session.client_calls:
             calls = tuple(
                 WaitingCall(id=name, name=call.tool, arguments=call.arguments.strip() or "{}")
                 for name, call in session.client_ids.items()
             )
-            return Rest(seq=session.head, at=at, waiting_for="function_call", calls=calls)
+            return WaitingEnd(seq=session.head, at=at, waiting_for="function_call", calls=calls)
         text = waiting_words.asked(session, status).text
         questions = [one for one in status.questions if one.call.call_kind == "ask"]
         if questions:
             call_id = questions[0].label(session)
-            return Rest(seq=session.head, at=at, text=text, waiting_for="clarification", call_id=call_id)
+            return WaitingEnd(seq=session.head, at=at, text=text, waiting_for="clarification", call_id=call_id)
         waiting = all_waiting(status)
         call_id = waiting[0].label(session) if waiting else ""
         approvals = tuple(self._approval(one) for one in waiting if one.call.question_kind == "approval")
-        return Rest(seq=session.head, at=at, text=text, waiting_for="approval", call_id=call_id, approvals=approvals)
+        return WaitingEnd(
+            seq=session.head, at=at, text=text, waiting_for="approval", call_id=call_id, approvals=approvals
+        )
 
     def _approval(self, question: Question) -> WaitingCall:
         call = question.call

@@ -32,7 +32,7 @@ class Followed(wire.Lenient):
     starting_after: Number | None = None
 
 
-class Listed(wire.Lenient):
+class ItemListQuery(wire.Lenient):
     """A page of items."""
 
     limit: Annotated[int, Field(ge=1, le=100), BeforeValidator(digits)] = 20
@@ -103,14 +103,14 @@ async def cancel_response(caller: auth.User, service: Service, response_id: Resp
 
 @router.get("/v1/responses/{response_id}/input_items", responses=refuses(400))
 async def list_input_items(
-    caller: auth.User, service: Service, response_id: ResponseId, asked: Annotated[Listed, Query()]
+    caller: auth.User, service: Service, response_id: ResponseId, asked: Annotated[ItemListQuery, Query()]
 ) -> wire.Json[ItemPage]:
     """What a response was asked."""
     builder = await service.read(caller, response_id)
     return wire.Json(page_of(await with_images(service.db, builder.request.input), asked))
 
 
-def page_of(items: list[dict[str, Any]], asked: Listed) -> ItemPage:
+def page_of(items: list[dict[str, Any]], asked: ItemListQuery) -> ItemPage:
     """A page of items, which are given in the order of time."""
     ordered = items if asked.order == "asc" else items[::-1]
     if asked.after is not None:

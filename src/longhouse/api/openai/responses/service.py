@@ -13,7 +13,7 @@ from starlette.types import Scope
 from longhouse.agents.template import Streaming
 from longhouse.api import wire
 from longhouse.api.caller import Caller
-from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, Branch, ChatInput, parse, prior_of
+from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, BranchStart, ChatInput, parse, prior_of
 from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.follower import ResponseFollower
@@ -60,7 +60,7 @@ _ITEM: Final = re.compile(r"(?:msg|rs|mcp|fc)_([0-9a-f]{32})_(\d{1,6})")
 _APPROVAL: Final = re.compile(rf"{APPROVAL}([0-9a-f]{{32}})_[0-9a-f]+")
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _Destination(msgspec.Struct, frozen=True):
     """Where a request goes."""
 
     model: str
@@ -68,7 +68,7 @@ class _Place(msgspec.Struct, frozen=True):
     agent: str
     """The agent that answers, as far as it is known."""
     shown_model: str
-    branch: Branch | None = None
+    branch: BranchStart | None = None
     version: int | None = None
     """The version of the agent that the request names, where a session goes on."""
 
@@ -125,7 +125,7 @@ class ResponseService(msgspec.Struct, frozen=True):
             raise renamed(error) from None
         return await self._row(caller, new.id, handle), handle
 
-    async def _routed(self, chat: ChatInput, place: _Place) -> tuple[ChatInput, _Place]:
+    async def _routed(self, chat: ChatInput, place: _Destination) -> tuple[ChatInput, _Destination]:
         """The same for the agent that is chosen."""
         chat.caller.spends()
         chosen = (await self.resolver.routed(chat)).template
@@ -143,14 +143,14 @@ class ResponseService(msgspec.Struct, frozen=True):
 
     async def _place(
         self, caller: Caller, request: ResponseRequest, approvals: Sequence[tuple[ResponseRow, ApprovalAnswer]]
-    ) -> _Place:
+    ) -> _Destination:
         if approvals:
             row = approvals[0][0]
             if any(one.session_id != row.session_id for one, _ in approvals):
                 raise CallerError("These approvals belong to different sessions.", param="input")
             agent = row.session_id.rpartition("_")[0]
             await following.settled(self.db, self.bus, row)
-            return _Place(row.session_id, agent, request.model or agent)
+            return _Destination(row.session_id, agent, request.model or agent)
         if request.previous_response_id is not None:
             return await self._after(caller, request, request.previous_response_id)
         if request.model is None:
@@ -159,7 +159,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         if is_session and request.store is False:
             return await self._copy_of(caller, request.model)
         agent = request.model.rpartition("_")[0] if is_session else request.model.partition("@")[0]
-        place = _Place(request.model, agent, request.model)
+        place = _Destination(request.model, agent, request.model)
         if request.conversation_id is None or is_session or agent == AUTO:
             return place
         # An agent that is new in a conversation reads what was said there.
@@ -167,18 +167,18 @@ class ResponseService(msgspec.Struct, frozen=True):
         if not known or await self._session_of(caller, place, request.conversation_id):
             return place
         last = await journals.load(self.db, known[-1])
-        return structs.replace(place, branch=Branch(request.conversation_id, _dialogue(last)))
+        return structs.replace(place, branch=BranchStart(request.conversation_id, _dialogue(last)))
 
-    async def _copy_of(self, caller: Caller, session_id: str) -> _Place:
+    async def _copy_of(self, caller: Caller, session_id: str) -> _Destination:
         """A session that is named by a request that is not to be stored: a copy of it, unless it waits."""
         row = await sessions.session(self.db, session_id, caller.owner)
         agent = session_id.rpartition("_")[0]
         if row is None or await responses.takes_unstored(self.db, row.id):
-            return _Place(session_id, agent, session_id)
+            return _Destination(session_id, agent, session_id)
         session = await journals.load(self.db, row.id)
-        return _Place(session.agent, session.agent, session_id, Branch(None, _dialogue(session)))
+        return _Destination(session.agent, session.agent, session_id, BranchStart(None, _dialogue(session)))
 
-    async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Place:
+    async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Destination:
         """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
         row = await responses.find(self.db, previous, caller.owner)
         builder = await following.settled(self.db, self.bus, row) if row else None
@@ -202,19 +202,21 @@ class ResponseService(msgspec.Struct, frozen=True):
             raise CallerError("It names another session than that of the previous response.", param="model")
         if is_newest and is_same_agent and (request.store is not False or is_open or not row.is_stored):
             version = (await self.resolver.template(model, caller.owner))[1] if "@" in model else None
-            return _Place(session.id, session.agent, model, version=version)
+            return _Destination(session.id, session.agent, model, version=version)
         conversation = None if request.store is False else session.conversation
-        branch = Branch(conversation, _dialogue(builder.session))
-        return _Place(model, model.partition("@")[0], model, branch)
+        branch = BranchStart(conversation, _dialogue(builder.session))
+        return _Destination(model, model.partition("@")[0], model, branch)
 
-    async def _settle_named(self, caller: Caller, place: _Place, conversation: str | None) -> None:
+    async def _settle_named(self, caller: Caller, place: _Destination, conversation: str | None) -> None:
         """Ends the responses of a turn that waits: what follows belongs to the next one."""
         row = await self._session_of(caller, place, conversation)
         if row and row.trace_id:
             for one in await responses.unended(self.db, row.id, row.trace_id):
                 await following.settled(self.db, self.bus, one)
 
-    async def _session_of(self, caller: Caller, place: _Place, conversation: str | None) -> sessions.SessionRow | None:
+    async def _session_of(
+        self, caller: Caller, place: _Destination, conversation: str | None
+    ) -> sessions.SessionRow | None:
         """The session that a request names, by itself or by its conversation."""
         session_id: str | None = place.model
         if not SESSION_ID.fullmatch(place.model):
@@ -270,7 +272,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         return resolved
 
     async def _added(
-        self, caller: Caller, request: ResponseRequest, place: _Place
+        self, caller: Caller, request: ResponseRequest, place: _Destination
     ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
         """The messages that were added to the conversation since its last response, and their ids; an answer to a
         question comes without them, and the next prompt brings them."""
@@ -286,7 +288,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         sent = await reader.messages([one for one in items if one not in system])
         return await prior_of(self.db, sent), tuple(one.id for one in added)
 
-    async def _shows_reasoning(self, place: _Place) -> bool:
+    async def _shows_reasoning(self, place: _Destination) -> bool:
         template = await self.catalog.templates.find(place.agent)
         return (template.llm_policy.streaming if template else Streaming()).reasoning
 

@@ -46,7 +46,7 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str
 
 
-class Rest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WaitingEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a response ends whose turn waits for somebody."""
 
     seq: int
@@ -58,8 +58,8 @@ class Rest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     calls: tuple[WaitingCall, ...] = ()
 
 
-def rest_of(row: ResponseRow) -> Rest | None:
-    return msgspec.json.decode(row.rest, type=Rest) if row.rest else None
+def rest_of(row: ResponseRow) -> WaitingEnd | None:
+    return msgspec.json.decode(row.rest, type=WaitingEnd) if row.rest else None
 
 
 def approval_calls(row: ResponseRow) -> dict[str, str]:
