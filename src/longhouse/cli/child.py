@@ -20,12 +20,13 @@ waits for the Postgres that went with the supervisor."""
 LONGEST_SENTENCE: Final = 10_000
 
 
-class ChildReady(msgspec.Struct, frozen=True, tag=True):
+# Their tags stay: a supervisor that was updated under way starts processes of new code.
+class ChildReady(msgspec.Struct, frozen=True, tag="Ready"):
     is_open: bool
     is_demo: bool
 
 
-class ChildFailed(msgspec.Struct, frozen=True, tag=True):
+class ChildFailed(msgspec.Struct, frozen=True, tag="Failed"):
     sentence: str
 
     @staticmethod

@@ -14,6 +14,8 @@ MOST_BYTES: Final = 64 * 2**20
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A tag stays when its class gets another name: a server that was updated under way starts processes of new code."""
+
     number: int = 0
     """The number of the request in its process, also in what is said about it: a late or second reply is noticed."""
 
@@ -60,7 +62,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, Any]
 
 
-class RunTool(Message, frozen=True, kw_only=True):
+class RunTool(Message, frozen=True, kw_only=True, tag="Call"):
     """Run the tool, if its class is still the one that was described."""
 
     entrypoint: str
@@ -82,7 +84,7 @@ class Revision(Message, frozen=True, kw_only=True):
     limits: ProcessLimits
 
 
-class StopTool(Message, frozen=True, kw_only=True):
+class StopTool(Message, frozen=True, kw_only=True, tag="Stop"):
     """The time of the call is over: it is cancelled."""
 
 
@@ -97,7 +99,7 @@ Work = Describe | Check | RunTool | Revision
 Request = Work | StopTool | SessionSent
 
 
-class ProcessReady(Message, frozen=True, kw_only=True):
+class ProcessReady(Message, frozen=True, kw_only=True, tag="Ready"):
     """The process has started: from now on a request may begin."""
 
 
@@ -118,13 +120,13 @@ class Described(Message, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
 
-class ToolRefused(Message, frozen=True, kw_only=True):
+class ToolRefused(Message, frozen=True, kw_only=True, tag="Refused"):
     """The entrypoint gives no tool."""
 
     reason: str
 
 
-class ArgumentsChecked(Message, frozen=True, kw_only=True):
+class ArgumentsChecked(Message, frozen=True, kw_only=True, tag="Checked"):
     problem: str
     """Empty: the arguments fit."""
 
@@ -139,7 +141,7 @@ class Made(msgspec.Struct, frozen=True):
     media_type: str
 
 
-class ToolReturned(Message, frozen=True, kw_only=True):
+class ToolReturned(Message, frozen=True, kw_only=True, tag="Returned"):
     """The result, already cut to its length, with the changes of the context."""
 
     text: str
