@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from longhouse.journal import events
-from longhouse.store import interactions
 from longhouse.store.database import Database, Transaction
+from longhouse.store.memory import interactions
 
 AGENT: Final = "tool_calling_agent"
 OWNERS: Final = 1_000

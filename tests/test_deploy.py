@@ -22,7 +22,7 @@ import yaml
 from longhouse.api import monitoring
 from longhouse.cli.main import COMMANDS
 from longhouse.settings import RENAMED, Settings, variable_of
-from longhouse.store import backup
+from longhouse.store.backups import backup
 from longhouse.store.database import Database
 from pages import ROOT
 from server_helpers import Serving

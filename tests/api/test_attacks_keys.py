@@ -17,7 +17,7 @@ from longhouse.api.inflight import InflightRequests
 from longhouse.cli.listening import refuse_easy_key
 from longhouse.errors import SetupError
 from longhouse.models.scripted import Hang, Say
-from longhouse.store import keys
+from longhouse.store.access import keys
 from longhouse.store.database import open_database
 from server_helpers import AGENT, House, Serving, launched_words, process, sse
 

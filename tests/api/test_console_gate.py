@@ -18,7 +18,7 @@ from longhouse.api.auth import address_of
 from longhouse.api.console.pages import PAGES, TYPES
 from longhouse.api.rate_limits import GUESSES, GuessLimit
 from longhouse.errors import CallerError
-from longhouse.store import browser_sessions, keys
+from longhouse.store.access import browser_sessions, keys
 from server_helpers import House, Serving, process, sse
 
 SESSION = "/console/session"

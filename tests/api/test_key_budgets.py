@@ -18,7 +18,8 @@ from longhouse.journal import events
 from longhouse.models.scripted import call
 from longhouse.prices import parse
 from longhouse.settings import Settings
-from longhouse.store import budgets, keys, usage
+from longhouse.store.access import keys
+from longhouse.store.limits import budgets, usage
 from server_helpers import AGENT, Serving, content, sse
 
 STEPS = in_steps(call("clocktool"), call("finalanswertool", answer="Готово."))

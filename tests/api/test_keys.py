@@ -15,8 +15,9 @@ from longhouse.api.rate_limits import Bucket, KeyLimits, Meter
 from longhouse.cli import keys as commands
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
-from longhouse.store import budgets, keys
+from longhouse.store.access import keys
 from longhouse.store.database import Database
+from longhouse.store.limits import budgets
 from server_helpers import Serving, content, launched_words, sse
 
 SHOWN = {

@@ -13,8 +13,8 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import MemoryPolicy, MemoryScope, Template, ToolPolicy
 from longhouse.journal.messages import ToolResult, User, text_of
 from longhouse.models.scripted import Say, call
-from longhouse.store.memory_files import MAX_FILE, Memories
-from longhouse.store.memory_scopes import of_agent
+from longhouse.store.memory.memory_files import MAX_FILE, Memories
+from longhouse.store.memory.memory_scopes import of_agent
 from server_helpers import Serving, content
 
 FILES = "/v1/memory/files"

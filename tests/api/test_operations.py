@@ -17,7 +17,7 @@ from longhouse.api.admin.docs import TOOL
 from longhouse.api.admin.operations import sentences
 from longhouse.models.scripted import ScriptedStatus, say
 from longhouse.store.leases import WorkerRow
-from longhouse.store.statistics import SAMPLE_SIZE
+from longhouse.store.lists.statistics import SAMPLE_SIZE
 from longhouse.tools import BaseTool, ToolContext
 from mcp_nursery import forked
 from server_helpers import House, Serving

@@ -19,9 +19,10 @@ from longhouse.journal import events
 from longhouse.journal.fold import fold
 from longhouse.models.scripted import Say, call, calls
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.store import journals, leases, questions
+from longhouse.store import journals, leases
 from longhouse.store.database import Database
-from longhouse.store.questions import QuestionFilter
+from longhouse.store.lists import questions
+from longhouse.store.lists.questions import QuestionFilter
 from server_helpers import LIMITS, House, Serving, Sse, plan_nodes, process, sse
 
 HOSTILE = '</script><img src=x onerror=alert(1)> "quoted" \u202e да 是'

@@ -16,7 +16,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Finished, Limits, Opened, Output, Prompted, Recorded, Replied, Started
 from longhouse.journal.fold import blank, fold
 from longhouse.runtime.bus.items import Draft
-from longhouse.store.responses import ResponseRow, ShownText
+from longhouse.store.openai.responses import ResponseRow, ShownText
 from server_helpers import AGENT
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

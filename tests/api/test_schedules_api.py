@@ -282,7 +282,7 @@ async def test_a_key_that_is_revoked_or_used_up_takes_its_schedules_with_it(serv
 
 
 async def test_runs_without_a_session_are_bounded(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longhouse.store.schedules.FORGET_OLD", FORGET_OLD)
+    monkeypatch.setattr("longhouse.store.automation.schedules.FORGET_OLD", FORGET_OLD)
     async with serving(done) as house:
         async with house.http.post(PATH, json=body(template=AGENT)) as response:
             one = await response.json()

@@ -18,8 +18,9 @@ from longhouse.journal.counters import Counters
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, calls, say
-from longhouse.store import journals, session_counters, session_lists, sessions
+from longhouse.store import journals, sessions
 from longhouse.store.database import Database
+from longhouse.store.lists import session_counters, session_lists
 from longhouse.tools import BaseTool, ToolContext
 from old_database import OLD_JOURNALS, brought
 from server_helpers import AGENT, BEGAN, House, Serving, opened, plan_nodes, prompted, returned, started, used

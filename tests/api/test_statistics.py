@@ -15,9 +15,9 @@ from longhouse.api.admin import operations
 from longhouse.api.statistics import Statistics, summary
 from longhouse.errors import CallerError
 from longhouse.models.scripted import Say, ScriptedStatus, call, say
-from longhouse.store import statistics
 from longhouse.store.database import Database
-from longhouse.store.statistics import SLICE, Count, percentile, slice_of
+from longhouse.store.lists import statistics
+from longhouse.store.lists.statistics import SLICE, Count, percentile, slice_of
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import AGENT, Serving
 

@@ -14,7 +14,7 @@ from test_replay import TEMPLATE, Lines, final, replies
 from delegating_server import agent, ask, cast, in_steps
 from longhouse.agents.template import LLMPolicy, PromptPack
 from longhouse.models.scripted import ScriptedStatus, call, calls, say
-from longhouse.store import budgets
+from longhouse.store.limits import budgets
 from server_helpers import House, Serving
 
 REPORT = [f"Line {nth} of a report about the weather in Oslo, in the {nth} days before." for nth in range(600)]

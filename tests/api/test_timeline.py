@@ -18,7 +18,7 @@ from longhouse.journal.timeline import TimelineTurn, timeline_of
 from longhouse.models.scripted import ScriptedStatus, call, calls, say
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
-from longhouse.store.timelines import timelines_of
+from longhouse.store.lists.timelines import timelines_of
 from old_database import OLD_JOURNALS, brought
 from server_helpers import AGENT, BEGAN, House, Serving, opened, prompted, returned, started, used
 

@@ -11,7 +11,8 @@ from delegating_server import answer, ask, last_result, playing, question, task_
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.models.scripted import Say, call, step_of
-from longhouse.store import journals, webhook_deliveries
+from longhouse.store import journals
+from longhouse.store.automation import webhook_deliveries
 from server_helpers import House, Serving
 from webhook_receiver import Received, Receiver, receiving, types
 

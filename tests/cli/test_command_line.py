@@ -14,7 +14,7 @@ from longhouse.cli.chat.command import talk
 from longhouse.errors import SetupError
 from longhouse.integrations.redis.client import open_redis
 from longhouse.settings import Settings
-from longhouse.store.backup import BackupManifest
+from longhouse.store.backups.backup import BackupManifest
 from server_helpers import Serving, data_folder
 
 

@@ -16,7 +16,7 @@ from forked_server import Forked
 from longhouse.cli import documents as commands
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store import keys
+from longhouse.store.access import keys
 from longhouse.store.database import Database
 from server_helpers import NO_FILES, Serving, launched_words
 

@@ -23,7 +23,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.timeline import timeline_of
 from longhouse.models.scripted import Say, call, calls, say
 from longhouse.settings import Settings
-from longhouse.store.timelines import SessionTimeline, timelines_of
+from longhouse.store.lists.timelines import SessionTimeline, timelines_of
 from server_helpers import (
     AGENT,
     BEGAN,

@@ -5,8 +5,8 @@ from journal_writer import Scribe
 from redis.asyncio import Redis
 from redis_helpers import CHAT, OLD, SUB, assistant, get, mirrored, names, put, until, user
 
-from longhouse.store import erasure
 from longhouse.store.database import Database
+from longhouse.store.erasing import erasure
 from redis_server import RedisServer
 
 

@@ -8,8 +8,9 @@ from redis_helpers import CHAT, assistant, get, mirrored, until, user
 from longhouse import clock
 from longhouse.integrations import projector
 from longhouse.journal import events
-from longhouse.store import erasure, projections
+from longhouse.store import projections
 from longhouse.store.database import Database
+from longhouse.store.erasing import erasure
 from server_helpers import prompted, started
 
 MANY = 2 * projector.PAGE + 10

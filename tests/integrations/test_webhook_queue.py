@@ -24,10 +24,11 @@ from longhouse.integrations.webhooks.resolving import Resolver
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
-from longhouse.store import journals, leases, migrate, webhook_deliveries, webhooks
+from longhouse.store import journals, leases, migrate
+from longhouse.store.automation import webhook_deliveries, webhooks
+from longhouse.store.automation.webhook_deliveries import NewDelivery
+from longhouse.store.automation.webhooks import Viewer, Webhook
 from longhouse.store.database import Database, Transaction, bound, open_database
-from longhouse.store.webhook_deliveries import NewDelivery
-from longhouse.store.webhooks import Viewer, Webhook
 from server_helpers import plan_nodes, started
 from webhook_receiver import Receiver, receiving
 

@@ -4,7 +4,7 @@ from longhouse.memory.documents import outline
 from longhouse.memory.documents.chunks import LONGEST, chunks_of, pages_of
 from longhouse.memory.documents.outline import OutlineEntry
 from longhouse.memory.documents.parsed import Block
-from longhouse.store.documents import Section
+from longhouse.store.memory.documents import Section
 
 SECTIONS = [
     Section("General", 1, 1, "1"),

@@ -18,9 +18,9 @@ from longhouse.memory.documents.library import DocumentLibrary, is_reg_id, reg_i
 from longhouse.memory.documents.queue import PLACES, ReadingQueue
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.search.passages import PassageIndex
-from longhouse.store import documents
 from longhouse.store.database import Database
-from longhouse.store.documents import UnknownDocument
+from longhouse.store.memory import documents
+from longhouse.store.memory.documents import UnknownDocument
 from longhouse.tools.builtin.documents import ListDocumentsTool
 
 EMBEDDER = EmbeddedEmbedder(None)

@@ -13,7 +13,7 @@ from longhouse.journal import events
 from longhouse.memory.ledger import Ledger, new_interaction
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
-from longhouse.store.interactions import Interaction
+from longhouse.store.memory.interactions import Interaction
 from server_helpers import AGENT, prompted, started
 
 FUTURE = datetime(2099, 1, 1, tzinfo=UTC)

@@ -16,8 +16,10 @@ from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, System, T
 from longhouse.memory.ledger_projection import LedgerProjector
 from longhouse.search.bounded_embedder import EMBED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex, PreparedPassages
-from longhouse.store import erasure, interactions, journals, leases
+from longhouse.store import journals, leases
 from longhouse.store.database import Database, Transaction
+from longhouse.store.erasing import erasure
+from longhouse.store.memory import interactions
 from server_helpers import AGENT, prompted, returned, started, used
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -24,8 +24,8 @@ from longhouse.models.protocol import Embedder
 from longhouse.search.bounded_embedder import EMBED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex, PreparedPassages
 from longhouse.store.database import Database
-from longhouse.store.memory_files import Memories
-from longhouse.store.memory_scopes import Scope, scope_for
+from longhouse.store.memory.memory_files import Memories
+from longhouse.store.memory.memory_scopes import Scope, scope_for
 from server_helpers import LIMITS, folded, turn_of
 
 SAID_AT = datetime(2026, 11, 2, 9, 30, tzinfo=UTC)

@@ -9,7 +9,7 @@ from longhouse.memory.ledger_projection import LedgerProjector
 from longhouse.memory.recall import Recall
 from longhouse.store import journals, leases, projections
 from longhouse.store.database import Database
-from longhouse.store.memory_files import Memories
+from longhouse.store.memory.memory_files import Memories
 from server_helpers import AGENT, prompted, started, turn_of
 
 

@@ -21,9 +21,10 @@ from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Hang, ScriptedStatus, call, calls, say
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.retry_limits import RetryLimits
-from longhouse.store import erasure, journals, leases
+from longhouse.store import journals, leases
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
+from longhouse.store.erasing import erasure
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import full
 

@@ -7,7 +7,7 @@ from delegating_server import ask, in_steps, playing
 from longhouse.models.scripted import Say, call
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.retention import BEGINNING, Retention
-from longhouse.store import erasure, retention
+from longhouse.store.erasing import erasure, retention
 from server_helpers import House, Serving, content
 
 

@@ -18,8 +18,9 @@ from longhouse.search.passage_ranking import PassageRanking
 from longhouse.search.passage_terms import RECIPE
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
 from longhouse.search.scores import QueryPostings
-from longhouse.store import erasure, journals
+from longhouse.store import journals
 from longhouse.store.database import Database, Transaction, open_database
+from longhouse.store.erasing import erasure
 from longhouse.store.search import passages as stored
 from longhouse.store.search.passage_cache import Columns, linked, near_of
 from longhouse.store.search.passages import Shard

@@ -3,8 +3,8 @@
 import asyncpg
 
 from conftest import plain_role
-from longhouse.store import compaction
 from longhouse.store.database import Database, open_database
+from longhouse.store.erasing import compaction
 
 
 async def test_rows_that_somebody_may_still_read_are_told_of_and_go_the_next_time(db: Database, dsn: str) -> None:

@@ -14,7 +14,8 @@ import pytest
 from unsteady_connection import unsteady
 
 from longhouse.errors import SetupError
-from longhouse.store import connections, permits
+from longhouse.store import connections
+from longhouse.store.access import permits
 from longhouse.store.connections import connect, watch
 from longhouse.store.database import UNREACHABLE, Database, Transaction, open_database
 from postgres_proxy import lines

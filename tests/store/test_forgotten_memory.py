@@ -10,11 +10,12 @@ from longhouse.journal import events
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import erasure, journals
+from longhouse.store import journals
 from longhouse.store.database import Database
-from longhouse.store.erasures import Target
-from longhouse.store.memory_files import LOCKS, Memories
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.erasing import erasure
+from longhouse.store.erasing.erasures import Target
+from longhouse.store.memory.memory_files import LOCKS, Memories
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.migrate import migrate
 from longhouse.tools.builtin.memory_files import scope_of
 from longhouse.tools.context import ToolContext

@@ -11,7 +11,8 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import Session
-from longhouse.store import journals, keys, leases
+from longhouse.store import journals, leases
+from longhouse.store.access import keys
 from longhouse.store.database import Database, Transaction, open_database
 from longhouse.store.gathering import PATIENCE
 from server_helpers import AGENT, prompted, returned, started, used

@@ -9,8 +9,8 @@ import pytest
 from unsteady_connection import BIND, COMMIT, unsteady
 
 from longhouse.store.database import Database, open_database
-from longhouse.store.memory_files import LOCKS, MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Verdict
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory.memory_files import LOCKS, MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Verdict
+from longhouse.store.memory.memory_scopes import Scope
 
 MINE = Scope("local", "mine")
 _keys = itertools.count()

@@ -13,8 +13,8 @@ from conftest import database, plain_role
 from longhouse.errors import SetupError
 from longhouse.store import migrate
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import open_embedded
 from longhouse.store.postgres import open_postgres
+from longhouse.store.postgres.embedded import open_embedded
 from old_database import made_formerly
 from server_helpers import process
 

@@ -4,9 +4,10 @@ import asyncio
 from collections import Counter
 
 from longhouse.journal import events
-from longhouse.store import journals, leases, places
+from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.leases import Claimant
+from longhouse.store.limits import places
 from longhouse.store.requests import RequestIdentity
 
 ROUNDS = 60

@@ -10,10 +10,10 @@ from unsteady_connection import COMMIT, unsteady
 from longhouse.agents.template import MultiAgentMeta, Template
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.journal.events import Fault
-from longhouse.store import erasures
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import ConcurrentChange, PublishTerms, retry_on_change
 from longhouse.store.database import Database
+from longhouse.store.erasing import erasures
 from longhouse.tools.bindings.base import Binding
 from longhouse.tools.toolbox import Toolbox
 from search_helpers import generation

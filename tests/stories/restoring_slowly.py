@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from longhouse.cli.main import cli
-from longhouse.store import restore
+from longhouse.store.backups import restore
 
 fill = restore._fill
 

@@ -21,10 +21,12 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import SetupError
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, say, step_of
-from longhouse.store import backup, journals, keys, migrate, restore
+from longhouse.store import journals, migrate
+from longhouse.store.access import keys
+from longhouse.store.backups import backup, restore
 from longhouse.store.database import Database, open_database
-from longhouse.store.memory_files import Memories
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory.memory_files import Memories
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.postgres import open_postgres
 from longhouse.store.search import columns
 from old_database import OLD_JOURNALS, brought, made_formerly

@@ -23,9 +23,9 @@ from longhouse.models.scripted import Say, call
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
-from longhouse.store import erasures
 from longhouse.store.database import Database, Transaction
-from longhouse.store.erasures import Target
+from longhouse.store.erasing import erasures
+from longhouse.store.erasing.erasures import Target
 from pages import ROOT
 from redis_server import RedisServer
 from server_helpers import NO_FILES, House, Serving, dictated, sse
@@ -201,7 +201,7 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.database import open_database
-from longhouse.store.erasures import Target
+from longhouse.store.erasing.erasures import Target
 
 async def main():
     async with open_database(sys.argv[1]) as db:

@@ -28,8 +28,9 @@ from longhouse.journal.events import Effect
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls, step_of
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.store import retention, statistics
 from longhouse.store.database import Database
+from longhouse.store.erasing import retention
+from longhouse.store.lists import statistics
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import House, HouseClient, Serving
 

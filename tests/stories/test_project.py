@@ -11,7 +11,7 @@ import pytest
 from test_takeover import eventually
 
 from forked_server import completed
-from longhouse.store import keys
+from longhouse.store.access import keys
 from longhouse.store.database import Database
 from server_helpers import Process, content, data_folder, launched
 

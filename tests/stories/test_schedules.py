@@ -15,9 +15,9 @@ from longhouse.models.scripted import Say, call
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import schedules
+from longhouse.store.automation import schedules
 from longhouse.store.database import Database
-from longhouse.store.erasures import Target
+from longhouse.store.erasing.erasures import Target
 from schedule_helpers import PATH, body, come_due, made, now, prompts_of, runs_of
 from server_helpers import AGENT, House, Serving, process
 

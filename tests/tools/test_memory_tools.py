@@ -13,7 +13,7 @@ from longhouse.journal.events import Output
 from longhouse.journal.session import Session
 from longhouse.models.scripted import call
 from longhouse.store.database import Database
-from longhouse.store.memory_files import MAX_FILE, MAX_SCOPE, Memories
+from longhouse.store.memory.memory_files import MAX_FILE, MAX_SCOPE, Memories
 from longhouse.tools.builtin.memory_files import MEMORY_TOOLS
 from longhouse.tools.builtin.memory_paths import MAX_DEPTH, MAX_PATH, MemoryRefused, normalised
 from longhouse.tools.context import Services

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from longhouse.api.rate_limits import Meter
 from longhouse.errors import CallerError
-from longhouse.store import budgets, sessions
-from longhouse.store.budgets import SpentBudget
+from longhouse.store import sessions
+from longhouse.store.access.keys import Role
 from longhouse.store.database import Database
-from longhouse.store.keys import Role
+from longhouse.store.limits import budgets
+from longhouse.store.limits.budgets import SpentBudget
 
 
 @dataclass(frozen=True, slots=True)

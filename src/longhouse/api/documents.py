@@ -25,8 +25,8 @@ from longhouse.memory.documents import outline
 from longhouse.memory.documents.library import DEEPEST, DocumentLibrary, ReadPages, is_reg_id
 from longhouse.memory.documents.outline import OutlineEntry
 from longhouse.memory.documents.parsed import DocumentError
-from longhouse.store import documents
-from longhouse.store.documents import Document, DocumentVersion, UnknownDocument
+from longhouse.store.memory import documents
+from longhouse.store.memory.documents import Document, DocumentVersion, UnknownDocument
 
 log = structlog.get_logger()
 

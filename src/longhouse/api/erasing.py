@@ -13,8 +13,8 @@ from longhouse.api.caller import Caller
 from longhouse.api.json_route import Answers, of_app, refuses, strict_router
 from longhouse.errors import CallerError
 from longhouse.runtime.eraser import Eraser
-from longhouse.store.erasure_plan import ErasurePlan
-from longhouse.store.erasures import Target
+from longhouse.store.erasing.erasure_plan import ErasurePlan
+from longhouse.store.erasing.erasures import Target
 
 WITHIN: Final = 20.0
 """Seconds after which the answer is 202, and a worker process goes on."""

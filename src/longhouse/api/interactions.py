@@ -20,10 +20,11 @@ from longhouse.memory.ledger import Ledger, new_interaction
 from longhouse.runtime.condense import compressed
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.instances import ModelFor
-from longhouse.store import interaction_cuts, journals
+from longhouse.store import journals
 from longhouse.store import sessions as session_store
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.interactions import Interaction, Type
+from longhouse.store.memory import interaction_cuts
+from longhouse.store.memory.interactions import Interaction, Type
 
 log = structlog.get_logger()
 

@@ -14,9 +14,9 @@ from longhouse.api.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.errors import CallerError
 from longhouse.journal.messages import clean
-from longhouse.store import memory_scopes
-from longhouse.store.memory_files import Memories, ScopedEntry, Verdict
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory import memory_scopes
+from longhouse.store.memory.memory_files import Memories, ScopedEntry, Verdict
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.tools.builtin.memory_files import REASONS
 from longhouse.tools.builtin.memory_paths import MemoryRefused, normalised
 

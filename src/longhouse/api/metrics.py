@@ -15,9 +15,9 @@ from longhouse.integrations.otlp import SentSpans
 from longhouse.memory.parts import MemoryCounts, MemoryParts
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.instances import Instance, InstanceStatus
+from longhouse.store.automation.schedules import RunState
 from longhouse.store.database import PASSING, within
-from longhouse.store.fleet import FleetCounts
-from longhouse.store.schedules import RunState
+from longhouse.store.lists.fleet import FleetCounts
 
 COUNTED_WITHIN: Final = 2.0
 """Seconds; the page comes without these numbers when Postgres is away."""

@@ -27,9 +27,9 @@ from longhouse.journal.question_words import subagent_label, text_of
 from longhouse.journal.session import QuestionKind
 from longhouse.journal.visible_text import readable_json
 from longhouse.runtime.bus.local import Bus
-from longhouse.store import questions, session_counters
 from longhouse.store.database import Database
-from longhouse.store.questions import OpenQuestion, Position, QuestionFilter
+from longhouse.store.lists import questions, session_counters
+from longhouse.store.lists.questions import OpenQuestion, Position, QuestionFilter
 
 EVERY: Final = 1.0
 """Seconds between two reads of a stream's page: other processes send no hints, and a busy server sends many."""

@@ -81,7 +81,7 @@ from longhouse.search.finder import Finder
 from longhouse.search.router import Router
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
-from longhouse.store.memory_files import Memories
+from longhouse.store.memory.memory_files import Memories
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
 

@@ -14,9 +14,9 @@ from longhouse import clock
 from longhouse.api import auth, errors, wire
 from longhouse.api.json_route import Answers, of_app, strict_router
 from longhouse.api.pagination import Omittable
-from longhouse.store import statistics
 from longhouse.store.database import PASSING, Database
-from longhouse.store.statistics import SLICE, Count
+from longhouse.store.lists import statistics
+from longhouse.store.lists.statistics import SLICE, Count
 
 DAY: Final = timedelta(hours=24)
 COUNTED_EVERY: Final = 5.0

@@ -15,9 +15,9 @@ from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.errors import CallerError
 from longhouse.prices import Price
-from longhouse.store import budgets, usage
 from longhouse.store.database import Database
-from longhouse.store.usage import Used, UsedOnDay
+from longhouse.store.limits import budgets, usage
+from longhouse.store.limits.usage import Used, UsedOnDay
 
 LONGEST: Final = timedelta(days=400)
 DIGITS: Final = Decimal("0.000001")

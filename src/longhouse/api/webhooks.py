@@ -19,10 +19,10 @@ from longhouse.api.pagination import Omittable, Page
 from longhouse.egress import LONGEST_URL, Egress
 from longhouse.errors import CallerError
 from longhouse.integrations.webhooks.collector import payload_of
-from longhouse.store import webhook_deliveries, webhooks
+from longhouse.store.automation import webhook_deliveries, webhooks
+from longhouse.store.automation.webhook_deliveries import TEST, Delivery, DeliveryStatus
+from longhouse.store.automation.webhooks import EventType, Status, TooMany, Viewer, Webhook
 from longhouse.store.database import Database
-from longhouse.store.webhook_deliveries import TEST, Delivery, DeliveryStatus
-from longhouse.store.webhooks import EventType, Status, TooMany, Viewer, Webhook
 
 log = structlog.get_logger()
 

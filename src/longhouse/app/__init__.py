@@ -26,8 +26,8 @@ from longhouse.runtime.worker import Worker
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.embedded import Embedded
 from longhouse.store.postgres import Postgres
+from longhouse.store.postgres.embedded import Embedded
 from longhouse.tools.base import BaseTool
 
 __all__ = ["AGENTS", "TOOLS", "App", "open_app"]

@@ -27,8 +27,8 @@ from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.instances import ModelFor
 from longhouse.runtime.watchdog import Watchdog
 from longhouse.settings import Settings
-from longhouse.store import fleet, statistics
 from longhouse.store.database import Database
+from longhouse.store.lists import fleet, statistics
 
 SIZE_EVERY: Final = 1800.0
 """Seconds; a record for each hour is made even if one attempt fails."""

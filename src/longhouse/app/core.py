@@ -22,8 +22,8 @@ from longhouse.settings import Settings
 from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.embedded import Embedded
 from longhouse.store.postgres import Postgres
+from longhouse.store.postgres.embedded import Embedded
 from longhouse.tracing import Tracing
 
 

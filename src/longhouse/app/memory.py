@@ -17,7 +17,7 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.search.passages import PassageIndex
 from longhouse.settings import Settings
 from longhouse.store.database import Database
-from longhouse.store.memory_files import Memories
+from longhouse.store.memory.memory_files import Memories
 
 
 @asynccontextmanager

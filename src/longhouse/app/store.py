@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, nullcontext
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
-from longhouse.store.embedded import Embedded, open_embedded
 from longhouse.store.postgres import Postgres, holds_data
+from longhouse.store.postgres.embedded import Embedded, open_embedded
 from longhouse.store.ready import make_ready
 
 

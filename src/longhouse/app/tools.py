@@ -15,7 +15,7 @@ from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import ToolSearchService
 from longhouse.store.database import Database
-from longhouse.store.memory_files import Memories
+from longhouse.store.memory.memory_files import Memories
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings.http import open_remote
 from longhouse.tools.bindings.registry import binder_of

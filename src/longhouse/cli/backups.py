@@ -13,9 +13,9 @@ from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store import backup as backups
-from longhouse.store import restore as restores
-from longhouse.store.backup import BackupManifest
+from longhouse.store.backups import backup as backups
+from longhouse.store.backups import restore as restores
+from longhouse.store.backups.backup import BackupManifest
 from longhouse.store.postgres import unfinished
 
 EVERY: Final = 1.0

@@ -29,8 +29,8 @@ from longhouse.memory.documents.library import (
 )
 from longhouse.memory.documents.parsed import DocumentError
 from longhouse.settings import Settings
-from longhouse.store import documents
-from longhouse.store.documents import Document, UnknownDocument
+from longhouse.store.memory import documents
+from longhouse.store.memory.documents import Document, UnknownDocument
 
 Owner = Annotated[
     str | None, typer.Option(help="Of this owner; by default, while no API key is set, `local`; else shared ones.")

@@ -24,12 +24,14 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
-from longhouse.store import compaction, memory_scopes, sessions
+from longhouse.store import sessions
 from longhouse.store.database import Database
-from longhouse.store.erasure_plan import ErasurePlan
-from longhouse.store.erasures import Target
-from longhouse.store.memory_files import Memories
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.erasing import compaction
+from longhouse.store.erasing.erasure_plan import ErasurePlan
+from longhouse.store.erasing.erasures import Target
+from longhouse.store.memory import memory_scopes
+from longhouse.store.memory.memory_files import Memories
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.tools.builtin.memory_paths import MemoryRefused, normalised
 
 Owner = Annotated[

@@ -12,8 +12,9 @@ from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands, given
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store import budgets, keys
-from longhouse.store.keys import Key, Role
+from longhouse.store.access import keys
+from longhouse.store.access.keys import Key, Role
+from longhouse.store.limits import budgets
 from longhouse.validation_messages import explain
 
 PAGE: Final = 1_000

@@ -15,7 +15,7 @@ from longhouse.cli import environment
 from longhouse.cli.house import open_ready
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store.keys import is_any_valid
+from longhouse.store.access.keys import is_any_valid
 from longhouse.store.postgres import holds_data
 
 DEMO: Final = "no model is set: the built-in demo model answers (set LONGHOUSE_LLM_BASE_URL, _API_KEY, _MODEL)"

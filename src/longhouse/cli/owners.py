@@ -2,7 +2,7 @@
 
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.settings import Settings
-from longhouse.store import keys
+from longhouse.store.access import keys
 from longhouse.store.database import Database
 
 

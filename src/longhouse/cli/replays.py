@@ -30,12 +30,13 @@ from longhouse.runtime.rehearsal import DescribedTools, Rehearsal, Status, TextA
 from longhouse.search.passages import PassageIndex
 from longhouse.search.selection import ToolSearchService
 from longhouse.settings import Settings
-from longhouse.store import journals, usage
+from longhouse.store import journals
 from longhouse.store import sessions as session_store
 from longhouse.store.capsules import format, importing
 from longhouse.store.capsules import imported as capsules
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.limits import usage
 from longhouse.tools.offering import Offering
 
 FailOn = Literal["way", "answer", "never"]

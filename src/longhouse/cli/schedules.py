@@ -19,10 +19,11 @@ from longhouse.errors import SetupError
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.runtime.bus.local import Bus
 from longhouse.settings import Settings
-from longhouse.store import keys, schedules
+from longhouse.store.access import keys
+from longhouse.store.automation import schedules
+from longhouse.store.automation.schedules import Overlap, Schedule
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.schedules import Overlap, Schedule
 from longhouse.timing import Missed
 from longhouse.validation_messages import explain
 

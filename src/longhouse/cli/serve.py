@@ -14,8 +14,8 @@ from longhouse.cli.loading import imports, load_fastapi
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.errors import LonghouseError
 from longhouse.settings import MOST_PROCESSES, Settings
-from longhouse.store.embedded import Embedded, open_embedded
 from longhouse.store.postgres import holds_data
+from longhouse.store.postgres.embedded import Embedded, open_embedded
 
 cli = typer.Typer()
 

@@ -31,7 +31,7 @@ from longhouse.cli.listening import check_start, greet, is_local, listening, mis
 from longhouse.cli.running import Host, Main, add_commands, given
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
-from longhouse.store.embedded import Embedded
+from longhouse.store.postgres.embedded import Embedded
 
 COLLECT_AFTER: Final = (10_000, 5, 200)
 """Collections of cyclic garbage are rarer than Python's own: nearly all that a request makes ends without them. Those

@@ -13,7 +13,7 @@ from longhouse.cli.one_line import SHOWN, lasting, plain
 from longhouse.journal.events import Fault
 from longhouse.journal.session import Open, Session
 from longhouse.journal.timeline import TimelineTurn, TimelineUse, task_of
-from longhouse.store.timelines import SessionTimeline
+from longhouse.store.lists.timelines import SessionTimeline
 
 STYLES: Final = {"COMPLETED": "green", "FAILED": "red", "CANCELLED": "yellow", "ok": "green", "error": "red"}
 

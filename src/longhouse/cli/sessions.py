@@ -22,7 +22,7 @@ from longhouse.journal.events import Decision
 from longhouse.journal.session import State
 from longhouse.settings import Settings
 from longhouse.store import journals, sessions
-from longhouse.store.timelines import timelines_of
+from longhouse.store.lists.timelines import timelines_of
 
 WIDEST: Final = 10_000
 SHOWN: Final = 300

@@ -16,7 +16,7 @@ from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
-from longhouse.store import usage
+from longhouse.store.limits import usage
 
 By = Literal["key", "owner", "model", "day"]
 Day = typer.Option(formats=["%Y-%m-%d"])

@@ -17,9 +17,9 @@ from longhouse.errors import SetupError
 from longhouse.integrations.webhooks.collector import payload_of
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.settings import Settings
-from longhouse.store import webhook_deliveries, webhooks
-from longhouse.store.webhook_deliveries import TEST, Delivery, DeliveryStatus
-from longhouse.store.webhooks import TooMany, Viewer, Webhook
+from longhouse.store.automation import webhook_deliveries, webhooks
+from longhouse.store.automation.webhook_deliveries import TEST, Delivery, DeliveryStatus
+from longhouse.store.automation.webhooks import TooMany, Viewer, Webhook
 from longhouse.validation_messages import explain
 
 PAGE: Final = 200

@@ -18,9 +18,10 @@ from longhouse.journal import events
 from longhouse.journal.events import Called, Outcome, Output, Recorded
 from longhouse.journal.messages import text_of
 from longhouse.journal.session import Session
-from longhouse.store import erasure, journals
+from longhouse.store import journals
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
+from longhouse.store.erasing import erasure
 
 log = structlog.get_logger()
 

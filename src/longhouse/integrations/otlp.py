@@ -27,7 +27,7 @@ from longhouse.models.http_failure import HttpFailure
 from longhouse.redaction import redaction_of
 from longhouse.store import journals, projections
 from longhouse.store.database import PASSING, Database
-from longhouse.store.erasure import ErasedSession
+from longhouse.store.erasing.erasure import ErasedSession
 from longhouse.store.projections import ProjectionRow
 from longhouse.tracing import Tracing
 

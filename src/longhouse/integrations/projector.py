@@ -15,9 +15,10 @@ from longhouse import background
 from longhouse.clock import now
 from longhouse.errors import UnknownShape
 from longhouse.journal.events import Side
-from longhouse.store import erasure, projections
+from longhouse.store import projections
 from longhouse.store.database import UNREACHABLE, Database
-from longhouse.store.erasure import ErasedSession
+from longhouse.store.erasing import erasure
+from longhouse.store.erasing.erasure import ErasedSession
 from longhouse.store.projections import ProjectionRow
 
 log = structlog.get_logger()

@@ -26,7 +26,7 @@ from longhouse.journal.transcript import Step
 from longhouse.store import journals, projections, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.erasure import ErasedSession
+from longhouse.store.erasing.erasure import ErasedSession
 from longhouse.store.projections import ProjectionRow
 
 log = structlog.get_logger()

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from longhouse.memory.turns import date_words
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex
-from longhouse.store import memory_files
 from longhouse.store.database import Transaction
-from longhouse.store.memory_files import FileVersion, Memories
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory import memory_files
+from longhouse.store.memory.memory_files import FileVersion, Memories
+from longhouse.store.memory.memory_scopes import Scope
 
 KIND: Final = memory_files.PASSAGES
 CHUNK: Final = 800

@@ -20,10 +20,11 @@ from longhouse.memory.ledger_projection import LedgerProjector, key_of, source_o
 from longhouse.memory.ledger_rebuild import rebuilt
 from longhouse.memory.scopes import recall_scope
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
-from longhouse.store import interaction_cuts, interactions, journals
+from longhouse.store import journals
 from longhouse.store.database import Database, Transaction
-from longhouse.store.interactions import Interaction
-from longhouse.store.pages import Position
+from longhouse.store.lists.pages import Position
+from longhouse.store.memory import interaction_cuts, interactions
+from longhouse.store.memory.interactions import Interaction
 from longhouse.store.search import passages
 
 INTERACTION: Final = "interaction"

@@ -19,10 +19,12 @@ from longhouse.memory.scopes import recall_scope
 from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.search.bounded_embedder import EMBED_WITHIN, HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageHit, PassageIndex, PreparedPassages
-from longhouse.store import erasure, interactions, journals, projections
+from longhouse.store import journals, projections
 from longhouse.store.database import Database, Transaction
-from longhouse.store.erasure import ErasedSession
-from longhouse.store.interactions import EventRows, Key, LedgerRow
+from longhouse.store.erasing import erasure
+from longhouse.store.erasing.erasure import ErasedSession
+from longhouse.store.memory import interactions
+from longhouse.store.memory.interactions import EventRows, Key, LedgerRow
 from longhouse.store.projections import ProjectionRow
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from longhouse.journal.events import Fault, Output
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, ImportedMessages, PromptEntry, Step, Summary, Use
-from longhouse.store.interactions import LedgerRow
+from longhouse.store.memory.interactions import LedgerRow
 
 
 @dataclass

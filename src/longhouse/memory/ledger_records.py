@@ -16,7 +16,7 @@ from longhouse.journal.events import Collected, Event, Fault, Output, Recorded
 from longhouse.journal.messages import Content, text_of
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import AGENT_FAILED, LOST_STEP_PREFIX, is_same_user
-from longhouse.store.interactions import Interaction, LedgerRow, Type
+from longhouse.store.memory.interactions import Interaction, LedgerRow, Type
 from longhouse.store.projections import ProjectionRow
 
 LONGEST_NAME: Final = 200

@@ -11,7 +11,7 @@ from longhouse.journal.session import Session, Turn
 from longhouse.memory.ledger import Ledger
 from longhouse.memory.session_memory import NOTHING, Remembered, cut
 from longhouse.memory.working import Language, one_line, quoted
-from longhouse.store.interactions import Interaction
+from longhouse.store.memory.interactions import Interaction
 
 MOST: Final = 50
 """The newest of them; the others are found in the ledger."""

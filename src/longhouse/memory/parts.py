@@ -7,7 +7,7 @@ import msgspec
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.memory.ledger import Ledger
 from longhouse.memory.session_memory import SessionMemory
-from longhouse.store import documents
+from longhouse.store.memory import documents
 from longhouse.store.search import passages
 
 MOST_COUNTED: Final = 100_000

@@ -21,9 +21,9 @@ from longhouse.memory.working import Language, one_line, quoted
 from longhouse.search import tokenizer
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import PassageHit, PassageIndex
-from longhouse.store import memory_scopes
-from longhouse.store.memory_files import Memories
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory import memory_scopes
+from longhouse.store.memory.memory_files import Memories
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.search import passages
 from longhouse.store.sessions import relatives
 

@@ -9,7 +9,8 @@ from longhouse.agents.template import Template
 from longhouse.journal.events import Called, Event, Fault, Outcome, Prompted, Returned
 from longhouse.journal.messages import Message
 from longhouse.journal.session import Session, Turn
-from longhouse.store import journals, keys
+from longhouse.store import journals
+from longhouse.store.access import keys
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation.delegations import Collect

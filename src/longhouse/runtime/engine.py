@@ -38,11 +38,12 @@ from longhouse.runtime.retry_limits import RetryLimits
 from longhouse.runtime.tool_runner import ToolRunner
 from longhouse.runtime.turn_template import template_of
 from longhouse.runtime.turnstile import Turnstile
-from longhouse.store import budgets, journals, leases
+from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
 from longhouse.store.delegation import results
 from longhouse.store.leases import Lease
+from longhouse.store.limits import budgets
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
 from longhouse.tracing import Tracing

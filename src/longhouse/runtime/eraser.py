@@ -18,9 +18,9 @@ import structlog
 
 from longhouse import background
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import erasure_plan, erasures
-from longhouse.store.erasure_plan import ErasurePlan
-from longhouse.store.erasures import Target
+from longhouse.store.erasing import erasure_plan, erasures
+from longhouse.store.erasing.erasure_plan import ErasurePlan
+from longhouse.store.erasing.erasures import Target
 
 log = structlog.get_logger()
 

@@ -11,9 +11,9 @@ import structlog
 
 from longhouse import background
 from longhouse.integrations.agent_log import file_name
-from longhouse.store import erasure
 from longhouse.store.database import Database
-from longhouse.store.erasure import ErasedSession
+from longhouse.store.erasing import erasure
+from longhouse.store.erasing.erasure import ErasedSession
 
 log = structlog.get_logger()
 

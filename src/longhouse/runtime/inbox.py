@@ -30,11 +30,12 @@ from longhouse.journal.fold import blank, extended
 from longhouse.journal.session import INTERRUPTED, MOST_LOST, Open, Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.reservation import Reservation
-from longhouse.store import erasure, forks, journals
+from longhouse.store import forks, journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import cancel as cancels
 from longhouse.store.delegation import tree
-from longhouse.store.erasure import Forgotten
+from longhouse.store.erasing import erasure
+from longhouse.store.erasing.erasure import Forgotten
 from longhouse.store.forks import Allowed, Fork
 from longhouse.store.journals import Placed
 from longhouse.store.requests import RequestIdentity

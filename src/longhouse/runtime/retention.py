@@ -12,8 +12,9 @@ import structlog
 
 from longhouse import background, clock
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import responses, retention
-from longhouse.store.retention import OldSession
+from longhouse.store.erasing import retention
+from longhouse.store.erasing.retention import OldSession
+from longhouse.store.openai import responses
 
 log = structlog.get_logger()
 

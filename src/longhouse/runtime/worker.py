@@ -23,9 +23,11 @@ from longhouse.runtime.engine import Engine
 from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
 from longhouse.runtime.reservation import Reservation
-from longhouse.store import erasure, journals, leases, places, sessions, usage
+from longhouse.store import journals, leases, sessions
 from longhouse.store.database import PASSING, UNREACHABLE, Database
+from longhouse.store.erasing import erasure
 from longhouse.store.leases import Claimant, Lease
+from longhouse.store.limits import places, usage
 
 log = structlog.get_logger()
 

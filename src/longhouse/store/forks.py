@@ -21,13 +21,14 @@ from longhouse.journal.events import Event, Origin, Outcome, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.forking import AgentCalls, BranchNames, Joint
 from longhouse.journal.session import EPHEMERAL, Session, State
-from longhouse.store import journals, memory_scopes, requests
+from longhouse.store import journals, requests
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import results
 from longhouse.store.delegation.cancel import CANCELLED
 from longhouse.store.delegation.delegations import LOCK
 from longhouse.store.delegation.results import DelegationResult
-from longhouse.store.interactions import ALL
+from longhouse.store.memory import memory_scopes
+from longhouse.store.memory.interactions import ALL
 from longhouse.store.requests import RequestIdentity
 
 ROUNDS: Final = 100

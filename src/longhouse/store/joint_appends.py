@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from longhouse.store import usage
+from longhouse.store.limits import usage
 
 # What an append makes of the session's row, by the values of its own statement or of one row of this one.
 MOVE: Final = """

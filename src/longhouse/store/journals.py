@@ -18,10 +18,11 @@ from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
 from longhouse.journal.session import LOCAL_OWNER, Session
-from longhouse.store import budgets, files, joint_appends, places, sessions, usage
+from longhouse.store import files, joint_appends, sessions
 from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.gathering import Gathering
 from longhouse.store.leases import Claimant, Lease
+from longhouse.store.limits import budgets, places, usage
 from longhouse.store.requests import UNDER_WAY, Repeated, RequestIdentity, accept
 from longhouse.store.rows import Rows
 

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 import longhouse
 from longhouse.journal.events import INTERRUPTED
-from longhouse.store import budgets, places, schedules
+from longhouse.store.automation import schedules
 from longhouse.store.database import Database, bound
-from longhouse.store.pages import Position, page
+from longhouse.store.limits import budgets, places
+from longhouse.store.lists.pages import Position, page
 
 
 class Lease(msgspec.Struct, frozen=True):

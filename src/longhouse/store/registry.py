@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.store.database import Database
-from longhouse.store.pages import Position, page
+from longhouse.store.lists.pages import Position, page
 
 
 class RegisteredInstance(msgspec.Struct, frozen=True):

@@ -9,9 +9,10 @@ from typing import Final
 import asyncpg
 import msgspec
 
-from longhouse.store import responses, sessions
+from longhouse.store import sessions
 from longhouse.store.database import Database, Executor, Transaction
-from longhouse.store.responses import NewResponse
+from longhouse.store.openai import responses
+from longhouse.store.openai.responses import NewResponse
 
 LOCKS: Final = 0x72717374
 """The class of these advisory locks, "rqst"; one lock covers the requests of one owner with the same digest."""

@@ -7,7 +7,7 @@ import msgspec
 
 from longhouse.journal.events import Side
 from longhouse.store.database import Database, Executor
-from longhouse.store.pages import Position, page
+from longhouse.store.lists.pages import Position, page
 
 
 class SessionRow(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from longhouse.tools.sgr.states import AgentStatesEnum, state_name
 
 if TYPE_CHECKING:
     # A tool process, which has no services, starts in half the time without a client for HTTP and one for Postgres.
-    from longhouse.store.memory_files import Memories
+    from longhouse.store.memory.memory_files import Memories
     from longhouse.tools.builtin.tavily import WebSearch
 
 DEEPEST: Final = 64

@@ -16,8 +16,9 @@ from longhouse.api.auth import Authenticator
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Page
 from longhouse.errors import CallerError
-from longhouse.store import budgets, keys
-from longhouse.store.keys import Key, Role
+from longhouse.store.access import keys
+from longhouse.store.access.keys import Key, Role
+from longhouse.store.limits import budgets
 
 log = structlog.get_logger()
 

@@ -15,10 +15,11 @@ from longhouse.api.admin import docs
 from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Page
 from longhouse.api.statistics import Statistics
-from longhouse.store import leases, statistics
+from longhouse.store import leases
 from longhouse.store.database import Database
 from longhouse.store.leases import WorkerFacts, WorkerRow
-from longhouse.store.statistics import END_STATES, Count
+from longhouse.store.lists import statistics
+from longhouse.store.lists.statistics import END_STATES, Count
 from longhouse.tools.toolbox import Toolbox, ToolSource
 
 LOOKED_EVERY: Final = 3.0

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from longhouse.api import auth, wire
 from longhouse.api.json_route import of_app, strict_router
-from longhouse.store import retention
 from longhouse.store.database import Database
+from longhouse.store.erasing import retention
 
 log = structlog.get_logger()
 

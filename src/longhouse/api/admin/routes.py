@@ -12,9 +12,10 @@ from longhouse.api.pagination import Omittable, Page
 from longhouse.api.sessions.listing import ListedSession, listed
 from longhouse.api.sessions.routes import SessionCounts, SessionFilters, cursor_of, facets
 from longhouse.runtime.instances import InstanceStatus
-from longhouse.store import leases, registry, session_lists
+from longhouse.store import leases, registry
 from longhouse.store.database import Database
 from longhouse.store.leases import WorkerRow
+from longhouse.store.lists import session_lists
 from longhouse.store.registry import RegisteredInstance
 
 router = strict_router("Admin", auth.admin)

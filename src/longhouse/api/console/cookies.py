@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from longhouse.api import addresses, origins
-from longhouse.store.browser_sessions import LIFETIME
+from longhouse.store.access.browser_sessions import LIFETIME
 
 NAME: Final = "longhouse"
 TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")

@@ -10,8 +10,8 @@ from longhouse.api import pagination
 from longhouse.api.caller import Caller
 from longhouse.errors import CallerError
 from longhouse.memory.documents.library import DocumentLibrary, is_reg_id
-from longhouse.store import documents
-from longhouse.store.documents import Document, UnknownDocument
+from longhouse.store.memory import documents
+from longhouse.store.memory.documents import Document, UnknownDocument
 
 SCHEME: Final = "longhouse://documents/"
 MEDIA_TYPE: Final = "text/markdown"

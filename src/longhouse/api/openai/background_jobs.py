@@ -23,8 +23,9 @@ from longhouse.journal.messages import Assistant, Message, System, User, clean
 from longhouse.models.protocol import Model
 from longhouse.runtime.instances import ModelFor
 from longhouse.search.router import AUTO
-from longhouse.store import sessions, usage
+from longhouse.store import sessions
 from longhouse.store.database import Database
+from longhouse.store.limits import usage
 
 WITHIN: Final = 120.0
 """Timeout of a job in seconds."""

@@ -32,11 +32,12 @@ from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.resident_sessions import ResidentSessions
 from longhouse.search.router import AUTO, Routed, Router
-from longhouse.store import journals, responses, sessions
+from longhouse.store import journals, sessions
 from longhouse.store.capsules import imported as capsules
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
+from longhouse.store.openai import responses
 from longhouse.store.projections import HistoryOf
 from longhouse.store.requests import Repeated
 

@@ -34,9 +34,9 @@ from longhouse.journal.session import AGENT_FAILED, BLANK_LINE, Session, Turn, j
 from longhouse.journal.transcript import PromptEntry, Step, Use
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
-from longhouse.store import budgets
-from longhouse.store.budgets import SpentBudget
 from longhouse.store.database import Database
+from longhouse.store.limits import budgets
+from longhouse.store.limits.budgets import SpentBudget
 
 PASSED_ON: Final = "{agent} has your answer, and goes on with it."
 IN_BACKGROUND: Final = "An agent that works in the background asks:"

@@ -26,13 +26,14 @@ from longhouse.journal.messages import Message
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.delegation import PriorOf
 from longhouse.search.router import AUTO
-from longhouse.store import journals, schedules, sessions
+from longhouse.store import journals, sessions
+from longhouse.store.automation import schedules
+from longhouse.store.automation.schedules import Schedule, ScheduleRun
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database, Transaction
 from longhouse.store.journals import Placed
 from longhouse.store.projections import HistoryOf
 from longhouse.store.requests import RequestIdentity
-from longhouse.store.schedules import Schedule, ScheduleRun
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from pydantic_core import PydanticCustomError
 from longhouse import cron
 from longhouse.api import wire
 from longhouse.errors import CallerError
-from longhouse.store import schedules
-from longhouse.store.schedules import Overlap, Schedule
+from longhouse.store.automation import schedules
+from longhouse.store.automation.schedules import Overlap, Schedule
 from longhouse.timing import Missed, Timing
 
 LONGEST_PROMPT: Final = 100_000

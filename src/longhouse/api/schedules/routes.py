@@ -17,9 +17,9 @@ from longhouse.api.repeating import IdempotencyKey
 from longhouse.api.schedules.firing import Scheduler, new_run_id, no_such_schedule
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
 from longhouse.errors import CallerError
-from longhouse.store import schedules
+from longhouse.store.automation import schedules
+from longhouse.store.automation.schedules import Ended, RunState, Schedule, SchedulePlan, ShownRun
 from longhouse.store.requests import RequestIdentity
-from longhouse.store.schedules import Ended, RunState, Schedule, SchedulePlan, ShownRun
 
 RACES: Final = 20
 """How often a change is tried again because the schedule has fired meanwhile."""

@@ -23,8 +23,9 @@ from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.api.sessions.timeline import LineStream
 from longhouse.errors import CallerError
 from longhouse.journal.fold import FOLD_VERSION, blank
-from longhouse.store import archive, journals
-from longhouse.store.archive import ArchiveWriter
+from longhouse.store import journals
+from longhouse.store.backups import archive
+from longhouse.store.backups.archive import ArchiveWriter
 from longhouse.store.capsules import exporting, format, imported
 from longhouse.store.capsules.format import CapsuleManifest, Replayed, SessionLine, TextLine, VersionLine, line
 from longhouse.store.catalog.catalog import Catalog

@@ -8,10 +8,10 @@ from typing import TypedDict
 from longhouse import clock
 from longhouse.api.sessions.waiting import ASKING, shown
 from longhouse.journal.counters import Counters
-from longhouse.store import session_counters
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
+from longhouse.store.lists import session_counters
 from longhouse.store.sessions import SessionRow
 
 

@@ -33,13 +33,15 @@ from longhouse.journal.session import QuestionKind, Session, State, Turn
 from longhouse.journal.visible_text import readable_json
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import budgets, journals, session_counters, session_lists
+from longhouse.store import journals
 from longhouse.store import sessions as session_store
-from longhouse.store.budgets import SpentBudget
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
-from longhouse.store.session_lists import Facets
+from longhouse.store.limits import budgets
+from longhouse.store.limits.budgets import SpentBudget
+from longhouse.store.lists import session_counters, session_lists
+from longhouse.store.lists.session_lists import Facets
 
 SearchText = Annotated[str, Field(min_length=1, max_length=200)]
 

@@ -28,8 +28,9 @@ from longhouse.runtime.instances import ModelFor, strategy_of
 from longhouse.runtime.model_stream import listen
 from longhouse.runtime.rehearsal import as_of_then
 from longhouse.runtime.reply_handler import MAX_RECORDED, in_order
-from longhouse.store import journals, usage
+from longhouse.store import journals
 from longhouse.store.capsules import imported as capsules
+from longhouse.store.limits import usage
 from longhouse.store.sessions import SessionRow
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox

@@ -23,11 +23,12 @@ from longhouse.errors import CallerError
 from longhouse.journal.events import Fault, Usage, kind_of
 from longhouse.journal.session import Open
 from longhouse.journal.timeline import Takeover, TimelineStep, TimelineTurn, TimelineUse, TimelineWait
-from longhouse.store import journals, session_counters
+from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
+from longhouse.store.lists import session_counters
+from longhouse.store.lists.timelines import SessionTimeline, TreeTimelines, timelines_of
 from longhouse.store.sessions import SessionRow
-from longhouse.store.timelines import SessionTimeline, TreeTimelines, timelines_of
 from longhouse.tools.toolbox import Toolbox
 
 SHOWN: Final = 2_000

@@ -27,7 +27,7 @@ from longhouse.journal.transcript import Entry, ImportedMessages
 from longhouse.store import journals, projections
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.erasure import ErasedSession
+from longhouse.store.erasing.erasure import ErasedSession
 from longhouse.store.projections import HistoryOf, ProjectionRow
 
 log = structlog.get_logger()

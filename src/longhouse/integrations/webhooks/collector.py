@@ -21,12 +21,13 @@ from longhouse.errors import UnknownShape
 from longhouse.integrations.webhooks.occurrences import ASKING, Occurrence, occurrences, rested, root_of
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session, State
-from longhouse.store import journals, webhook_deliveries, webhooks
+from longhouse.store import journals
+from longhouse.store.automation import webhook_deliveries, webhooks
+from longhouse.store.automation.webhook_deliveries import Findings, Found, Member, NewDelivery
+from longhouse.store.automation.webhooks import Listener
 from longhouse.store.database import PASSING, Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Root
-from longhouse.store.webhook_deliveries import Findings, Found, Member, NewDelivery
-from longhouse.store.webhooks import Listener
 
 log = structlog.get_logger()
 

@@ -24,9 +24,9 @@ from longhouse.models.http_connection import Timeouts
 from longhouse.models.http_failure import HttpFailure
 from longhouse.models.http_pool import HttpPool
 from longhouse.redaction import redaction_of
-from longhouse.store import webhook_deliveries, webhooks
+from longhouse.store.automation import webhook_deliveries, webhooks
+from longhouse.store.automation.webhook_deliveries import ClaimedWebhook, DueDelivery
 from longhouse.store.database import Database
-from longhouse.store.webhook_deliveries import ClaimedWebhook, DueDelivery
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.question_words import subagent_label, text_of
 from longhouse.journal.session import Open, Session, State, ended_turn, own_label
-from longhouse.store.webhooks import EventType
+from longhouse.store.automation.webhooks import EventType
 
 ENDED: Final = (State.COMPLETED, State.FAILED, State.CANCELLED)
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)

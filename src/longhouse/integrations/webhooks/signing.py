@@ -5,7 +5,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from longhouse.store.webhooks import PREFIX
+from longhouse.store.automation.webhooks import PREFIX
 
 
 def headers_of(delivery: str, timestamp: int, payload: bytes, secrets: Sequence[str]) -> dict[str, str]:

@@ -27,9 +27,9 @@ from longhouse.memory.documents.queue import ReadingQueue
 from longhouse.memory.documents.sandbox import opened, parse
 from longhouse.memory.working import source_of
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
-from longhouse.store import documents
 from longhouse.store.database import Database, Transaction
-from longhouse.store.documents import Change, Document, DocumentText, Section, UnknownDocument
+from longhouse.store.memory import documents
+from longhouse.store.memory.documents import Change, Document, DocumentText, Section, UnknownDocument
 from longhouse.store.search import passages as stored_passages
 
 log = structlog.get_logger()

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, TypedDict
 
 from longhouse.memory.documents.parsed import Block
-from longhouse.store.documents import Section
+from longhouse.store.memory.documents import Section
 
 NOWHERE: Final = -1
 """The section of a text before the first heading."""

@@ -6,11 +6,11 @@ from typing import Final
 import asyncpg
 import msgspec
 
-from longhouse.store import erasure
-from longhouse.store.archive import ArchiveWriter
+from longhouse.store.backups.archive import ArchiveWriter
 from longhouse.store.capsules.format import DelegationLine, EventLine, SessionLine, line
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
+from longhouse.store.erasing import erasure
 
 PAGE: Final = 500
 

@@ -12,8 +12,8 @@ from longhouse.errors import SetupError
 from longhouse.journal import events
 from longhouse.journal.fold import FOLD_VERSION
 from longhouse.journal.session import State
-from longhouse.store import archive
-from longhouse.store.archive import Archive, ArchivePart, Kind
+from longhouse.store.backups import archive
+from longhouse.store.backups.archive import Archive, ArchivePart, Kind
 from longhouse.store.catalog.repository import Kind as CatalogKind
 
 FORMAT: Final = "longhouse-capsule"

@@ -13,8 +13,9 @@ from longhouse.agents.schema.resolve import MAX_EXPANDED
 from longhouse.errors import SetupError, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
-from longhouse.store import archive, files
-from longhouse.store.archive import Archive
+from longhouse.store import files
+from longhouse.store.backups import archive
+from longhouse.store.backups.archive import Archive
 from longhouse.store.capsules.format import (
     CapsuleManifest,
     DelegationLine,

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from longhouse.agents.tool import Remembers
 from longhouse.journal.roles import Role
-from longhouse.store.documents import UnknownDocument
+from longhouse.store.memory.documents import UnknownDocument
 from longhouse.tools.base import BaseTool
 from longhouse.tools.builtin.documents_protocol import Documents
 from longhouse.tools.context import ToolContext

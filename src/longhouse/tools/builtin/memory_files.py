@@ -7,9 +7,9 @@ from pydantic import Field
 
 from longhouse.journal.events import Effect
 from longhouse.journal.messages import clean
-from longhouse.store import memory_scopes
-from longhouse.store.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Verdict
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory import memory_scopes
+from longhouse.store.memory.memory_files import MAX_ENTRIES, MAX_FILE, MAX_SCOPE, File, Memories, Verdict
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.tools.base import BaseTool
 from longhouse.tools.builtin.memory_paths import ROOT, MemoryRefused, normalised
 from longhouse.tools.context import ToolContext

@@ -34,7 +34,7 @@ from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session, Turn, joined_text
 from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Draft
-from longhouse.store.responses import ResponseRow, ShownText
+from longhouse.store.openai.responses import ResponseRow, ShownText
 
 
 class ResponseBuilder:

@@ -24,8 +24,9 @@ from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.fold import blank
 from longhouse.journal.messages import Content, ImagePart, TextPart
-from longhouse.store import conversations, journals, responses
-from longhouse.store.conversations import Conversation
+from longhouse.store import journals
+from longhouse.store.openai import conversations, responses
+from longhouse.store.openai.conversations import Conversation
 
 MOST_ITEMS: Final = 20
 """Items that are added at once."""

@@ -28,9 +28,11 @@ from longhouse.journal.fold import blank
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
-from longhouse.store import budgets, journals, responses, sessions
+from longhouse.store import journals, sessions
 from longhouse.store.database import Database
-from longhouse.store.responses import ResponseRow, ShownText
+from longhouse.store.limits import budgets
+from longhouse.store.openai import responses
+from longhouse.store.openai.responses import ResponseRow, ShownText
 
 PACE: Final = 0.1
 """Seconds between two portions of text that is still being written: each is a statement."""

@@ -51,10 +51,11 @@ from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.inbox import Inbox
 from longhouse.search.router import AUTO
-from longhouse.store import conversations, journals, responses, sessions
+from longhouse.store import journals, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
-from longhouse.store.responses import NewResponse, ResponseRow
+from longhouse.store.openai import conversations, responses
+from longhouse.store.openai.responses import NewResponse, ResponseRow
 
 _ITEM: Final = re.compile(r"(?:msg|rs|mcp|fc)_([0-9a-f]{32})_(\d{1,6})")
 _APPROVAL: Final = re.compile(rf"{APPROVAL}([0-9a-f]{{32}})_[0-9a-f]+")

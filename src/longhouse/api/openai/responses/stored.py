@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from longhouse.store.responses import ResponseRow
+from longhouse.store.openai.responses import ResponseRow
 
 PREFIX: Final = "resp_"
 APPROVAL: Final = "mcpr_"

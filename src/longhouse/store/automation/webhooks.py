@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from longhouse.store import browser_sessions
+from longhouse.store.access import browser_sessions
 from longhouse.store.database import Database, Executor, Transaction
-from longhouse.store.pages import Position, page
+from longhouse.store.lists.pages import Position, page
 
 EventType = Literal["session.rested", "question.opened", "approval.needed", "turn.failed"]
 Status = Literal["active", "disabled", "paused"]

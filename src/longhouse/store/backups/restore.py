@@ -10,9 +10,10 @@ from typing import Final
 import asyncpg
 
 from longhouse.errors import SetupError
-from longhouse.store import backup, migrate
-from longhouse.store.archive import Archive
-from longhouse.store.backup import BackupManifest, Progress, TableCopy, part_of
+from longhouse.store import migrate
+from longhouse.store.backups import backup
+from longhouse.store.backups.archive import Archive
+from longhouse.store.backups.backup import BackupManifest, Progress, TableCopy, part_of
 from longhouse.store.connections import quoted
 from longhouse.store.database import Database, bound
 from longhouse.store.migrate import Migration

@@ -17,8 +17,9 @@ import msgspec
 import longhouse
 from longhouse import clock
 from longhouse.errors import SetupError
-from longhouse.store import archive, migrate
-from longhouse.store.archive import Archive, ArchivePart, ArchiveWriter, Kind, PartWriter
+from longhouse.store import migrate
+from longhouse.store.backups import archive
+from longhouse.store.backups.archive import Archive, ArchivePart, ArchiveWriter, Kind, PartWriter
 from longhouse.store.connections import quoted
 from longhouse.store.database import Database, bound
 

@@ -11,7 +11,7 @@ import msgspec
 
 from longhouse.store import requests
 from longhouse.store.database import Database, Executor, Transaction
-from longhouse.store.pages import Position, page
+from longhouse.store.lists.pages import Position, page
 from longhouse.store.requests import RequestIdentity
 from longhouse.timing import Missed, Timing
 

@@ -11,9 +11,10 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from longhouse.journal.counters import COUNTERS_VERSION, folded
-from longhouse.store import session_counters, sessions
+from longhouse.store import sessions
 from longhouse.store.database import Database
-from longhouse.store.pages import Position
+from longhouse.store.lists import session_counters
+from longhouse.store.lists.pages import Position
 from longhouse.store.sessions import SessionRow
 
 SEARCHED: Final = 10_000

@@ -8,10 +8,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from longhouse.store import memory_files, memory_scopes, schedules
+from longhouse.store.automation import schedules
 from longhouse.store.catalog import publish
 from longhouse.store.database import Database, Executor, Transaction
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory import memory_files, memory_scopes
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.search import passages
 
 Kind = Literal["session", "conversation", "user", "owner"]

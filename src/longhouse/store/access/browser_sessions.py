@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
+from longhouse.store.access.keys import digest_of
 from longhouse.store.database import Database
-from longhouse.store.keys import digest_of
 
 LIFETIME: Final = timedelta(days=7)
 MOST_OF_KEY: Final = 100

@@ -8,9 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 from longhouse.errors import LonghouseError
-from longhouse.store import pages
 from longhouse.store.database import Database, Executor, Transaction
-from longhouse.store.pages import Position
+from longhouse.store.lists import pages
+from longhouse.store.lists.pages import Position
 
 LOCKS: Final = 0x646F6373  # "docs"
 BATCH: Final = 500

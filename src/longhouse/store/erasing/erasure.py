@@ -16,12 +16,13 @@ import msgspec
 from longhouse.journal.events import Fault
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import EPHEMERAL, EPHEMERAL_LABEL
-from longhouse.store import files, memory_files, memory_scopes
+from longhouse.store import files
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.delegations import LOCK, LOCK_ROWS, return_outcome
 from longhouse.store.delegation.results import DelegationResult
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory import memory_files, memory_scopes
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.search import passages
 
 FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")

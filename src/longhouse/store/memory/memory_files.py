@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from longhouse.store.database import Database, Transaction
-from longhouse.store.memory_scopes import Scope
+from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.search import passages
 
 MAX_FILE: Final = 1024 * 1024

@@ -4,10 +4,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from longhouse.agents import tokens
-from longhouse.store import files, interactions
+from longhouse.store import files
 from longhouse.store.database import Executor, Transaction
-from longhouse.store.interactions import INVOLVES, WAIT, Key
-from longhouse.store.pages import Position
+from longhouse.store.lists.pages import Position
+from longhouse.store.memory import interactions
+from longhouse.store.memory.interactions import INVOLVES, WAIT, Key
 
 _CUT: Final = f"""
     l.owner = :owner AND l.conversation_id = :conversation AND (:trace = '' OR l.trace_id = :trace)

@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from longhouse.journal.events import Collected
 from longhouse.journal.roles import FORM
 from longhouse.store.database import Executor, Transaction
-from longhouse.store.pages import Position
+from longhouse.store.lists.pages import Position
 
 PROJECTION: Final = "ledger"
 """The name of the ledger's cursors."""

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from longhouse.store import budgets
-from longhouse.store.budgets import SpentBudget
 from longhouse.store.database import Database, Transaction
-from longhouse.store.pages import Position, page
+from longhouse.store.limits import budgets
+from longhouse.store.limits.budgets import SpentBudget
+from longhouse.store.lists.pages import Position, page
 
 Role = Literal["user", "admin"]
 

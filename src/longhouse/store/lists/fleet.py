@@ -6,9 +6,10 @@ from typing import Final, get_args
 import msgspec
 
 from longhouse.journal.session import Ended, State
-from longhouse.store import places, webhook_deliveries
+from longhouse.store.automation import webhook_deliveries
+from longhouse.store.automation.webhook_deliveries import Pending
 from longhouse.store.database import Database
-from longhouse.store.webhook_deliveries import Pending
+from longhouse.store.limits import places
 
 MOST_COUNTED: Final = 100_000
 MOST_ASKING: Final = 10_000

@@ -16,9 +16,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from longhouse.store.automation.webhooks import VALID_KEY
 from longhouse.store.database import Database, Executor, Transaction
-from longhouse.store.pages import Position, page
-from longhouse.store.webhooks import VALID_KEY
+from longhouse.store.lists.pages import Position, page
 
 PROJECTION: Final = "webhooks"
 TEST: Final = "webhook.test"

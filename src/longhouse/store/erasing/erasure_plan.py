@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from longhouse.store import erasure, files, memory_files, memory_scopes
+from longhouse.store import files
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
-from longhouse.store.erasures import DOCUMENT, OF_SCHEDULES, THESE, Target, scopes
+from longhouse.store.erasing import erasure
+from longhouse.store.erasing.erasures import DOCUMENT, OF_SCHEDULES, THESE, Target, scopes
+from longhouse.store.memory import memory_files, memory_scopes
 from longhouse.store.search import passages
 
 MOST_KEPT: Final = 100

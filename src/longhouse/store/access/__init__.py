@@ -1,0 +1,1 @@
+"""Who comes in: keys, signed-in browsers, permits."""

@@ -1,0 +1,1 @@
+"""What happens by itself: webhooks and schedules."""

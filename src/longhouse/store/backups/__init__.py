@@ -1,0 +1,1 @@
+"""A whole house in one file."""

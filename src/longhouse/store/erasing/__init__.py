@@ -1,0 +1,1 @@
+"""What is erased, when, and how nothing of it stays."""

@@ -1,0 +1,1 @@
+"""What keys and templates may use, and what they have used."""

@@ -1,0 +1,1 @@
+"""What lists, timelines and numbers for people are read with."""

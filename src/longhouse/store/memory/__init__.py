@@ -1,0 +1,1 @@
+"""What agents remember: files, documents, the ledger."""

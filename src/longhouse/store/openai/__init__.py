@@ -1,0 +1,1 @@
+"""What the OpenAI routes keep beside the journals."""
