@@ -39,7 +39,7 @@ POINTS: Final = (
     Point("at_first_chunk", "gateway", "after_first_item", ("longhouse.api.openai.completions:Completion.chunks",)),
     Point("mid_sse_write", "gateway", "half_sent", ("longhouse.api.streaming:EventStream._write",)),
     Point("at_waiting_to_resumed", "gateway", "after", ("longhouse.runtime.inbox:Inbox.answer",)),
-    Point("after_claim", "worker", "before", ("longhouse.runtime.worker:Worker._run",)),
+    Point("after_claim", "worker", "before", ("longhouse.runtime.workers.worker:Worker._run",)),
     Point("after_reply_before_journal", "worker", "after", ("longhouse.runtime.engine:listen",)),
     Point("after_effect_before_journal", "worker", "after", ("longhouse.tools.bindings.http:RemoteBinding._call",)),
     Point("after_journal_before_ack", "worker", "after", ("longhouse.runtime.recorder:Recorder._write",)),

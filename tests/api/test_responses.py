@@ -13,8 +13,8 @@ from test_openai_wire import PIXEL
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal.events import Effect
 from longhouse.models.scripted import Say, call, calls, say
+from longhouse.runtime.cleanup.retention import Retention
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.retention import Retention
 from longhouse.tools import BaseTool, ToolContext
 from response_helpers import ask, ended, get, resumed, said, streamed, text_of, types_of
 from server_helpers import AGENT, Serving, dictated, user

@@ -9,8 +9,8 @@ from test_responses import BANK, FUNCTION, TransferTool
 from longhouse.agents.template import LLMPolicy, Streaming, Template
 from longhouse.journal.events import Prompted
 from longhouse.models.scripted import Say, call, say
+from longhouse.runtime.cleanup.retention import Retention
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.retention import Retention
 from response_helpers import ask, get, said, text_of, types_of
 from server_helpers import AGENT, House, Serving
 

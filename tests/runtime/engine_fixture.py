@@ -15,7 +15,7 @@ from longhouse.journal.session import Session
 from longhouse.models.scripted import Playable, ScriptedModel
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
-from longhouse.runtime.instances import InstancePool
+from longhouse.runtime.workers.instances import InstancePool
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database

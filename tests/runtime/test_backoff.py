@@ -1,6 +1,6 @@
 """When a session that failed may be tried again."""
 
-from longhouse.runtime.backoff import FIRST, FORGOTTEN, LONGEST, Backoff
+from longhouse.runtime.workers.backoff import FIRST, FORGOTTEN, LONGEST, Backoff
 
 
 class Clock:

@@ -11,8 +11,8 @@ from longhouse.agents.template import ExecutionPolicy, LLMPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import Message, User
 from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say
-from longhouse.runtime import condense
-from longhouse.runtime.retry_limits import RetryLimits
+from longhouse.runtime.steps import condense
+from longhouse.runtime.steps.retry_limits import RetryLimits
 from longhouse.store import journals
 from longhouse.store.database import Database
 

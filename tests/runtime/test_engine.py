@@ -17,8 +17,8 @@ from longhouse.journal.session import Open, State
 from longhouse.models.scripted import Call, Say, call, calls, say
 from longhouse.runtime.bus.items import Fragment
 from longhouse.runtime.engine import _is_spent
-from longhouse.runtime.instances import InstanceStatus
-from longhouse.runtime.reply_handler import MAX_CALLS
+from longhouse.runtime.steps.reply_handler import MAX_CALLS
+from longhouse.runtime.workers.instances import InstanceStatus
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.bindings.base import class_binding

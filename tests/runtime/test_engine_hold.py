@@ -20,7 +20,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session, State
 from longhouse.models.scripted import Hang, ScriptedStatus, call, calls, say
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.retry_limits import RetryLimits
+from longhouse.runtime.steps.retry_limits import RetryLimits
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree

@@ -18,7 +18,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import State
 from longhouse.journal.transcript import PromptEntry
 from longhouse.models.scripted import Call, Cut, Garbage, Say, ScriptedStatus, call, calls, say
-from longhouse.runtime.retry_limits import RetryLimits
+from longhouse.runtime.steps.retry_limits import RetryLimits
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext

@@ -9,7 +9,7 @@ from longhouse import clock
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import ScriptedModel
-from longhouse.runtime.instances import IDLE_FOR, MOVES, Instance, InstancePool, InstanceStatus
+from longhouse.runtime.workers.instances import IDLE_FOR, MOVES, Instance, InstancePool, InstanceStatus
 
 TEMPLATE = Template(name="a", tool_policy=ToolPolicy(allowlist=("finalanswertool", "clocktool")))
 NEWER = Template(name="a", tool_policy=ToolPolicy(allowlist=()), version=2)

@@ -18,10 +18,10 @@ from longhouse.journal.events import ProviderCall, Replied, Sampling, Usage
 from longhouse.journal.session import Session
 from longhouse.models.protocol import Delta
 from longhouse.models.scripted import Say, ScriptedModel, call, calls, say
-from longhouse.runtime import model_stream
 from longhouse.runtime.bus.items import Fragment, Item, JournalGrew, SubagentsChanged
 from longhouse.runtime.bus.local import Bus, Subscription
-from longhouse.runtime.model_stream import listen
+from longhouse.runtime.steps import model_stream
+from longhouse.runtime.steps.model_stream import listen
 from longhouse.store.database import Database
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import FinalAnswerTool

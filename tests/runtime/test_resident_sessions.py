@@ -7,7 +7,7 @@ from engine_fixture import Room
 from longhouse.journal.events import Started
 from longhouse.journal.messages import Assistant, User
 from longhouse.models.scripted import call, calls, say
-from longhouse.runtime.resident_sessions import ResidentSessions
+from longhouse.runtime.workers.resident_sessions import ResidentSessions
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext

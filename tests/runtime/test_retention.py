@@ -5,8 +5,8 @@ from typing import Any
 
 from delegating_server import ask, in_steps, playing
 from longhouse.models.scripted import Say, call
+from longhouse.runtime.cleanup.retention import BEGINNING, Retention
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.retention import BEGINNING, Retention
 from longhouse.store.erasing import erasure, retention
 from server_helpers import House, Serving, content
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from longhouse.runtime import turnstile
-from longhouse.runtime.turnstile import Turnstile
+from longhouse.runtime.workers import turnstile
+from longhouse.runtime.workers.turnstile import Turnstile
 
 
 async def test_of_many_one_is_let_in_at_each_turn_of_the_loop_in_the_order_of_arrival(

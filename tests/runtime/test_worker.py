@@ -8,11 +8,11 @@ from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
 from longhouse.journal import events
 from longhouse.journal.session import State
 from longhouse.models.scripted import Hang, call, say
-from longhouse.runtime import dead_workers
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.heartbeat import Heartbeat
-from longhouse.runtime.retry_limits import RetryLimits
-from longhouse.runtime.worker import Worker, WorkerOptions
+from longhouse.runtime.steps.retry_limits import RetryLimits
+from longhouse.runtime.workers import dead_workers
+from longhouse.runtime.workers.heartbeat import Heartbeat
+from longhouse.runtime.workers.worker import Worker, WorkerOptions
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 

@@ -8,7 +8,7 @@ import pytest
 
 from longhouse.journal import events
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals
 from longhouse.store.database import Database

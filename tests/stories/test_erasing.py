@@ -20,7 +20,7 @@ from longhouse.cli import erase as commands
 from longhouse.errors import SetupError
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call
-from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
 from longhouse.store.database import Database, Transaction
@@ -198,7 +198,7 @@ async def test_nothing_of_a_user_is_in_any_file_and_others_lose_no_byte(
 KILLED = """
 import asyncio, os, signal, sys
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.database import open_database
 from longhouse.store.erasing.erasures import Target

@@ -13,8 +13,8 @@ from longhouse.agents.strategies.protocol import Reply, Request, Verdict
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.models.scripted import ScriptedModel, call
-from longhouse.runtime.instance_registry import InstanceRegistry
-from longhouse.runtime.instances import IDLE_FOR, InstancePool, InstanceStatus
+from longhouse.runtime.workers.instance_registry import InstanceRegistry
+from longhouse.runtime.workers.instances import IDLE_FOR, InstancePool, InstanceStatus
 from longhouse.store import leases, registry
 from longhouse.store.database import Database
 from longhouse.store.registry import RegisteredInstance

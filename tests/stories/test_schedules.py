@@ -13,7 +13,7 @@ from longhouse.agents.template import Template
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call
 from longhouse.models.scripted_server import serve as serve_model
-from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.automation import schedules
 from longhouse.store.database import Database

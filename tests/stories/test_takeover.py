@@ -26,7 +26,7 @@ from longhouse.models.scripted import Hang, Say, ScriptedModel, call, say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
-from longhouse.runtime.instances import InstancePool
+from longhouse.runtime.workers.instances import InstancePool
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database

@@ -12,7 +12,7 @@ from longhouse.api.admin import docs
 from longhouse.api.caller import Caller
 from longhouse.api.json_route import Answers, of_app, refuses, strict_router
 from longhouse.errors import CallerError
-from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.store.erasing.erasure_plan import ErasurePlan
 from longhouse.store.erasing.erasures import Target
 

@@ -17,9 +17,9 @@ from longhouse.errors import CallerError, ProviderError
 from longhouse.journal.events import Collected, Condensed, Usage
 from longhouse.journal.session import Session
 from longhouse.memory.ledger import Ledger, new_interaction
-from longhouse.runtime.condense import compressed
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.instances import ModelFor
+from longhouse.runtime.steps.condense import compressed
+from longhouse.runtime.workers.instances import ModelFor
 from longhouse.store import journals
 from longhouse.store import sessions as session_store
 from longhouse.store.catalog.catalog import Catalog

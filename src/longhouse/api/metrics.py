@@ -14,7 +14,7 @@ from longhouse.api.activity_metrics import metrics_of
 from longhouse.integrations.otlp import SentSpans
 from longhouse.memory.parts import MemoryCounts, MemoryParts
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.instances import Instance, InstanceStatus
+from longhouse.runtime.workers.instances import Instance, InstanceStatus
 from longhouse.store.automation.schedules import RunState
 from longhouse.store.database import PASSING, within
 from longhouse.store.lists.fleet import FleetCounts

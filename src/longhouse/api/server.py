@@ -71,11 +71,11 @@ from longhouse.errors import CallerError, SetupError
 from longhouse.memory.parts import MemoryParts
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.delegation import PriorOf
-from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.instances import ModelFor
-from longhouse.runtime.resident_sessions import ResidentSessions
+from longhouse.runtime.steps.delegation import PriorOf
+from longhouse.runtime.workers.instances import ModelFor
+from longhouse.runtime.workers.resident_sessions import ResidentSessions
 from longhouse.search.directory import AgentDirectory
 from longhouse.search.finder import Finder
 from longhouse.search.router import Router

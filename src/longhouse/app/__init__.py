@@ -20,9 +20,9 @@ from longhouse.app.tools import open_tools
 from longhouse.config.effective import configure
 from longhouse.config.loader import LoadedFiles
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.instances import InstancePool
-from longhouse.runtime.resident_sessions import ResidentSessions
-from longhouse.runtime.worker import Worker
+from longhouse.runtime.workers.instances import InstancePool
+from longhouse.runtime.workers.resident_sessions import ResidentSessions
+from longhouse.runtime.workers.worker import Worker
 from longhouse.settings import Settings
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database

@@ -23,9 +23,9 @@ from longhouse.app.tools import ToolParts
 from longhouse.background import Step
 from longhouse.config.effective import Configured
 from longhouse.memory.parts import MemoryParts
-from longhouse.runtime.delegation import PriorOf
-from longhouse.runtime.instances import ModelFor
-from longhouse.runtime.watchdog import Watchdog
+from longhouse.runtime.steps.delegation import PriorOf
+from longhouse.runtime.workers.instances import ModelFor
+from longhouse.runtime.workers.watchdog import Watchdog
 from longhouse.settings import Settings
 from longhouse.store.database import Database
 from longhouse.store.lists import fleet, statistics

@@ -9,8 +9,8 @@ from typing import Any
 
 from longhouse.config.effective import Configured
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.delegation import PriorOf
-from longhouse.runtime.file_cleanup import FileCleanup
+from longhouse.runtime.cleanup.file_cleanup import FileCleanup
+from longhouse.runtime.steps.delegation import PriorOf
 from longhouse.settings import Settings
 from longhouse.store.database import Database
 

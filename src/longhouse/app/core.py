@@ -15,9 +15,9 @@ from longhouse.integrations.otlp import TraceProjector, open_collector
 from longhouse.runtime.bus.doorbell import Doorbell
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.followers import LOOK_EVERY, Followers
-from longhouse.runtime.resident_sessions import ResidentSessions
-from longhouse.runtime.turn_ends import turn_recorder
-from longhouse.runtime.worker import new_id
+from longhouse.runtime.steps.turn_ends import turn_recorder
+from longhouse.runtime.workers.resident_sessions import ResidentSessions
+from longhouse.runtime.workers.worker import new_id
 from longhouse.settings import Settings
 from longhouse.store import leases
 from longhouse.store.catalog.catalog import Catalog

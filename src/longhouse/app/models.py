@@ -14,7 +14,7 @@ from longhouse.models.http_client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Embedder, Model
 from longhouse.models.scripted import ScriptedModel
-from longhouse.runtime.instances import ModelFor
+from longhouse.runtime.workers.instances import ModelFor
 from longhouse.settings import Settings
 
 

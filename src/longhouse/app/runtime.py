@@ -12,15 +12,15 @@ from longhouse.app.tools import ToolParts
 from longhouse.integrations.agent_log import LogFolder
 from longhouse.integrations.webhooks.delivering import DeliveryOptions, open_webhooks
 from longhouse.memory.parts import MemoryParts
-from longhouse.runtime.delegation import PriorOf
+from longhouse.runtime.cleanup.eraser import Eraser
+from longhouse.runtime.cleanup.retention import Retention
 from longhouse.runtime.engine import Engine
-from longhouse.runtime.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.instance_registry import InstanceRegistry
-from longhouse.runtime.instances import InstancePool, ModelFor
-from longhouse.runtime.retention import Retention
-from longhouse.runtime.retry_limits import RetryLimits
-from longhouse.runtime.worker import Worker, WorkerOptions
+from longhouse.runtime.steps.delegation import PriorOf
+from longhouse.runtime.steps.retry_limits import RetryLimits
+from longhouse.runtime.workers.instance_registry import InstanceRegistry
+from longhouse.runtime.workers.instances import InstancePool, ModelFor
+from longhouse.runtime.workers.worker import Worker, WorkerOptions
 from longhouse.settings import Settings
 
 

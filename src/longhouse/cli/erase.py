@@ -21,7 +21,7 @@ from longhouse.cli.session_capsules import SessionId, found
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.eraser import Eraser
+from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
 from longhouse.store import sessions

@@ -1,6 +1,6 @@
 """The ledger of interactions: add, retrieve, delete and prune; the story of a trace; an agent's memory rebuilt.
 
-Compressing an agent's memory is the runtime's work (runtime/condense.py), since it calls the agent's model.
+Compressing an agent's memory is the runtime's work (runtime/steps/condense.py), since it calls the agent's model.
 """
 
 import re

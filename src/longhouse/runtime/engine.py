@@ -22,22 +22,22 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import INTERRUPTED, LOST_STEP_PREFIX, MOST_LOST, TAKES_WORKERS, Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
-from longhouse.runtime import titles
 from longhouse.runtime.bus.items import Fragment
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.condense import condensed
-from longhouse.runtime.delegation import DelegationPlanner, PriorOf
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.instances import Instance, InstancePool
-from longhouse.runtime.model_stream import listen
-from longhouse.runtime.prober import Prober
 from longhouse.runtime.recorder import Recorder, Run
-from longhouse.runtime.reply_handler import ReplyHandler, in_order
-from longhouse.runtime.resident_sessions import ResidentSessions
-from longhouse.runtime.retry_limits import RetryLimits
-from longhouse.runtime.tool_runner import ToolRunner
-from longhouse.runtime.turn_template import template_of
-from longhouse.runtime.turnstile import Turnstile
+from longhouse.runtime.steps import titles
+from longhouse.runtime.steps.condense import condensed
+from longhouse.runtime.steps.delegation import DelegationPlanner, PriorOf
+from longhouse.runtime.steps.model_stream import listen
+from longhouse.runtime.steps.prober import Prober
+from longhouse.runtime.steps.reply_handler import ReplyHandler, in_order
+from longhouse.runtime.steps.retry_limits import RetryLimits
+from longhouse.runtime.steps.tool_runner import ToolRunner
+from longhouse.runtime.steps.turn_template import template_of
+from longhouse.runtime.workers.instances import Instance, InstancePool
+from longhouse.runtime.workers.resident_sessions import ResidentSessions
+from longhouse.runtime.workers.turnstile import Turnstile
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database

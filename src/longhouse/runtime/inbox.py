@@ -29,7 +29,7 @@ from longhouse.journal.events import (
 from longhouse.journal.fold import blank, extended
 from longhouse.journal.session import INTERRUPTED, MOST_LOST, Open, Session
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.reservation import Reservation
+from longhouse.runtime.workers.reservation import Reservation
 from longhouse.store import forks, journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import cancel as cancels

@@ -15,10 +15,10 @@ from longhouse.journal import events
 from longhouse.journal.events import Event
 from longhouse.journal.fold import extended
 from longhouse.journal.session import AGENT_FAILED, Session, ended_turn
-from longhouse.runtime import answer_check
 from longhouse.runtime.bus.items import Facts, SubagentsChanged
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.delegation import DelegationPlanner
+from longhouse.runtime.steps import answer_check
+from longhouse.runtime.steps.delegation import DelegationPlanner
 from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.store.delegation import delegations

@@ -28,12 +28,12 @@ from longhouse.journal.session import Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.models.protocol import Model
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.condense import condensed
 from longhouse.runtime.engine import cleaned_parts
-from longhouse.runtime.instances import ModelFor, strategy_of
-from longhouse.runtime.model_stream import listen
 from longhouse.runtime.recorder import settled_with
-from longhouse.runtime.reply_handler import ReplyHandler, in_order
+from longhouse.runtime.steps.condense import condensed
+from longhouse.runtime.steps.model_stream import listen
+from longhouse.runtime.steps.reply_handler import ReplyHandler, in_order
+from longhouse.runtime.workers.instances import ModelFor, strategy_of
 from longhouse.store.database import Database
 from longhouse.tools.bindings.base import Binding, Work, class_binding
 from longhouse.tools.offering import Offering

@@ -11,7 +11,7 @@ from longhouse.api.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.api.sessions.listing import ListedSession, listed
 from longhouse.api.sessions.routes import SessionCounts, SessionFilters, cursor_of, facets
-from longhouse.runtime.instances import InstanceStatus
+from longhouse.runtime.workers.instances import InstanceStatus
 from longhouse.store import leases, registry
 from longhouse.store.database import Database
 from longhouse.store.leases import WorkerRow

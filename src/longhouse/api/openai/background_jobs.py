@@ -21,7 +21,7 @@ from longhouse.errors import CallerError, ProviderError
 from longhouse.journal.events import Sampling, Usage
 from longhouse.journal.messages import Assistant, Message, System, User, clean
 from longhouse.models.protocol import Model
-from longhouse.runtime.instances import ModelFor
+from longhouse.runtime.workers.instances import ModelFor
 from longhouse.search.router import AUTO
 from longhouse.store import sessions
 from longhouse.store.database import Database

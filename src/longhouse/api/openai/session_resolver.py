@@ -28,9 +28,9 @@ from longhouse.journal.events import Decided, Opened, Prompted, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
-from longhouse.runtime.delegation import PriorOf
 from longhouse.runtime.inbox import Inbox
-from longhouse.runtime.resident_sessions import ResidentSessions
+from longhouse.runtime.steps.delegation import PriorOf
+from longhouse.runtime.workers.resident_sessions import ResidentSessions
 from longhouse.search.router import AUTO, Routed, Router
 from longhouse.store import journals, sessions
 from longhouse.store.capsules import imported as capsules

@@ -24,7 +24,7 @@ from longhouse.errors import CallerError
 from longhouse.journal.events import Opened, Prompted
 from longhouse.journal.messages import Message
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.delegation import PriorOf
+from longhouse.runtime.steps.delegation import PriorOf
 from longhouse.search.router import AUTO
 from longhouse.store import journals, sessions
 from longhouse.store.automation import schedules

@@ -23,7 +23,7 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import System
 from longhouse.journal.session import Session, Turn
 from longhouse.memory.session_memory import SessionMemory
-from longhouse.runtime.instances import strategy_of
+from longhouse.runtime.workers.instances import strategy_of
 from longhouse.store import journals
 from longhouse.store.capsules import imported as capsules
 from longhouse.store.database import Database

@@ -24,10 +24,10 @@ from longhouse.journal.comparing import CallChange, MadeCall, call_changes, text
 from longhouse.journal.events import Usage
 from longhouse.journal.json_text import object_of
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.instances import ModelFor, strategy_of
-from longhouse.runtime.model_stream import listen
 from longhouse.runtime.rehearsal import as_of_then
-from longhouse.runtime.reply_handler import MAX_RECORDED, in_order
+from longhouse.runtime.steps.model_stream import listen
+from longhouse.runtime.steps.reply_handler import MAX_RECORDED, in_order
+from longhouse.runtime.workers.instances import ModelFor, strategy_of
 from longhouse.store import journals
 from longhouse.store.capsules import imported as capsules
 from longhouse.store.limits import usage

@@ -23,7 +23,7 @@ from longhouse.runtime.bus.items import (
     SubagentsChanged,
     Written,
 )
-from longhouse.runtime.reservation import Reservation
+from longhouse.runtime.workers.reservation import Reservation
 
 NEVER: Final = 2**63 - 1
 """A fence higher than that of any lease."""

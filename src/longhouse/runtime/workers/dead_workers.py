@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from longhouse.runtime.heartbeat import Heartbeat
+from longhouse.runtime.workers.heartbeat import Heartbeat
 from longhouse.store import leases
 from longhouse.store.database import Database
 from longhouse.store.leases import Suspect

@@ -22,8 +22,8 @@ from longhouse.memory.recall import scope_of
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.recorder import Recorder, Run
-from longhouse.runtime.reply_handler import returned
-from longhouse.runtime.takeovers import lost_in
+from longhouse.runtime.steps.reply_handler import returned
+from longhouse.runtime.workers.takeovers import lost_in
 from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.execution import done

@@ -18,7 +18,7 @@ from longhouse.journal.events import Called, Event, Fault, Output, Returned
 from longhouse.journal.session import Open, Session, Turn, is_thought
 from longhouse.journal.transcript import Step
 from longhouse.models.protocol import paid_for
-from longhouse.runtime import answer_check
+from longhouse.runtime.steps import answer_check
 from longhouse.tools import client_tools
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Result, Toolbox

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from longhouse import background, clock
-from longhouse.runtime.instances import Instance, InstancePool, InstanceStatus
+from longhouse.runtime.workers.instances import Instance, InstancePool, InstanceStatus
 from longhouse.store import registry
 from longhouse.store.database import Database
 from longhouse.store.registry import RegisteredInstance

@@ -16,13 +16,13 @@ import structlog
 from longhouse import background, clock
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, SetupError, UnknownShape
 from longhouse.journal.session import Session
-from longhouse.runtime.backoff import Backoff
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.dead_workers import POLL_EVERY, DeadWorkers
 from longhouse.runtime.engine import Engine
-from longhouse.runtime.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.recorder import Run
-from longhouse.runtime.reservation import Reservation
+from longhouse.runtime.workers.backoff import Backoff
+from longhouse.runtime.workers.dead_workers import POLL_EVERY, DeadWorkers
+from longhouse.runtime.workers.heartbeat import RECONNECT_AFTER, Heartbeat
+from longhouse.runtime.workers.reservation import Reservation
 from longhouse.store import journals, leases, sessions
 from longhouse.store.database import PASSING, UNREACHABLE, Database
 from longhouse.store.erasing import erasure

@@ -1,0 +1,1 @@
+"""What deletes: erasures, retention, files on this machine."""

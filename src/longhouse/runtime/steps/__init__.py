@@ -1,0 +1,1 @@
+"""The parts of a step: the model is asked, its reply becomes events, calls are run."""
