@@ -9,7 +9,7 @@ from longhouse.agents import rules
 from longhouse.agents.template import DEFAULT_AVAILABILITY, Availability, Rules, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
-from longhouse.journal.refusals import UNTIMELY
+from longhouse.journal.calls.refusals import UNTIMELY
 from longhouse.journal.session import Session, Turn
 from server_helpers import BEGAN, folded, open_tools, opened, prompted, returned, started, used
 

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from longhouse import clock
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question
-from longhouse.journal import decision_words, events, pending_decisions
+from longhouse.journal import events
 from longhouse.journal.fold import blank
 from longhouse.journal.session import Session
+from longhouse.journal.words import decision_words, pending_decisions
 from server_helpers import LIMITS, folded, opened, prompted, returned, used
 
 SOON = clock.now() + timedelta(hours=1)

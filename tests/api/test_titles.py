@@ -10,8 +10,8 @@ import pytest
 from delegating_server import answer
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.journal import titles
 from longhouse.journal.events import Resumed, Spent
+from longhouse.journal.words import titles
 from longhouse.models.scripted import Say, ScriptedStatus, say
 from server_helpers import Dictated, House, Pen, Serving, content, dictated, process
 

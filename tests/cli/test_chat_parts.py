@@ -18,7 +18,7 @@ from longhouse.cli.chat.plain import ChatPage
 from longhouse.cli.chat.turn_view import TurnView
 from longhouse.cli.session_table import meant, short_ids, table
 from longhouse.journal.session import QuestionKind
-from longhouse.journal.visible_text import readable_lines
+from longhouse.journal.words.visible_text import readable_lines
 from server_helpers import BEGAN
 
 TEXT = "# Plan\n\nSome *words*.\n\n1. one\n\n2. two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```\nx\n\ny\n```\n\nEnd.\n"

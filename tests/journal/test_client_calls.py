@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from longhouse.errors import UnknownShape
 from longhouse.journal import events, fingerprint
-from longhouse.journal.client_calls import client_id
+from longhouse.journal.calls.client_calls import client_id
 from longhouse.journal.events import ClientTool, ClientTools
 from longhouse.journal.session import Session, State
 from server_helpers import folded, opened, prompted, returned, started, turn_of, used

@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from longhouse.journal.json_text import value_of
-from longhouse.journal.visible_text import in_code, name_in_code, readable, readable_json
+from longhouse.journal.words.visible_text import in_code, name_in_code, readable, readable_json
 
 PLAIN = (
     "", "a b", "Заплати Бобу 5\u00a0000 ₽, ёлка й", "付款给\u3000鲍勃，谢谢。", "ادفع لبوب مِئة", "שלום",

@@ -12,8 +12,8 @@ from longhouse.agents import conditions
 from longhouse.agents.naming import NamePatterns
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
+from longhouse.journal.calls.refusals import REFUSED, UNMADE
 from longhouse.journal.events import Fault, Recorded, Returned
-from longhouse.journal.refusals import REFUSED, UNMADE
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use

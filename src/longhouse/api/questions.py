@@ -23,9 +23,9 @@ from longhouse.api.pagination import MAX_PAGE, Omittable, Page
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.waiting import tree_ids
 from longhouse.errors import CallerError
-from longhouse.journal.question_words import subagent_label, text_of
 from longhouse.journal.session import QuestionKind
-from longhouse.journal.visible_text import readable_json
+from longhouse.journal.words.question_words import subagent_label, text_of
+from longhouse.journal.words.visible_text import readable_json
 from longhouse.runtime.bus.local import Bus
 from longhouse.store.database import Database
 from longhouse.store.lists import questions, session_counters

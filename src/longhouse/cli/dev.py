@@ -27,7 +27,7 @@ from longhouse.cli.serving import serve_house
 from longhouse.config.loader import LoadedFiles
 from longhouse.config.mistakes import FileError
 from longhouse.errors import LonghouseError
-from longhouse.journal.visible_text import readable_lines
+from longhouse.journal.words.visible_text import readable_lines
 from longhouse.settings import Settings
 
 LOOK_EVERY: Final = 0.3

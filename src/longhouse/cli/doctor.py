@@ -24,7 +24,7 @@ from longhouse.cli.setting_up import probed
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import LonghouseError
 from longhouse.integrations.otlp import open_collector, problem_of
-from longhouse.journal.visible_text import readable_lines
+from longhouse.journal.words.visible_text import readable_lines
 from longhouse.models import probe
 from longhouse.redaction import redaction_of
 from longhouse.settings import Settings

@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 import longhouse
 from longhouse.cli.loading import imports, load_fastapi, load_structlog
 from longhouse.errors import LonghouseError, SetupError
-from longhouse.journal.visible_text import readable_lines
+from longhouse.journal.words.visible_text import readable_lines
 
 
 class LazyCommand(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from longhouse.journal import events, fingerprint
-from longhouse.journal.client_calls import client_id
+from longhouse.journal.calls.client_calls import client_id
 from longhouse.journal.events import Output
 from longhouse.journal.messages import text_of
-from longhouse.journal.pending_decisions import Undecided, decision_text
 from longhouse.journal.transcript import Entry, PromptEntry, Step
+from longhouse.journal.words.pending_decisions import Undecided, decision_text
 
 AGENT_FAILED: Final = "agent_failed"
 """The code of a turn whose agent itself reported that it could not do the task: its text is the answer."""

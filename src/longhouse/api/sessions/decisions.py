@@ -18,10 +18,10 @@ from longhouse.api.sessions.waiting import (
     waiting_status,
 )
 from longhouse.errors import CallerError
-from longhouse.journal.decision_words import decision_of
 from longhouse.journal.events import Decision
-from longhouse.journal.pending_decisions import Undecided, decision_text
 from longhouse.journal.session import Session
+from longhouse.journal.words.decision_words import decision_of
+from longhouse.journal.words.pending_decisions import Undecided, decision_text
 from longhouse.store.database import Database
 
 RACES: Final = 20

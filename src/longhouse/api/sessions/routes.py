@@ -30,7 +30,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import Message
 from longhouse.journal.session import QuestionKind, Session, State, Turn
-from longhouse.journal.visible_text import readable_json
+from longhouse.journal.words.visible_text import readable_json
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals

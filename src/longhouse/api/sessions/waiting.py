@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from longhouse import clock
 from longhouse.errors import CallerError
 from longhouse.journal.json_text import value_of
-from longhouse.journal.question_words import asker, subagent_label, text_of
 from longhouse.journal.session import Open, Session, State
-from longhouse.journal.visible_text import readable
+from longhouse.journal.words.question_words import asker, subagent_label, text_of
+from longhouse.journal.words.visible_text import readable
 from longhouse.store import journals, sessions
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree

@@ -23,8 +23,8 @@ from longhouse.cli.chat.line_editor import LineEditor, state_folder
 from longhouse.cli.chat.turn_view import TurnView
 from longhouse.cli.session_table import meant, table
 from longhouse.errors import SetupError
-from longhouse.journal.decision_words import decision_of
-from longhouse.journal.visible_text import readable_lines
+from longhouse.journal.words.decision_words import decision_of
+from longhouse.journal.words.visible_text import readable_lines
 
 REFRESH_EVERY: Final = 0.1
 PATIENCE: Final = 60

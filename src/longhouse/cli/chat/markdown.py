@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from longhouse.journal.visible_text import readable_lines
+from longhouse.journal.words.visible_text import readable_lines
 
 COLUMNS: Final = 50
 CELLS: Final = 2_000

@@ -13,7 +13,7 @@ from rich.console import Console
 from longhouse.cli.chat.client import ChatClient, UnansweredError
 from longhouse.errors import SetupError
 from longhouse.journal.roles import role_of
-from longhouse.journal.visible_text import readable, readable_json, readable_lines
+from longhouse.journal.words.visible_text import readable, readable_json, readable_lines
 
 
 async def talk(client: ChatClient, model: str) -> None:

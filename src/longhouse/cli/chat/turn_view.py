@@ -17,7 +17,7 @@ from longhouse.cli.chat.client import Chunk
 from longhouse.cli.chat.markdown import SafeMarkdown, finished
 from longhouse.cli.one_line import lasting, plain
 from longhouse.journal.roles import role_of
-from longhouse.journal.visible_text import readable, readable_json, readable_lines
+from longhouse.journal.words.visible_text import readable, readable_json, readable_lines
 
 AGENT_PREFIX: Final = "agent."
 """How the tools begin that are agents, as the API names them."""

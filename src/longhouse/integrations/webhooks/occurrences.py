@@ -9,8 +9,8 @@ import msgspec
 
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
-from longhouse.journal.question_words import subagent_label, text_of
 from longhouse.journal.session import Open, Session, State, ended_turn, own_label
+from longhouse.journal.words.question_words import subagent_label, text_of
 from longhouse.store.automation.webhooks import EventType
 
 ENDED: Final = (State.COMPLETED, State.FAILED, State.CANCELLED)

@@ -8,10 +8,10 @@ from typing import Any, Final
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
-from longhouse.journal import titles
 from longhouse.journal.events import Spent, Usage
 from longhouse.journal.messages import System, User, clean
 from longhouse.journal.session import Turn
+from longhouse.journal.words import titles
 from longhouse.models.protocol import Model
 from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.recorder import Run

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from longhouse.journal.visible_text import in_code, name_in_code, readable, readable_json
+from longhouse.journal.words.visible_text import in_code, name_in_code, readable, readable_json
 
 SHOWN: Final = 2_000
 """Characters of a call's arguments that are shown; the session holds all of them."""

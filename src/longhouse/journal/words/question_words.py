@@ -1,8 +1,8 @@
 """The words and the names of open questions, wherever they are shown."""
 
-from longhouse.journal.pending_decisions import happened, took_workers
 from longhouse.journal.session import QuestionKind, own_label
-from longhouse.journal.visible_text import readable
+from longhouse.journal.words.pending_decisions import happened, took_workers
+from longhouse.journal.words.visible_text import readable
 
 
 def text_of(kind: QuestionKind | None, tool: str, question: str, *, doubt: str) -> str:

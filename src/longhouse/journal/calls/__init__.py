@@ -1,0 +1,1 @@
+"""What a journal tells of calls."""
