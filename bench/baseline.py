@@ -9,7 +9,7 @@ from bench.model import STEPS
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.tool import Tool
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 
 TABLE = "CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, body json NOT NULL)"

@@ -14,7 +14,7 @@ from longhouse.agents.strategies.structured import MOST_TOOLS, SGRAgent
 from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.journal.events import Called, Fault, Replied, Returned
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import ProbeFinding, probe, report
 from longhouse.tools.toolbox import Toolbox

@@ -13,7 +13,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import User
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Delta, Model
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from longhouse.errors import ProviderError
 from longhouse.models.embeddings import AT_ONCE, EndpointEmbedder
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -9,8 +9,8 @@ import pytest
 from scripted_peers import KEY, STOP, Writer, added_up, answer, chunk, deltas_of, error_for, peer_that, reply_to, sends
 
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import Endpoint, StatusFailure, open_endpoint
-from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http.client import Endpoint, StatusFailure, open_endpoint
+from longhouse.models.http.failure import HttpFailure
 from longhouse.models.openai import OpenAIModel
 
 SAID = chunk(content="Well, ") + chunk(content="hello.") + STOP

@@ -19,10 +19,11 @@ from yarl import URL
 
 from certificates import certificate
 from longhouse.egress import ANYWHERE
-from longhouse.models import http_connection, http_dialing
-from longhouse.models.http_client import Endpoint, StatusFailure, open_endpoint, open_pool
-from longhouse.models.http_connection import MOST_HEAD, Timeouts
-from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http import connection as http_connection
+from longhouse.models.http import dialing as http_dialing
+from longhouse.models.http.client import Endpoint, StatusFailure, open_endpoint, open_pool
+from longhouse.models.http.connection import MOST_HEAD, Timeouts
+from longhouse.models.http.failure import HttpFailure
 from longhouse.redaction import redaction_of
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -8,7 +8,7 @@ import pytest
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Abilities
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import ProbeFinding, probe, report
 from longhouse.models.scripted import Cut, Playable, Say, ScriptedStatus, call, calls, say

@@ -13,7 +13,7 @@ import pytest
 from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Delta, Model, ToolCallDelta
 from longhouse.models.scripted import (

@@ -16,7 +16,7 @@ import pytest
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal.messages import User
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Model
 from longhouse.models.scripted import (

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from longhouse.errors import SetupError
-from longhouse.models.http_client import open_endpoint
-from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http.client import open_endpoint
+from longhouse.models.http.failure import HttpFailure
 from longhouse.models.scripted import say
 from longhouse.models.scripted_server import serve as serve_model
 from server_helpers import Serving, content

@@ -18,9 +18,9 @@ from longhouse.agents.tool import Tool
 from longhouse.egress import Egress, Lookup, look_up
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
-from longhouse.models.http_client import Endpoint
-from longhouse.models.http_failure import HttpFailure
-from longhouse.models.http_pool import HttpPool
+from longhouse.models.http.client import Endpoint
+from longhouse.models.http.failure import HttpFailure
+from longhouse.models.http.pool import HttpPool
 from longhouse.redaction import redaction_of
 from longhouse.tools.bindings.http import RemoteBinding, open_remote
 from longhouse.tools.context import ToolContext

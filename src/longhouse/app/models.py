@@ -10,7 +10,7 @@ from longhouse.models import embedding_table
 from longhouse.models.demo import scene
 from longhouse.models.embeddings import WITHIN, EndpointEmbedder
 from longhouse.models.endpoints import open_endpoints
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Embedder, Model
 from longhouse.models.scripted import ScriptedModel

@@ -14,7 +14,7 @@ from longhouse.cli.running import AgentsFile, ConfigFile, add_commands, given, r
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.models import probe as probing
-from longhouse.models.http_client import open_endpoint
+from longhouse.models.http.client import open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import ProbeFinding
 from longhouse.settings import Settings

@@ -22,8 +22,8 @@ from longhouse.errors import SetupError
 from longhouse.integrations.projector import Projector
 from longhouse.integrations.spans import Span, Value, spans_of, title_spans_of
 from longhouse.journal.events import Prompted, Recorded, Spent, Started
-from longhouse.models.http_client import Endpoint, StatusFailure, can_be_sent, open_endpoint
-from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http.client import Endpoint, StatusFailure, can_be_sent, open_endpoint
+from longhouse.models.http.failure import HttpFailure
 from longhouse.redaction import redaction_of
 from longhouse.store import journals, projections
 from longhouse.store.database import PASSING, Database

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import Endpoint
-from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http.client import Endpoint
+from longhouse.models.http.failure import HttpFailure
 from longhouse.models.openai import provider_error
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from longhouse.agents.template import Template
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.models.echo import EchoModel
-from longhouse.models.http_client import HANG, open_endpoint
+from longhouse.models.http.client import HANG, open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.protocol import Model
 from longhouse.secrets import PROXY_READS_KEY, is_unencrypted

@@ -11,8 +11,8 @@ import msgspec
 from longhouse import clock
 from longhouse.agents.strategies.protocol import Body, streamed
 from longhouse.errors import ProviderError
-from longhouse.models.http_client import Endpoint, StatusFailure
-from longhouse.models.http_failure import HttpFailure, is_retryable
+from longhouse.models.http.client import Endpoint, StatusFailure
+from longhouse.models.http.failure import HttpFailure, is_retryable
 from longhouse.models.protocol import Delta, paid_for
 from longhouse.models.sse import StreamReader, StreamRefused, UnreadableEvent
 

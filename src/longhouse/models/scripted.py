@@ -12,7 +12,7 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.errors import ProviderError, SetupError
 from longhouse.journal.events import Usage
 from longhouse.journal.messages import Assistant, Message, User, text_of
-from longhouse.models.http_failure import is_retryable
+from longhouse.models.http.failure import is_retryable
 from longhouse.models.protocol import Delta, ToolCallDelta
 
 

@@ -13,7 +13,7 @@ from longhouse.api.json_route import of_app, strict_router
 from longhouse.egress import ANYWHERE, LONGEST_URL, Egress
 from longhouse.errors import CallerError, ProviderError, SetupError
 from longhouse.models import probe as probing
-from longhouse.models.http_client import HANG, open_endpoint
+from longhouse.models.http.client import HANG, open_endpoint
 from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import ProbeFinding
 

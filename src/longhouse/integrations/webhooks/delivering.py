@@ -19,10 +19,10 @@ from longhouse.egress import Egress, Lookup, parse
 from longhouse.integrations.webhooks.collector import Collector
 from longhouse.integrations.webhooks.resolving import Resolver
 from longhouse.integrations.webhooks.signing import headers_of
-from longhouse.models.http_client import Endpoint, StatusFailure, json_headers, open_pool
-from longhouse.models.http_connection import Timeouts
-from longhouse.models.http_failure import HttpFailure
-from longhouse.models.http_pool import HttpPool
+from longhouse.models.http.client import Endpoint, StatusFailure, json_headers, open_pool
+from longhouse.models.http.connection import Timeouts
+from longhouse.models.http.failure import HttpFailure
+from longhouse.models.http.pool import HttpPool
 from longhouse.redaction import redaction_of
 from longhouse.store.automation import webhook_deliveries, webhooks
 from longhouse.store.automation.webhook_deliveries import ClaimedWebhook, DueDelivery

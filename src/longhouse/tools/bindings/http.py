@@ -12,10 +12,10 @@ import msgspec
 
 from longhouse.agents.tool import Tool
 from longhouse.egress import HTTP, Egress, Lookup, look_up
-from longhouse.models.http_client import BoundedResponse, Endpoint, StatusFailure, json_headers, open_pool
-from longhouse.models.http_connection import Timeouts
-from longhouse.models.http_failure import HttpFailure
-from longhouse.models.http_pool import HttpPool
+from longhouse.models.http.client import BoundedResponse, Endpoint, StatusFailure, json_headers, open_pool
+from longhouse.models.http.connection import Timeouts
+from longhouse.models.http.failure import HttpFailure
+from longhouse.models.http.pool import HttpPool
 from longhouse.redaction import Redaction, redaction_of
 from longhouse.tools.bindings.remote import MOST_BYTES, EndpointBinding, EndpointOptions, RemoteError
 from longhouse.tools.outcomes import NotBegun

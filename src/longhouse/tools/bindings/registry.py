@@ -6,7 +6,7 @@ from yarl import URL
 
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.egress import GRPC
-from longhouse.models.http_pool import HttpPool
+from longhouse.models.http.pool import HttpPool
 from longhouse.tools.bindings import isolated, python
 from longhouse.tools.bindings.agent import agent_binding
 from longhouse.tools.bindings.base import Binding

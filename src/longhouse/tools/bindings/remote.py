@@ -12,7 +12,7 @@ import msgspec
 from longhouse.agents.tool import Tool
 from longhouse.egress import parse
 from longhouse.journal.events import Fault
-from longhouse.models.http_client import can_be_sent
+from longhouse.models.http.client import can_be_sent
 from longhouse.tools.arguments import BadSchema, Check, checker, read
 from longhouse.tools.bindings.base import Binding, Work
 from longhouse.tools.config import ToolConfig

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from longhouse.errors import LonghouseError
-from longhouse.models.http_client import Endpoint, open_endpoint
-from longhouse.models.http_failure import HttpFailure
+from longhouse.models.http.client import Endpoint, open_endpoint
+from longhouse.models.http.failure import HttpFailure
 
 BASE_URL: Final = "https://api.tavily.com"
 WITHIN: Final = 45.0

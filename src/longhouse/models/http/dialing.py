@@ -14,9 +14,9 @@ import aiohappyeyeballs
 from yarl import URL
 
 from longhouse.egress import SOCKS, Egress, EgressRefused, EgressResolver, Lookup
-from longhouse.models import socks
-from longhouse.models.http_connection import KEEP_ALIVE, Connection
-from longhouse.models.http_failure import HttpFailure, unreachable
+from longhouse.models.http import socks
+from longhouse.models.http.connection import KEEP_ALIVE, Connection
+from longhouse.models.http.failure import HttpFailure, unreachable
 
 _NEXT_ADDRESS: Final = 0.25
 """Seconds after which the next address of a name is tried beside the first (RFC 8305)."""

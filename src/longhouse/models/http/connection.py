@@ -13,7 +13,7 @@ import httptools
 import msgspec
 from yarl import URL
 
-from longhouse.models.http_failure import HttpFailure, late
+from longhouse.models.http.failure import HttpFailure, late
 
 CONNECT: Final = 10.0
 """Seconds for the DNS lookup and the connect."""

@@ -23,10 +23,10 @@ from yarl import URL
 from longhouse import tracing
 from longhouse.egress import ANYWHERE, HTTP, PROXIES, SOCKS_PORT, Egress, Lookup, look_up
 from longhouse.errors import SetupError
-from longhouse.models.http_connection import CONNECT, Connection, Response, Timeouts
-from longhouse.models.http_dialing import Dialer, basic
-from longhouse.models.http_failure import HttpFailure, is_retryable
-from longhouse.models.http_pool import HttpPool
+from longhouse.models.http.connection import CONNECT, Connection, Response, Timeouts
+from longhouse.models.http.dialing import Dialer, basic
+from longhouse.models.http.failure import HttpFailure, is_retryable
+from longhouse.models.http.pool import HttpPool
 from longhouse.redaction import Redaction, redaction_of
 
 HANG: Final = 60.0

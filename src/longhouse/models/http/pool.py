@@ -6,9 +6,9 @@ from functools import partial
 
 from yarl import URL
 
-from longhouse.models.http_connection import Connection, Timeouts
-from longhouse.models.http_dialing import Dialer
-from longhouse.models.http_failure import HttpFailure, late
+from longhouse.models.http.connection import Connection, Timeouts
+from longhouse.models.http.dialing import Dialer
+from longhouse.models.http.failure import HttpFailure, late
 
 
 class HttpPool:

@@ -1,0 +1,1 @@
+"""The one HTTP client for all that leaves the house."""
