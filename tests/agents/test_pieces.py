@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from longhouse.agents import pieces, tokens, window
+from longhouse.agents.requests import pieces, tokens, window
 from longhouse.agents.strategies import protocol
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from longhouse.agents import window
+from longhouse.agents.requests import window
 from longhouse.agents.template import PromptPack, Template, ToolPolicy, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import events

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhouse.agents import tokens, window
+from longhouse.agents.requests import tokens, window
 from longhouse.agents.template import LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, Message, System, TextPart, ToolResult, User

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_window_budget import begun, composed, is_stub, results
 
-from longhouse.agents import tokens, window
+from longhouse.agents.requests import tokens, window
 from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longhouse.agents import window
+from longhouse.agents.requests import window
 from longhouse.agents.template import MemoryPolicy, PromptPack, Template
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, Message, System, ToolResult, User

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ledger_helpers import ledger_of
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.session import Session

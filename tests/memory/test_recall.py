@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.session import Session

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent

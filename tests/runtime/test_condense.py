@@ -5,7 +5,7 @@ from typing import Any
 
 from engine_fixture import Room
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy
 from longhouse.journal import events

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 from strategy_replies import WRITE, written
 
-from longhouse.agents.answer_format import IN_WORDS
+from longhouse.agents.requests.answer_format import IN_WORDS
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.models.scripted import Say, call, say
 from longhouse.tools import BaseTool, ToolContext

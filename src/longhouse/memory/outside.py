@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.template import Template
 from longhouse.journal.session import Session, Turn
 from longhouse.memory.ledger import Ledger

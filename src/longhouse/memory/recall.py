@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.template import MemoryPolicy, MemoryScope, Template
 from longhouse.journal.session import Session, Turn
 from longhouse.memory.file_passages import KIND, FilePassages

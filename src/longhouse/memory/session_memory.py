@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Remembers
 from longhouse.journal import conversation

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from longhouse import clock, tracing
 from longhouse.activity import ActivityCounts
-from longhouse.agents import answer_format, rules, window
+from longhouse.agents import rules
 from longhouse.agents.delegation import capped_by_caller, narrowed
+from longhouse.agents.requests import answer_format, window
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError, SetupError

@@ -9,7 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from longhouse import clock
-from longhouse.agents import answer_format, rules
+from longhouse.agents import rules
+from longhouse.agents.requests import answer_format
 from longhouse.agents.template import Template
 from longhouse.journal import events
 from longhouse.journal.events import Event

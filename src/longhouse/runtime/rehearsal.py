@@ -14,8 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from longhouse import clock
-from longhouse.agents import rules, window
+from longhouse.agents import rules
 from longhouse.agents.delegation import capped_by_caller, narrowed
+from longhouse.agents.requests import window
 from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor

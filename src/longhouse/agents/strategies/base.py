@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from longhouse.agents import answer_format, entrypoints, pieces, window
+from longhouse.agents import entrypoints
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.registry import Registry
+from longhouse.agents.requests import answer_format, pieces, window
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool, wire_names

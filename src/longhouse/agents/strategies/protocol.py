@@ -9,8 +9,8 @@ from weakref import ref
 import msgspec
 from msgspec import structs
 
-from longhouse.agents import pieces
-from longhouse.agents.pieces import RequestPart, Window
+from longhouse.agents.requests import pieces
+from longhouse.agents.requests.pieces import RequestPart, Window
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import Message

@@ -7,8 +7,8 @@ from typing import Any, Final, cast
 import msgspec
 from starlette.types import Scope
 
-from longhouse.agents import answer_format
 from longhouse.agents.naming import AGENT_PREFIX
+from longhouse.agents.requests import answer_format
 from longhouse.api import streaming
 from longhouse.api.addresses import session_address
 from longhouse.api.caller import over_budget

@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.strategies.protocol import Body, Request
 from longhouse.agents.template import Template

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 from fastapi import Depends, Query
 from pydantic import Field, StrictStr
 
-from longhouse.agents import window
+from longhouse.agents.requests import window
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller

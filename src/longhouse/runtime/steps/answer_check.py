@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from longhouse.agents import answer_format
-from longhouse.agents.answer_format import CODE, MOST_REPAIRS
+from longhouse.agents.requests import answer_format
+from longhouse.agents.requests.answer_format import CODE, MOST_REPAIRS
 from longhouse.journal.events import Fault
 from longhouse.journal.json_text import object_of
 from longhouse.journal.session import Turn

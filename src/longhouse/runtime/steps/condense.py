@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from longhouse.agents import tokens, window
+from longhouse.agents.requests import tokens, window
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.errors import ProviderError

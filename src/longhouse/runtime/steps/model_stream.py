@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from longhouse.agents import window
+from longhouse.agents.requests import window
 from longhouse.agents.strategies.partial_json import AnswerReader
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Reply, Request
 from longhouse.agents.strategies.structured import DISCRIMINATOR

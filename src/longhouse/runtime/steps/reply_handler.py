@@ -7,8 +7,9 @@ from typing import Final
 import msgspec
 
 from longhouse import clock
-from longhouse.agents import answer_format, delegation, rules
+from longhouse.agents import delegation, rules
 from longhouse.agents.delegation import AgentTask
+from longhouse.agents.requests import answer_format
 from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.strategies.protocol import Intent, Reply, Request, Verdict
 from longhouse.agents.tool import Tool

@@ -1,7 +1,7 @@
 """Sessions that this process has in memory: what a journal has told already is not read and folded once more.
 
 A journal only grows and sessions are frozen, so one that is in memory is right up to its head. What requests are made
-of (`agents/pieces.py`) stays with it too.
+of (`agents/requests/pieces.py`) stays with it too.
 """
 
 import time
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec.structs import replace
 
-from longhouse.agents import pieces
+from longhouse.agents.requests import pieces
 from longhouse.journal.session import Session
 from longhouse.store import journals
 from longhouse.store.database import Database

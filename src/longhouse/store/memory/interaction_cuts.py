@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, Final
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.store import files
 from longhouse.store.database import Executor, Transaction
 from longhouse.store.lists.pages import Position

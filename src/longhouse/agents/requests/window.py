@@ -12,8 +12,8 @@ from typing import Final, assert_never
 
 import msgspec
 
-from longhouse.agents import pieces, tokens
-from longhouse.agents.pieces import RequestPart, Window
+from longhouse.agents.requests import pieces, tokens
+from longhouse.agents.requests.pieces import RequestPart, Window
 from longhouse.agents.template import AVAILABLE_TOOLS, CLARIFICATIONS, TASK, Template, render
 from longhouse.agents.tool import Tool
 from longhouse.journal import conversation

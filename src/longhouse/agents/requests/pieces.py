@@ -15,7 +15,7 @@ from weakref import ref
 
 import msgspec
 
-from longhouse.agents import tokens
+from longhouse.agents.requests import tokens
 from longhouse.agents.template import PromptPack
 from longhouse.journal.messages import Message, files_in
 from longhouse.journal.transcript import Entry, Step, Summary

@@ -1,0 +1,1 @@
+"""What a request to a model is composed of."""
