@@ -12,7 +12,7 @@ from docx.oxml.ns import nsdecls
 
 from document_files import Bookmark, Drawn, flow, pdf, raw_docx
 from longhouse.memory.documents import Block, OutlineLine, ParsedDocument, ParseLimits, parse
-from longhouse.memory.documents.headings import level_of, number_of
+from longhouse.memory.documents.formats.headings import level_of, number_of
 from longhouse.memory.documents.worker import document_of
 
 MARKDOWN = """---

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from longhouse.memory.documents import clean, headings
+from longhouse.memory.documents import clean
+from longhouse.memory.documents.formats import headings
 from longhouse.memory.documents.parsed import Block, Format, OutlineLine, ParsedDocument, ParseLimits, UnreadableFile
 
 PAGE_LENGTH: Final = 3_000

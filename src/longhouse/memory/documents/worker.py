@@ -18,11 +18,11 @@ _COMPLAINTS: Final = 1_000_000
 _HEAD: Final = 4_096
 _PR_SET_PDEATHSIG: Final = 1
 _PARSERS: Final[Mapping[Format, str]] = {
-    "markdown": "longhouse.memory.documents.markdown",
-    "html": "longhouse.memory.documents.html",
-    "pdf": "longhouse.memory.documents.pdf.reader",
-    "docx": "longhouse.memory.documents.docx",
-    "text": "longhouse.memory.documents.text",
+    "markdown": "longhouse.memory.documents.formats.markdown",
+    "html": "longhouse.memory.documents.formats.html",
+    "pdf": "longhouse.memory.documents.formats.pdf.reader",
+    "docx": "longhouse.memory.documents.formats.docx",
+    "text": "longhouse.memory.documents.formats.text",
 }
 
 

@@ -5,8 +5,9 @@ from typing import Final
 
 from markdown_it import MarkdownIt
 
-from longhouse.memory.documents import clean, html, text
+from longhouse.memory.documents import clean
 from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.formats import html, text
 from longhouse.memory.documents.parsed import ParseLimits
 
 _FRONT_MATTER: Final = re.compile(r"---[ \t]*\n(.{0,20000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)

@@ -7,8 +7,9 @@ from typing import Final
 
 import chardet
 
-from longhouse.memory.documents import clean, headings
+from longhouse.memory.documents import clean
 from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.formats import headings
 from longhouse.memory.documents.parsed import Block, ParseLimits, UnreadableFile
 
 _MARKS: Final = (

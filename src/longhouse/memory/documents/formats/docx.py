@@ -15,8 +15,9 @@ from docx.opc.exceptions import OpcError
 from docx.oxml.ns import qn
 from lxml import etree
 
-from longhouse.memory.documents import clean, detect, tables
+from longhouse.memory.documents import clean, detect
 from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.formats import tables
 from longhouse.memory.documents.parsed import Block, ParseLimits, UnreadableFile
 
 _MAX_PARTS: Final = 10_000

@@ -7,13 +7,14 @@ from typing import Final
 
 import pypdfium2
 
-from longhouse.memory.documents import clean, headings
+from longhouse.memory.documents import clean
 from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.formats import headings
+from longhouse.memory.documents.formats.pdf.lines import HYPHENS, Line, joined, lines_of_page
+from longhouse.memory.documents.formats.pdf.paragraphs import blocks_of, spacing_of
+from longhouse.memory.documents.formats.pdf.running_lines import without_running_lines
+from longhouse.memory.documents.formats.pdf.titles import Sizes, Titles, body_size
 from longhouse.memory.documents.parsed import Block, OutlineLine, ParseLimits, UnreadableFile
-from longhouse.memory.documents.pdf.lines import HYPHENS, Line, joined, lines_of_page
-from longhouse.memory.documents.pdf.paragraphs import blocks_of, spacing_of
-from longhouse.memory.documents.pdf.running_lines import without_running_lines
-from longhouse.memory.documents.pdf.titles import Sizes, Titles, body_size
 
 _MAX_BOOKMARKS: Final = 10_000
 _NO_TITLES: Final = frozenset({"untitled", "(anonymous)", "anonymous", "document", "title"})

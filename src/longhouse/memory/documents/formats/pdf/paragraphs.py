@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from longhouse.memory.documents import tables
+from longhouse.memory.documents.formats import tables
+from longhouse.memory.documents.formats.pdf.columns import table
+from longhouse.memory.documents.formats.pdf.lines import BULLET, LEADERS, SENTENCE_END, Line, joined
+from longhouse.memory.documents.formats.pdf.titles import Heading
 from longhouse.memory.documents.parsed import Block
-from longhouse.memory.documents.pdf.columns import table
-from longhouse.memory.documents.pdf.lines import BULLET, LEADERS, SENTENCE_END, Line, joined
-from longhouse.memory.documents.pdf.titles import Heading
 
 _NUMBERED_ITEM: Final = re.compile(r"\(?\d{1,3}[.)]\s")
 

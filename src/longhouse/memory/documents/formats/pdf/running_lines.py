@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from longhouse.memory.documents.pdf.lines import Line, Word
+from longhouse.memory.documents.formats.pdf.lines import Line, Word
 
 _PAGE_NUMBER: Final = re.compile(
     r"[-–—\s]*(?:page|стр\.?|страница|第)?\s*(\d{1,5})\s*(?:页|頁|(?:/|of|из)\s*\d{1,5})?[-–—\s]*",  # noqa: RUF001

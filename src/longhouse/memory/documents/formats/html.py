@@ -7,8 +7,9 @@ from typing import Any, Final
 from lxml import etree
 from lxml.html import HtmlElement, HTMLParser, document_fromstring
 
-from longhouse.memory.documents import clean, tables, text
+from longhouse.memory.documents import clean
 from longhouse.memory.documents.draft import DraftDocument
+from longhouse.memory.documents.formats import tables, text
 from longhouse.memory.documents.parsed import Block, ParseLimits, UnreadableFile
 
 _UNSEEN: Final = frozenset(

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from longhouse.memory.documents import headings
+from longhouse.memory.documents.formats import headings
+from longhouse.memory.documents.formats.pdf.lines import BULLET, SENTENCE_END, Line, joined
 from longhouse.memory.documents.parsed import OutlineLine
-from longhouse.memory.documents.pdf.lines import BULLET, SENTENCE_END, Line, joined
 
 _LARGER: Final = 1.15
 """A heading is larger than the text by this factor."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from longhouse.memory.documents.pdf.lines import LEADERS, Line, Word, joined
+from longhouse.memory.documents.formats.pdf.lines import LEADERS, Line, Word, joined
 
 
 def table(lines: Sequence[Line], start: int) -> tuple[list[list[str]], int]:

@@ -1,0 +1,1 @@
+"""Parsers, a module for each format."""
