@@ -37,7 +37,7 @@ POINTS: Final = (
     ),
     Point("after_commit_before_reply", "gateway", "before", ("longhouse.runtime.inbox:Inbox._delivered",)),
     Point("at_first_chunk", "gateway", "after_first_item", ("longhouse.api.openai.completions:Completion.chunks",)),
-    Point("mid_sse_write", "gateway", "half_sent", ("longhouse.api.streaming:EventStream._write",)),
+    Point("mid_sse_write", "gateway", "half_sent", ("longhouse.api.http.streaming:EventStream._write",)),
     Point("at_waiting_to_resumed", "gateway", "after", ("longhouse.runtime.inbox:Inbox.answer",)),
     Point("after_claim", "worker", "before", ("longhouse.runtime.workers.worker:Worker._run",)),
     Point("after_reply_before_journal", "worker", "after", ("longhouse.runtime.engine:listen",)),

@@ -11,7 +11,8 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import longhouse
-from longhouse.api import openapi_schema, server
+from longhouse.api import server
+from longhouse.api.http import openapi_schema
 
 MOST: Final = 1_000_000
 """Bytes of a response that are kept to be compared."""

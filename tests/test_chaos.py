@@ -15,8 +15,8 @@ from chaos.ledger import Effect
 from chaos.patching import located, replaced
 from chaos.report import report
 
+from longhouse.api.http.streaming import EventStream, Last
 from longhouse.api.inflight import InflightRequest
-from longhouse.api.streaming import EventStream, Last
 from longhouse.journal import events
 from longhouse.journal.counters import Counters
 from longhouse.journal.events import Event, Fault, Output, Recorded

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from longhouse.api import monitoring
+from longhouse.api.watching import monitoring
 from longhouse.cli.main import COMMANDS
 from longhouse.settings import RENAMED, Settings, variable_of
 from longhouse.store.backups import backup

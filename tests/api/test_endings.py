@@ -12,7 +12,7 @@ from openai import APIError, AsyncOpenAI, UnprocessableEntityError
 
 from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.api import auth, wire
-from longhouse.api import streaming as stream
+from longhouse.api.http import streaming as stream
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver

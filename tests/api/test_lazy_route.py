@@ -8,7 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from longhouse.api.lazy_route import LazyRoute
+from longhouse.api.http.lazy_route import LazyRoute
 
 ASKING = 8
 

@@ -38,7 +38,7 @@ class SendTool(BaseTool):
 
 async def test_an_installation_is_told_in_figures_and_sentences(serving: Serving, monkeypatch: Any) -> None:
     monkeypatch.setattr(operations, "LOOKED_EVERY", 0.0)
-    monkeypatch.setattr("longhouse.api.statistics.COUNTED_EVERY", 0.0)
+    monkeypatch.setattr("longhouse.api.watching.statistics.COUNTED_EVERY", 0.0)
     replies = iter([answer("Done."), say("", fault=ScriptedStatus(status=400, message="no such model"))])
     async with keyed(serving, lambda body: next(replies)) as house:
         admin, shop = admin_of(house), await client_of(house, "shop")

@@ -11,10 +11,11 @@ from fastapi import Depends, Request, Response
 from fastapi.dependencies.models import Dependant
 from key_helpers import Client, admin_of, client_of, keyed, methods_of, routes_of
 
-from longhouse.api import auth, json_route, wire
+from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.console.pages import PAGES
-from longhouse.api.json_route import StrictRoute, of_app
+from longhouse.api.http import json_route
+from longhouse.api.http.json_route import StrictRoute, of_app
 from longhouse.errors import CallerError
 from server_helpers import House, Serving
 

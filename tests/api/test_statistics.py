@@ -10,9 +10,9 @@ from key_helpers import Client, admin_of, client_of, keyed
 from delegating_server import answer, appears, results, task_of
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.api import statistics as routes
 from longhouse.api.admin import operations
-from longhouse.api.statistics import Statistics, summary
+from longhouse.api.watching import statistics as routes
+from longhouse.api.watching.statistics import Statistics, summary
 from longhouse.errors import CallerError
 from longhouse.models.scripted import Say, ScriptedStatus, call, say
 from longhouse.store.database import Database

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 
 from starlette.types import Message
 
+from longhouse.api.http.streaming import ChatStream, EventStream, Last
 from longhouse.api.inflight import InflightRequest
-from longhouse.api.streaming import ChatStream, EventStream, Last
 
 START = ("http.response.start", None, None)
 

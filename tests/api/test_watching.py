@@ -15,8 +15,8 @@ from document_texts import ENGLISH
 from longhouse.agents.schema import resolve
 from longhouse.api import server
 from longhouse.api.auth import Authenticator
-from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
+from longhouse.api.watching.metrics import Metrics
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.memory.ledger import Ledger
@@ -374,7 +374,7 @@ async def test_metrics_come_without_what_postgres_counts_while_it_is_away(
             lambda: 0, lambda: (), memory=MemoryParts(DocumentLibrary(db, index), ledger, SessionMemory())
         )
         assert b"longhouse_documents{" in await numbers.page()
-        monkeypatch.setattr("longhouse.api.metrics.COUNTED_WITHIN", 0.05)
+        monkeypatch.setattr("longhouse.api.watching.metrics.COUNTED_WITHIN", 0.05)
         async with db.pool.acquire():
             page = await numbers.page()
     assert b"longhouse_documents{" not in page
@@ -401,9 +401,9 @@ async def test_those_who_watch_see_how_the_fleet_is_doing(serving: Serving, db: 
 
 async def test_metrics_are_told_while_postgres_is_away(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key of the settings is known without it, and no scrape is counted for the limits of its key."""
-    monkeypatch.setattr("longhouse.api.metrics.COUNTED_WITHIN", 0.05)
+    monkeypatch.setattr("longhouse.api.watching.metrics.COUNTED_WITHIN", 0.05)
     monkeypatch.setattr("longhouse.api.auth.FOUND_WITHIN", 0.05)
-    monkeypatch.setattr("longhouse.api.monitoring.READY_WITHIN", 0.05)
+    monkeypatch.setattr("longhouse.api.watching.monitoring.READY_WITHIN", 0.05)
     async with lines(dsn) as (address, between), keyed(Serving(address), rate_limit=2) as house:
         stored = await client_of(house, "ann", "admin")
         between.freeze()

@@ -16,8 +16,8 @@ import aiohttp
 import psutil
 import pytest
 
+from longhouse.api.http.siblings import merged
 from longhouse.api.rate_limits import GUESSES
-from longhouse.api.siblings import merged
 from longhouse.cli.child import ChildReady
 from longhouse.cli.listening import listening, url_of
 from longhouse.cli.supervisor import SIGNALS, Supervisor

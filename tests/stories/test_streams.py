@@ -11,7 +11,9 @@ import pytest
 from msgspec.structs import replace
 from starlette.types import Message
 
-from longhouse.api import auth, streaming, wire
+from longhouse.api import auth, wire
+from longhouse.api.http import streaming
+from longhouse.api.http.streaming import EventStream
 from longhouse.api.inflight import InflightRequest
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver
@@ -19,7 +21,6 @@ from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream
 from longhouse.api.sessions.cursor import SessionCursor
 from longhouse.api.sessions.sse import events_of
-from longhouse.api.streaming import EventStream
 from longhouse.journal.events import Recorded, Replied, Started
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session

@@ -18,10 +18,10 @@ from fastapi.security.base import SecurityBase
 from starlette.datastructures import Headers
 
 from longhouse import background, clock
-from longhouse.api import origins
 from longhouse.api.caller import Caller
 from longhouse.api.console import cookies
 from longhouse.api.easy_keys import is_easy
+from longhouse.api.http import origins
 from longhouse.api.inflight import INFLIGHT, InflightRequest, InflightRequests
 from longhouse.api.rate_limits import REPORTED_EVERY, GuessLimit, KeyLimits, Meter, used
 from longhouse.errors import CallerError

@@ -10,7 +10,7 @@ from pydantic import Field
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import Answers, of_app, refuses, strict_router
+from longhouse.api.http.json_route import Answers, of_app, refuses, strict_router
 from longhouse.errors import CallerError
 from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.store.erasing.erasure_plan import ErasurePlan

@@ -17,8 +17,9 @@ from pydantic import BeforeValidator, Field
 from pydantic.json_schema import WithJsonSchema
 
 from longhouse import clock
-from longhouse.api import auth, pagination, streaming, wire
-from longhouse.api.json_route import Answers, of_app, strict_router
+from longhouse.api import auth, pagination, wire
+from longhouse.api.http import streaming
+from longhouse.api.http.json_route import Answers, of_app, strict_router
 from longhouse.api.pagination import MAX_PAGE, Omittable, Page
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.waiting import tree_ids

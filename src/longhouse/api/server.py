@@ -13,23 +13,8 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
 import longhouse
-from longhouse.api import (
-    addresses,
-    erasing,
-    errors,
-    interactions,
-    memory_files,
-    monitoring,
-    openapi,
-    questions,
-    statistics,
-    usage,
-    webhooks,
-    wire,
-)
-from longhouse.api import documents as document_routes
+from longhouse.api import erasing, errors, questions, webhooks, wire
 from longhouse.api.a2a import routes as a2a_routes
-from longhouse.api.access_log import AccessLogMiddleware, logged_path
 from longhouse.api.admin import catalog as admin_catalog
 from longhouse.api.admin import keys, models, operations, retention, search, security, trying
 from longhouse.api.admin import routes as admin_routes
@@ -40,11 +25,14 @@ from longhouse.api.admin.retention import RetainDays
 from longhouse.api.auth import Authenticator
 from longhouse.api.console import pages
 from longhouse.api.console import session as browser_session
+from longhouse.api.http import addresses, openapi
+from longhouse.api.http.access_log import AccessLogMiddleware, logged_path
 from longhouse.api.inflight import INFLIGHT, DrainMiddleware
-from longhouse.api.interactions import Interactions
 from longhouse.api.mcp import endpoint as mcp_endpoint
 from longhouse.api.mcp.endpoint import McpEndpoint
-from longhouse.api.metrics import Metrics
+from longhouse.api.memory import documents as document_routes
+from longhouse.api.memory import interactions, memory_files
+from longhouse.api.memory.interactions import Interactions
 from longhouse.api.openai import routes as openai_routes
 from longhouse.api.openai.background_jobs import BackgroundJobs
 from longhouse.api.openai.responses import conversations as conversation_routes
@@ -60,9 +48,11 @@ from longhouse.api.sessions import routes as sessions_routes
 from longhouse.api.sessions.routes import Sessions
 from longhouse.api.sessions.step_replay import StepReplays
 from longhouse.api.sgr import routes as sgr_routes
-from longhouse.api.statistics import Statistics
 from longhouse.api.turns import Turns
-from longhouse.api.usage import Prices
+from longhouse.api.watching import monitoring, statistics, usage
+from longhouse.api.watching.metrics import Metrics
+from longhouse.api.watching.statistics import Statistics
+from longhouse.api.watching.usage import Prices
 from longhouse.api.webhooks import WebhookService
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator

@@ -11,8 +11,8 @@ import pydantic
 from starlette.types import Scope
 
 from longhouse.api import wire
-from longhouse.api.addresses import session_address
 from longhouse.api.caller import Caller
+from longhouse.api.http.addresses import session_address
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import last_activity
 from longhouse.api.openai.session_resolver import SessionResolver

@@ -14,7 +14,7 @@ from longhouse import clock
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.egress import LONGEST_URL, Egress
 from longhouse.errors import CallerError

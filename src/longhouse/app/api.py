@@ -13,9 +13,9 @@ from longhouse.api import server
 from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.auth import Authenticator
 from longhouse.api.mcp.endpoint import McpEndpoint
-from longhouse.api.metrics import Metrics
 from longhouse.api.rate_limits import KeyLimits
-from longhouse.api.usage import Prices
+from longhouse.api.watching.metrics import Metrics
+from longhouse.api.watching.usage import Prices
 from longhouse.app.core import Core
 from longhouse.app.publish import validator_of
 from longhouse.app.runtime import Runtime

@@ -3,7 +3,7 @@
 from functools import partial
 
 from longhouse import background
-from longhouse.api.siblings import Siblings
+from longhouse.api.http.siblings import Siblings
 from longhouse.app import App, open_app
 from longhouse.cli.child import HELP_EVERY, Child, ChildReady, help_out, reached_at
 from longhouse.cli.running import Main

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longhouse.api import usage as usage_answers
+from longhouse.api.watching import usage as usage_answers
 from longhouse.app.api import prices_of
 from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain

@@ -7,8 +7,8 @@ from starlette.types import Scope
 
 import longhouse
 from longhouse.agents.template import Template
-from longhouse.api import addresses
 from longhouse.api.a2a.wire import TEXT
+from longhouse.api.http import addresses
 
 VERSIONS: Final = ("1.0", "0.3")
 """Of the protocol, the preferred one first."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from longhouse.agents.strategies.one_call import ONE_CALL
 from longhouse.agents.template import Template
-from longhouse.api import auth, errors, streaming, wire
+from longhouse.api import auth, errors, wire
 from longhouse.api.a2a import tasks
 from longhouse.api.a2a.card import AgentCard, card_of
 from longhouse.api.a2a.tasks import Task
@@ -39,7 +39,8 @@ from longhouse.api.a2a.wire import (
     text_in,
 )
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import JsonRoute, of_app, refuses
+from longhouse.api.http import streaming
+from longhouse.api.http.json_route import JsonRoute, of_app, refuses
 from longhouse.api.openai.session_resolver import unknown_model
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import TurnStream

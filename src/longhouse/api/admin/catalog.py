@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Omittable, Page, YesOrNo
 from longhouse.catalog.diff import differences
 from longhouse.catalog.service import CatalogService, PlacedVersion

@@ -10,7 +10,7 @@ from pydantic import Field
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.api import pagination, wire
-from longhouse.api.json_route import Answers
+from longhouse.api.http.json_route import Answers
 from longhouse.api.pagination import Page
 from longhouse.catalog.drafts import MOST
 

@@ -13,7 +13,7 @@ from longhouse import clock
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.auth import Authenticator
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.api.pagination import Page
 from longhouse.errors import CallerError
 from longhouse.store.access import keys

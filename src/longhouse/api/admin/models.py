@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, StrictStr
 
 from longhouse.api import auth, wire
 from longhouse.api.admin.operations import Sentence, Tone
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.egress import ANYWHERE, LONGEST_URL, Egress
 from longhouse.errors import CallerError, ProviderError, SetupError
 from longhouse.models import probe as probing

@@ -12,9 +12,9 @@ import longhouse
 from longhouse import clock
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.api.pagination import Page
-from longhouse.api.statistics import Statistics
+from longhouse.api.watching.statistics import Statistics
 from longhouse.store import leases
 from longhouse.store.database import Database
 from longhouse.store.leases import WorkerFacts, WorkerRow

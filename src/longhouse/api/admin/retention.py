@@ -7,7 +7,7 @@ import structlog
 from pydantic import Field
 
 from longhouse.api import auth, wire
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.store.database import Database
 from longhouse.store.erasing import retention
 

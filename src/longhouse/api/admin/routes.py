@@ -7,7 +7,7 @@ from pydantic import Field
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.api.sessions.listing import ListedSession, listed
 from longhouse.api.sessions.routes import SessionCounts, SessionFilters, cursor_of, facets

@@ -7,7 +7,7 @@ from pydantic import Field, StrictStr
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Page
 from longhouse.search.directory import AgentDirectory, AgentHit
 from longhouse.search.finder import Finder, SearchHit

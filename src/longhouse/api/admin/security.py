@@ -8,7 +8,7 @@ from longhouse.agents.tool_descriptor import SecurityOverlay
 from longhouse.api import auth, wire
 from longhouse.api.admin import docs
 from longhouse.api.admin.catalog import Fields, Name
-from longhouse.api.json_route import Answers, of_app, refuses, strict_router
+from longhouse.api.http.json_route import Answers, of_app, refuses, strict_router
 from longhouse.catalog import security
 from longhouse.catalog.diff import merge
 from longhouse.catalog.security import PolicyOfTool

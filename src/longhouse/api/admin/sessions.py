@@ -7,7 +7,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Depends, Request
 
 from longhouse.api import auth
-from longhouse.api.json_route import JsonRoute
+from longhouse.api.http.json_route import JsonRoute
 from longhouse.api.sessions.routes import SESSION_PATH
 from longhouse.store import sessions
 

@@ -14,7 +14,7 @@ from longhouse.api import auth, wire
 from longhouse.api.admin import docs
 from longhouse.api.admin.catalog import Name, Number
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.catalog.service import CatalogService
 from longhouse.errors import CallerError
 from longhouse.journal import events

@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from longhouse.api import addresses, origins
+from longhouse.api.http import addresses, origins
 from longhouse.store.access.browser_sessions import LIFETIME
 
 NAME: Final = "longhouse"

@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from longhouse.api import addresses, wire
-from longhouse.api.lazy_route import LazyRoute
+from longhouse.api import wire
+from longhouse.api.http import addresses
+from longhouse.api.http.lazy_route import LazyRoute
 
 PAGES: Final = (
     "/",

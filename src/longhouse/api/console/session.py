@@ -7,13 +7,14 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, StrictStr, ValidationError
 
 import longhouse
-from longhouse.api import addresses, auth, origins, wire
+from longhouse.api import auth, wire
 from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.auth import LOCAL, Authenticator
 from longhouse.api.caller import Caller
 from longhouse.api.console import cookies
-from longhouse.api.json_route import of_app
-from longhouse.api.lazy_route import LazyRoute
+from longhouse.api.http import addresses, origins
+from longhouse.api.http.json_route import of_app
+from longhouse.api.http.lazy_route import LazyRoute
 from longhouse.errors import CallerError
 
 log = structlog.get_logger()

@@ -10,8 +10,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from longhouse.api import auth, origins
-from longhouse.api.json_route import JsonRoute, of_app
+from longhouse.api import auth
+from longhouse.api.http import origins
+from longhouse.api.http.json_route import JsonRoute, of_app
 from longhouse.api.turns import Turns
 from longhouse.memory.documents.library import DocumentLibrary
 

@@ -11,8 +11,9 @@ import msgspec
 
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Body
 from longhouse.agents.template import Template
-from longhouse.api import streaming, wire
+from longhouse.api import wire
 from longhouse.api.caller import Caller
+from longhouse.api.http import streaming
 from longhouse.api.openai.completions import CUT_OFF, ChatCompletion, ChatEvents, ChunkDelta, chat_usage
 from longhouse.api.openai.request import SESSION_ID
 from longhouse.api.openai.session_resolver import SessionResolver, unknown_model

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, NotRequired, TypedDict
 import msgspec
 
 from longhouse.agents.template import Streaming
-from longhouse.api import streaming as stream
 from longhouse.api import wire
+from longhouse.api.http import streaming as stream
 from longhouse.api.openai.turn_stream import ClientCall, ResponsePiece, TurnStream, about, usage_between
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question

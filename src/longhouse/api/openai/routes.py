@@ -8,13 +8,13 @@ from fastapi import APIRouter, Depends, Request
 
 from longhouse.agents.template import Template
 from longhouse.api import auth, wire
-from longhouse.api.json_route import JsonRoute, of_app, refuses
+from longhouse.api.http.json_route import JsonRoute, of_app, refuses
+from longhouse.api.http.streaming import ChatStream
 from longhouse.api.openai.background_jobs import BackgroundJobs, is_job
 from longhouse.api.openai.completions import ChatCompletion, ChatEvents, completion_of
 from longhouse.api.openai.request import SESSION_ID
 from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
 from longhouse.api.openai.turn_stream import STATUSES, follow_turn
-from longhouse.api.streaming import ChatStream
 from longhouse.errors import CallerError
 from longhouse.runtime.bus.local import Bus
 from longhouse.search.router import AUTO

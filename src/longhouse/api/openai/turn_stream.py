@@ -9,9 +9,9 @@ from starlette.types import Scope
 
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.requests import answer_format
-from longhouse.api import streaming
-from longhouse.api.addresses import session_address
 from longhouse.api.caller import over_budget
+from longhouse.api.http import streaming
+from longhouse.api.http.addresses import session_address
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.turn_handle import TurnHandle

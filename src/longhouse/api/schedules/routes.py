@@ -10,7 +10,7 @@ from fastapi import Query, Request
 
 from longhouse.api import auth, pagination, repeating, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.openai.request import idempotency_key
 from longhouse.api.pagination import Page
 from longhouse.api.repeating import IdempotencyKey

@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 from fastapi import Request, Response
 
-from longhouse.api import addresses, auth, pagination, wire
-from longhouse.api.json_route import strict_router
+from longhouse.api import auth, pagination, wire
+from longhouse.api.http import addresses
+from longhouse.api.http.json_route import strict_router
 from longhouse.api.pagination import Page
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Loaded
 from longhouse.journal.session import Artifact, Session

@@ -17,7 +17,7 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding
 from longhouse.api import auth, wire
-from longhouse.api.json_route import refuses, strict_router
+from longhouse.api.http.json_route import refuses, strict_router
 from longhouse.api.sessions.replay import StepRecord, composed, offered_then, request_at, steps_from
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.api.sessions.timeline import LineStream

@@ -7,7 +7,7 @@ from fastapi import Query
 from pydantic import Field
 
 from longhouse.api import auth, pagination, wire
-from longhouse.api.json_route import strict_router
+from longhouse.api.http.json_route import strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.timeline import Number

@@ -6,7 +6,7 @@ from typing import TypedDict
 from pydantic import Field, StrictInt
 
 from longhouse.api import auth, repeating, wire
-from longhouse.api.json_route import refuses, strict_router
+from longhouse.api.http.json_route import refuses, strict_router
 from longhouse.api.repeating import IdempotencyKey
 from longhouse.api.sessions.routes import SESSION_PATH, ForkedFrom, Held, forked_from, no_such_session
 from longhouse.errors import CallerError

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from longhouse.agents.template import Template
 from longhouse.api import auth, wire
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Loaded
 from longhouse.journal import remembered
 from longhouse.journal.session import Session

@@ -15,7 +15,7 @@ from longhouse.agents.strategies.protocol import Body, Request
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.errors import CallerError
 from longhouse.journal.events import Noted, Recorded, Replied, Started

@@ -11,7 +11,7 @@ from longhouse.agents.requests import window
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.openai.session_resolver import no_such_question
 from longhouse.api.pagination import Omittable, Page
 from longhouse.api.sessions import decisions

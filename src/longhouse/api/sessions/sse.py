@@ -11,15 +11,16 @@ from fastapi import Header, Query
 from msgspec.structs import replace
 from pydantic import Field
 
-from longhouse.api import auth, streaming, wire
-from longhouse.api.json_route import strict_router
+from longhouse.api import auth, wire
+from longhouse.api.http import streaming
+from longhouse.api.http.json_route import strict_router
+from longhouse.api.http.streaming import Event, EventStream
 from longhouse.api.pagination import Omittable, YesOrNo
 from longhouse.api.sessions.cursor import BEGINNING, NOW, SessionCursor, cursor_of
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import Activity, SubagentEvent, SubagentEventName, TreeReader
 from longhouse.api.sessions.waiting import waiting_status
-from longhouse.api.streaming import Event, EventStream
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold

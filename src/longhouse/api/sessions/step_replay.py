@@ -15,7 +15,7 @@ from longhouse.agents.template import LLMPolicy, Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.sessions.replay import BeforeReply, asked_at, composed, offered_then, request_at
 from longhouse.api.sessions.routes import SESSION_PATH, Sessions
 from longhouse.errors import CallerError, ProviderError, SetupError

@@ -12,8 +12,9 @@ from fastapi import Query
 from pydantic import BeforeValidator, Field
 
 from longhouse.agents.strategies.protocol import Request
-from longhouse.api import auth, pagination, streaming, wire
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api import auth, pagination, wire
+from longhouse.api.http import streaming
+from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions.replay import RequestTokens, StepRecord, request_at, steps_from, tokens_of
 from longhouse.api.sessions.routes import SESSION_PATH, Held, described

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 from pydantic import Field, StrictStr
 
 from longhouse.api import auth, wire
-from longhouse.api.json_route import refuses, strict_router
+from longhouse.api.http.json_route import refuses, strict_router
+from longhouse.api.http.streaming import ChatStream
 from longhouse.api.openai.completions import ChatEvents, completion_of
 from longhouse.api.openai.turn_handle import append_reply
 from longhouse.api.openai.turn_stream import follow_turn
 from longhouse.api.pagination import MAX_PAGE
 from longhouse.api.sessions.routes import SESSION_PATH, Held, no_such_session, snapshot_of
 from longhouse.api.sessions.waiting import settled, shown, waiting_status
-from longhouse.api.streaming import ChatStream
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.integrations.agent_log import AgentLog, log_of
 from longhouse.journal.session import State

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import JsonRoute, of_app, refuses
+from longhouse.api.http.json_route import JsonRoute, of_app, refuses
 from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.request import InputItem, InputReader, ReferenceInput
 from longhouse.api.openai.responses.routes import ItemListQuery, ItemPage, page_of, with_images

@@ -9,8 +9,9 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from longhouse import clock
-from longhouse.api import streaming, wire
-from longhouse.api.addresses import session_address
+from longhouse.api import wire
+from longhouse.api.http import streaming
+from longhouse.api.http.addresses import session_address
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.responses.builder import ResponseBuilder

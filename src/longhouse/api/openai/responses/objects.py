@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from longhouse.api.streaming import Event
+from longhouse.api.http.streaming import Event
 
 SERVER: Final = "longhouse"
 """The `server_label` of all that our agents do by themselves."""

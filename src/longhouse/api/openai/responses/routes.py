@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BeforeValidator, Field
 
 from longhouse.api import auth, wire
-from longhouse.api.json_route import JsonRoute, of_app, refuses
+from longhouse.api.http.json_route import JsonRoute, of_app, refuses
 from longhouse.api.openai.responses.follower import ResponseStream
 from longhouse.api.openai.responses.objects import DeletedResponse, ResponseEvents, ResponseObject
 from longhouse.api.openai.responses.request import ResponseRequest

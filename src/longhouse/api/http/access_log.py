@@ -9,11 +9,13 @@ from typing import Final
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from longhouse.api import auth, monitoring, origins, wire
+from longhouse.api import auth, wire
 from longhouse.api.auth import Authenticator
 from longhouse.api.caller import Caller
 from longhouse.api.console import pages
-from longhouse.api.metrics import Metrics
+from longhouse.api.http import origins
+from longhouse.api.watching import monitoring
+from longhouse.api.watching.metrics import Metrics
 
 log = structlog.get_logger()
 

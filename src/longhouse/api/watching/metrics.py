@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 
 from longhouse.activity import ActivityCounts
-from longhouse.api.activity_metrics import metrics_of
+from longhouse.api.watching.activity_metrics import metrics_of
 from longhouse.integrations.otlp import SentSpans
 from longhouse.memory.parts import MemoryCounts, MemoryParts
 from longhouse.runtime.bus.local import Bus

@@ -15,8 +15,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from longhouse.api import auth, streaming, wire
-from longhouse.api.json_route import JsonRoute
+from longhouse.api import auth, wire
+from longhouse.api.http import streaming
+from longhouse.api.http.json_route import JsonRoute
 
 ABOUT: Final = """A server for AI agents. Errors have one shape, `Envelope`, whatever their status.
 

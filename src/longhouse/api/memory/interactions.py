@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Discriminator, Field, StrictInt, StrictStr,
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.errors import CallerError, ProviderError
 from longhouse.journal.events import Collected, Condensed, Usage

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from longhouse import clock
 from longhouse.api import auth, errors, wire
-from longhouse.api.json_route import Answers, of_app, strict_router
+from longhouse.api.http.json_route import Answers, of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.store.database import PASSING, Database
 from longhouse.store.lists import statistics

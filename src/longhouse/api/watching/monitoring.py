@@ -8,9 +8,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longhouse.api import auth, errors, wire
-from longhouse.api.json_route import of_app
-from longhouse.api.lazy_route import LazyRoute
-from longhouse.api.metrics import Metrics
+from longhouse.api.http.json_route import of_app
+from longhouse.api.http.lazy_route import LazyRoute
+from longhouse.api.watching.metrics import Metrics
 from longhouse.errors import CallerError
 from longhouse.store import leases
 from longhouse.store.database import PASSING, Database, within

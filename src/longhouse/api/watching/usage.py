@@ -11,7 +11,7 @@ from pydantic import Field
 
 from longhouse import clock
 from longhouse.api import auth, wire
-from longhouse.api.json_route import of_app, strict_router
+from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.errors import CallerError
 from longhouse.prices import Price

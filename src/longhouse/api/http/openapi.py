@@ -6,8 +6,9 @@ from typing import Final
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.staticfiles import StaticFiles
 
-from longhouse.api import addresses, auth, openapi_schema, wire
-from longhouse.api.lazy_route import LazyRoute
+from longhouse.api import auth, wire
+from longhouse.api.http import addresses, openapi_schema
+from longhouse.api.http.lazy_route import LazyRoute
 
 PAGE: Final = Template("""<!DOCTYPE html>
 <html lang="en">

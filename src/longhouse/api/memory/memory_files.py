@@ -10,7 +10,7 @@ from pydantic import Field, StrictStr
 from longhouse.agents.template import MemoryScope
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import of_app, refuses, strict_router
+from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.errors import CallerError
 from longhouse.journal.messages import clean

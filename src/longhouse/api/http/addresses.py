@@ -5,7 +5,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from longhouse.api.origins import ANY_HOST
+from longhouse.api.http.origins import ANY_HOST
 
 ROOT_PATH: Final = "longhouse.root_path"
 """The key under which a request's scope holds the path below which clients see this server."""

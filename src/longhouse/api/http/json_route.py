@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 
 from longhouse.api import auth, wire
-from longhouse.api.lazy_route import LazyRoute
+from longhouse.api.http.lazy_route import LazyRoute
 from longhouse.errors import CallerError
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]

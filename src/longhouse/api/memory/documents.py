@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
-from longhouse.api.json_route import UploadRoute, of_app, refuses, strict_router
+from longhouse.api.http.json_route import UploadRoute, of_app, refuses, strict_router
 from longhouse.api.pagination import Omittable, Page, YesOrNo
 from longhouse.errors import CallerError
 from longhouse.memory.documents import outline
