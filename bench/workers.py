@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from bench.house import Ground
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["longhouse.cli.preload"])
+_CONTEXT.set_forkserver_preload(["longhouse.cli.processes.preload"])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from longhouse.cli.main import cli
 from longhouse.store import journals
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["longhouse.cli.preload"])
+_CONTEXT.set_forkserver_preload(["longhouse.cli.processes.preload"])
 PR_SET_PDEATHSIG: Final = 1
 SNAPSHOT_EVERY: Final = 12
 """Events: sessions of the chaos test are short, and their snapshots are checked too."""

@@ -22,14 +22,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-IS_PRELOADED: Final = "longhouse.cli.preload" in sys.modules  # in a process that was forked, before it loads it itself
+IS_PRELOADED: Final = (
+    "longhouse.cli.processes.preload" in sys.modules
+)  # in a process that was forked, before it loads it itself
 
 from longhouse.cli.main import cli  # noqa: E402
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # A module that every Python here finds: the server that forks knows nothing of pytest's `pythonpath`. What it cannot
 # import it silently goes without, and then every process loads everything by itself.
-_CONTEXT.set_forkserver_preload(["longhouse.cli.preload"])
+_CONTEXT.set_forkserver_preload(["longhouse.cli.processes.preload"])
 
 WITHIN: Final = 60.0
 """Seconds that a command may take."""

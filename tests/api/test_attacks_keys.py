@@ -14,7 +14,7 @@ from key_helpers import ADMIN, Client, admin_of, client_of, keyed
 from openai import APIError, AsyncOpenAI, AuthenticationError
 
 from longhouse.api.inflight import InflightRequests
-from longhouse.cli.listening import refuse_easy_key
+from longhouse.cli.processes.listening import refuse_easy_key
 from longhouse.errors import SetupError
 from longhouse.models.scripted import Hang, Say
 from longhouse.store.access import keys

@@ -13,7 +13,7 @@ from delegating_server import agent, cast, in_steps
 from delegating_server import ask as delegate
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.cli import keys as key_commands
-from longhouse.cli import usage as usage_commands
+from longhouse.cli.upkeep import usage as usage_commands
 from longhouse.journal import events
 from longhouse.models.scripted import call
 from longhouse.prices import parse

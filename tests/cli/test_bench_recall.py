@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forked_server import completed
-from longhouse.cli.bench_recall import date_of, measure, read_questions, read_turns
+from longhouse.cli.bench.recall import date_of, measure, read_questions, read_turns
 from longhouse.errors import SetupError
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from talks import CHINESE, ENGLISH, RUSSIAN, turns_and_questions

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from forked_server import completed
-from longhouse.cli.bench_search import BenchQuery, BenchTool, Measured, measure, table
+from longhouse.cli.bench.search import BenchQuery, BenchTool, Measured, measure, table
 from longhouse.errors import SetupError
 
 TOOLS = [

@@ -16,7 +16,7 @@ from longhouse.cli.chat.follow import EventReader
 from longhouse.cli.chat.markdown import COLUMNS, SafeMarkdown, finished
 from longhouse.cli.chat.plain import ChatPage
 from longhouse.cli.chat.turn_view import TurnView
-from longhouse.cli.session_table import meant, short_ids, table
+from longhouse.cli.sessions.table import meant, short_ids, table
 from longhouse.journal.session import QuestionKind
 from longhouse.journal.words.visible_text import readable_lines
 from server_helpers import BEGAN

@@ -6,7 +6,7 @@ from typing import Any
 
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.app import TOOLS
-from longhouse.cli.dev import House, compared
+from longhouse.cli.processes.dev import House, compared
 from longhouse.config.loader import LoadedFiles, read_files
 from longhouse.settings import Settings
 from server_helpers import NO_FILES

@@ -15,7 +15,7 @@ from collector import collecting
 from conftest import plain_role
 from forked_server import completed
 from longhouse import clock
-from longhouse.cli.doctor import _clock
+from longhouse.cli.upkeep.doctor import _clock
 from longhouse.models.scripted import say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store.database import Database

@@ -15,8 +15,8 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.api.sessions.waiting import WaitingStatus, waiting_status
 from longhouse.cli.chat.plain import ChatPage
 from longhouse.cli.one_line import lasting, plain
-from longhouse.cli.session_tree import TreeDrawing
-from longhouse.cli.sessions import list_sessions
+from longhouse.cli.sessions.commands import list_sessions
+from longhouse.cli.sessions.tree import TreeDrawing
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold

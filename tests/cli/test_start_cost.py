@@ -27,7 +27,7 @@ print([name for name in {HEAVY!r} if name in sys.modules])
 
 LATER = (
     *("numpy", "redis", "nats", "grpc", "fastmcp", "mcp", "httpx2", "lxml", "docx", "pypdfium2", "chardet"),
-    *("markdown_it", "prompt_toolkit", "longhouse.cli.supervisor", "longhouse.cli.chat"),
+    *("markdown_it", "prompt_toolkit", "longhouse.cli.processes.supervisor", "longhouse.cli.chat"),
     *("rich", "email_validator", "pydantic.v1", "jsonschema", "yaml", "tarfile", "pydantic_settings"),
 )
 """What a house loads when it is first needed; much of it most houses never need."""

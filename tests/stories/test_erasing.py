@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from delegating_server import cast
 from longhouse.agents.template import MemoryPolicy, PromptPack, Template, ToolPolicy
 from longhouse.app.store import open_store
-from longhouse.cli import erase as commands
+from longhouse.cli.upkeep import erase as commands
 from longhouse.errors import SetupError
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call

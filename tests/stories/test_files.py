@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fake_tavily import tavily
-from longhouse.cli.setting_up import publish_configured
+from longhouse.cli.upkeep.setting_up import publish_configured
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model

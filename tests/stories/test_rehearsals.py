@@ -12,7 +12,7 @@ from conftest import database
 from databases import TEMPLATE
 from delegating_server import answer, in_steps
 from longhouse.agents.template import LLMPolicy
-from longhouse.cli import replays
+from longhouse.cli.sessions import replays
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.capsules import format as capsules

@@ -18,9 +18,9 @@ import pytest
 
 from longhouse.api.http.siblings import merged
 from longhouse.api.rate_limits import GUESSES
-from longhouse.cli.child import ChildReady
-from longhouse.cli.listening import listening, url_of
-from longhouse.cli.supervisor import SIGNALS, Supervisor
+from longhouse.cli.processes.child import ChildReady
+from longhouse.cli.processes.listening import listening, url_of
+from longhouse.cli.processes.supervisor import SIGNALS, Supervisor
 from longhouse.errors import SetupError
 from longhouse.store.catalog.overlays import FRESH_FOR
 from longhouse.store.database import open_database

@@ -21,7 +21,7 @@ from longhouse.cli.chat.client import ChatClient, Chunk, UnansweredError
 from longhouse.cli.chat.follow import EventReader
 from longhouse.cli.chat.line_editor import LineEditor, state_folder
 from longhouse.cli.chat.turn_view import TurnView
-from longhouse.cli.session_table import meant, table
+from longhouse.cli.sessions.table import meant, table
 from longhouse.errors import SetupError
 from longhouse.journal.words.decision_words import decision_of
 from longhouse.journal.words.visible_text import readable_lines

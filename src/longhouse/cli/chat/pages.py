@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from longhouse.cli.chat.markdown import SafeMarkdown
 from longhouse.cli.one_line import lasting, plain
-from longhouse.cli.session_table import STYLES
+from longhouse.cli.sessions.table import STYLES
 from longhouse.journal.roles import role_of
 from longhouse.journal.words.pending_decisions import happened
 from longhouse.journal.words.visible_text import readable, readable_json, readable_lines

@@ -27,7 +27,15 @@ from longhouse.api.watching import monitoring
 from longhouse.app import App, open_app
 from longhouse.cli import environment
 from longhouse.cli.house import POSTGRES_ENDED
-from longhouse.cli.listening import check_start, greet, is_local, listening, missing_key, refuse_missing_key, url_of
+from longhouse.cli.processes.listening import (
+    check_start,
+    greet,
+    is_local,
+    listening,
+    missing_key,
+    refuse_missing_key,
+    url_of,
+)
 from longhouse.cli.running import Host, Main, add_commands, given
 from longhouse.errors import SetupError
 from longhouse.settings import Settings

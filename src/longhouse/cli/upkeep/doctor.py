@@ -18,9 +18,9 @@ import longhouse
 from longhouse.app.models import open_embedder
 from longhouse.cli import environment
 from longhouse.cli.house import open_as_it_is
-from longhouse.cli.listening import is_local, missing_key, refuse_easy_key
+from longhouse.cli.processes.listening import is_local, missing_key, refuse_easy_key
 from longhouse.cli.running import add_commands
-from longhouse.cli.setting_up import probed
+from longhouse.cli.upkeep.setting_up import probed
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import LonghouseError
 from longhouse.integrations.otlp import open_collector, problem_of

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from longhouse.cli.child import Child, ChildFailed
 from longhouse.cli.loading import imports, load_fastapi
+from longhouse.cli.processes.child import Child, ChildFailed
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
 from longhouse.errors import LonghouseError
 from longhouse.settings import MOST_PROCESSES, Settings
@@ -43,7 +43,7 @@ def serve(
         return
     settings = Settings(**options)
     if settings.serve_workers > 1:
-        run(settings, importlib.import_module("longhouse.cli.supervisor").supervise)
+        run(settings, importlib.import_module("longhouse.cli.processes.supervisor").supervise)
     else:
         run(settings, partial(_serve_alone, works=works))
 

@@ -18,9 +18,9 @@ import msgspec
 import structlog
 import typer
 
-from longhouse.cli.child import Child, ChildFailed, ChildReady, Told
 from longhouse.cli.house import POSTGRES_ENDED, open_ready
-from longhouse.cli.listening import check_start, greet, listening
+from longhouse.cli.processes.child import Child, ChildFailed, ChildReady, Told
+from longhouse.cli.processes.listening import check_start, greet, listening
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 

@@ -19,7 +19,7 @@ from longhouse.app.store import open_store
 from longhouse.app.tools import open_finder
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
-from longhouse.cli.session_capsules import found
+from longhouse.cli.sessions.capsules import found
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError, UnknownShape
 from longhouse.journal.events import Recorded

@@ -17,7 +17,7 @@ from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
 from longhouse.cli.running import add_commands
-from longhouse.cli.session_capsules import SessionId, found
+from longhouse.cli.sessions.capsules import SessionId, found
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import SetupError
 from longhouse.runtime.bus.local import Bus

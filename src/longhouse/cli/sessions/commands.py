@@ -9,14 +9,14 @@ from longhouse import clock
 from longhouse.api.sessions.listing import listed
 from longhouse.api.sessions.waiting import shown, waiting_status
 from longhouse.app.store import open_store
-from longhouse.cli import session_acting as acting
-from longhouse.cli.ledger import open_ledger
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
-from longhouse.cli.session_capsules import SessionId, export_session, found, import_capsule, replay_session
-from longhouse.cli.session_table import table
-from longhouse.cli.session_tail import event_lines
-from longhouse.cli.session_tree import TreeDrawing
+from longhouse.cli.sessions import acting as acting
+from longhouse.cli.sessions.capsules import SessionId, export_session, found, import_capsule, replay_session
+from longhouse.cli.sessions.table import table
+from longhouse.cli.sessions.tail import event_lines
+from longhouse.cli.sessions.tree import TreeDrawing
+from longhouse.cli.upkeep.ledger import open_ledger
 from longhouse.errors import SetupError
 from longhouse.journal.events import Decision
 from longhouse.journal.session import State

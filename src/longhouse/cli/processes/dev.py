@@ -22,8 +22,8 @@ from longhouse import background
 from longhouse.agents.entrypoints import imported_anew
 from longhouse.app import App, open_app
 from longhouse.app.store import open_store
+from longhouse.cli.processes.serving import serve_house
 from longhouse.cli.running import AgentsFile, ConfigFile, Host, Port, given, run
-from longhouse.cli.serving import serve_house
 from longhouse.config.loader import LoadedFiles
 from longhouse.config.mistakes import FileError
 from longhouse.errors import LonghouseError

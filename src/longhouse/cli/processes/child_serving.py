@@ -5,9 +5,9 @@ from functools import partial
 from longhouse import background
 from longhouse.api.http.siblings import Siblings
 from longhouse.app import App, open_app
-from longhouse.cli.child import HELP_EVERY, Child, ChildReady, help_out, reached_at
+from longhouse.cli.processes.child import HELP_EVERY, Child, ChildReady, help_out, reached_at
+from longhouse.cli.processes.serving import Opening, serving_app, until_end
 from longhouse.cli.running import Main
-from longhouse.cli.serving import Opening, serving_app, until_end
 from longhouse.settings import Settings
 
 

@@ -1,0 +1,1 @@
+"""`longhouse bench …`."""

@@ -1,0 +1,1 @@
+"""The processes that stay: `longhouse serve`, `work` and `dev`."""

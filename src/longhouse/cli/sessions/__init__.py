@@ -1,0 +1,1 @@
+"""`longhouse sessions …` and `longhouse replay`."""

@@ -1,0 +1,1 @@
+"""What operators do once or now and then."""
