@@ -19,7 +19,7 @@ from delegating_server import (
     task_of,
 )
 from longhouse.agents.strategies.protocol import Body
-from longhouse.cli.sessions import commands as commands
+from longhouse.cli.sessions import commands
 from longhouse.errors import SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Effect

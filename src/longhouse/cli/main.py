@@ -25,51 +25,57 @@ class LazyCommand(NamedTuple):
 COMMANDS: Final = {
     "init": LazyCommand("init", "Make a small project that runs: agents.yaml, tools.py, .env.example and a README."),
     "dev": LazyCommand(
-        "dev",
+        "processes.dev",
         "Serve a project while you work on it: its files are read again when they are saved, and what changed is said.",
     ),
     "serve": LazyCommand(
-        "serve", "Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."
+        "processes.serve",
+        "Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set.",
     ),
     "seed": LazyCommand(
-        "setting_up",
+        "upkeep.setting_up",
         "Publish the tools and agents of config.yaml and agents.yaml. What is already published makes no new version.",
     ),
     "chat": LazyCommand("chat.command", "Talk to an agent in the terminal."),
     "mcp": LazyCommand(
         "mcp", "Be an MCP server on standard input and output, with the agents of a Longhouse that serves."
     ),
-    "work": LazyCommand("serving", "Work on sessions without serving the API."),
-    "migrate": LazyCommand("setting_up", "Migrate the database schema to the latest version."),
+    "work": LazyCommand("processes.serving", "Work on sessions without serving the API."),
+    "migrate": LazyCommand("upkeep.setting_up", "Migrate the database schema to the latest version."),
     "backup": LazyCommand(
-        "backups", "Write the whole house to one file, while it serves. Keep it safe: it holds all conversations."
+        "upkeep.backups",
+        "Write the whole house to one file, while it serves. Keep it safe: it holds all conversations.",
     ),
     "restore": LazyCommand(
-        "backups", "Make the house of a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."
+        "upkeep.backups", "Make the house of a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."
     ),
     "doctor": LazyCommand(
-        "doctor",
+        "upkeep.doctor",
         "Look at Postgres, disk, clock, model, Redis, NATS and collector, and say what is broken and how to mend it.",
     ),
     "probe": LazyCommand(
-        "setting_up", "Find out what the model's endpoint supports, and what a template should say about it."
+        "upkeep.setting_up", "Find out what the model's endpoint supports, and what a template should say about it."
     ),
     "keys": LazyCommand("keys", "API keys: who may come in, for whom, and how much they may use.", "cli"),
-    "usage": LazyCommand("usage", "What keys have used: turns, tokens, and what that cost."),
+    "usage": LazyCommand("upkeep.usage", "What keys have used: turns, tokens, and what that cost."),
     "webhooks": LazyCommand("webhooks", "Webhooks: who is told of what happens in sessions, and what was sent.", "cli"),
     "replay": LazyCommand(
-        "replays", "Replay recorded sessions against a version of their template, before it is activated."
+        "sessions.replays", "Replay recorded sessions against a version of their template, before it is activated."
     ),
-    "sessions": LazyCommand("sessions", "Sessions: which there are, what happened in one, what it waits for.", "cli"),
+    "sessions": LazyCommand(
+        "sessions.commands", "Sessions: which there are, what happened in one, what it waits for.", "cli"
+    ),
     "schedules": LazyCommand("schedules", "Schedules: prompts that come by themselves, by a clock.", "cli"),
-    "ledger": LazyCommand("ledger", "The ledger: who said what to whom.", "cli"),
+    "ledger": LazyCommand("upkeep.ledger", "The ledger: who said what to whom.", "cli"),
     "tools": LazyCommand("catalog", "The tools of the catalog: publish them, compare them, roll them back.", "tools"),
     "templates": LazyCommand(
         "catalog", "The templates of the catalog: publish them, compare them, roll them back.", "templates"
     ),
     "documents": LazyCommand("documents", "Documents that agents read: add files, list, show, remove.", "cli"),
-    "erase": LazyCommand("erase", "Erase a session, a conversation, a user, an owner or one memory, for good.", "cli"),
-    "bench": LazyCommand("benchmarks", "Measure parts of Longhouse on data of your own.", "cli"),
+    "erase": LazyCommand(
+        "upkeep.erase", "Erase a session, a conversation, a user, an owner or one memory, for good.", "cli"
+    ),
+    "bench": LazyCommand("bench.commands", "Measure parts of Longhouse on data of your own.", "cli"),
 }
 
 
@@ -91,7 +97,7 @@ class LazyCommands(dict[str, Any]):
 def _load(name: str, one: LazyCommand) -> Any:
     with imports():
         load_structlog()
-        if one.module == "serving":
+        if one.module == "processes.serving":
             load_fastapi()
         module = importlib.import_module(f"longhouse.cli.{one.module}")
     if one.attribute:

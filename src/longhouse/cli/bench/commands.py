@@ -1,7 +1,6 @@
 """`longhouse bench …`: the measurements of search and of recall."""
 
-from longhouse.cli.bench import recall as bench_recall
-from longhouse.cli.bench import search as bench_search
+from longhouse.cli.bench import recall, search
 
-cli = bench_search.cli
-cli.command()(bench_recall.recall)
+cli = search.cli
+cli.command()(recall.recall)

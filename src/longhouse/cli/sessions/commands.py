@@ -11,7 +11,7 @@ from longhouse.api.sessions.waiting import shown, waiting_status
 from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands
-from longhouse.cli.sessions import acting as acting
+from longhouse.cli.sessions import acting
 from longhouse.cli.sessions.capsules import SessionId, export_session, found, import_capsule, replay_session
 from longhouse.cli.sessions.table import table
 from longhouse.cli.sessions.tail import event_lines
