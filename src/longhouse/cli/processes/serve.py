@@ -59,7 +59,7 @@ async def _serve_alone(settings: Settings, *, works: bool) -> None:
 def _load(module: str) -> Any:
     with imports():
         load_fastapi()
-        return importlib.import_module(f"longhouse.cli.{module}")
+        return importlib.import_module(f"longhouse.cli.processes.{module}")
 
 
 @asynccontextmanager
