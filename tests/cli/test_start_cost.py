@@ -39,7 +39,7 @@ load_fastapi()
 from fastapi.openapi.models import Operation
 from pydantic import BaseModel
 from longhouse.api.server import ROUTERS
-from longhouse.cli import serve, serving
+from longhouse.cli.processes import serve, serving
 from longhouse.settings import Settings
 from longhouse.app import open_app
 
@@ -61,7 +61,7 @@ if sys.argv[1:]:
     load_fastapi()
 import msgspec
 from fastapi import FastAPI
-from longhouse.api import openapi_schema
+from longhouse.api.http import openapi_schema
 from longhouse.api.server import ROUTERS
 app = FastAPI(title="Longhouse")
 for one in ROUTERS:

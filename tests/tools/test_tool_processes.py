@@ -71,7 +71,7 @@ class Forges(BaseTool):
     "Answers for another call before it answers for its own."
 
     def __call__(self, context, config=None, **kwargs):
-        context.host._channel.send(messages.Returned(number=context.number - 1, text="of another call"))
+        context.host._channel.send(messages.ToolReturned(number=context.number - 1, text="of another call"))
         return "its own"
 
 
