@@ -30,7 +30,7 @@ AREAS: Final = {
     "longhouse/store/": "store: statements and their parameters",
     "aiohttp/": "aiohttp, the model's HTTP client",
     "longhouse/models/": "model stream: request and reply",
-    "longhouse/runtime/model_stream": "model stream: request and reply",
+    "longhouse/runtime/steps/model_stream": "model stream: request and reply",
     "uvicorn/": "web: uvicorn, Starlette, FastAPI",
     "starlette/": "web: uvicorn, Starlette, FastAPI",
     "fastapi/": "web: uvicorn, Starlette, FastAPI",

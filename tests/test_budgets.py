@@ -25,7 +25,7 @@ BUDGETS = {
     "models": 2_590,  # bounded counts; SOCKS proxies
     "runtime": 5_360,  # reservations; rehearsals; results of clients; ends of turns; what keeps NATS away, long drafts
     "search": 2_180,  # passages of documents, interactions, notes, memory files; reading only candidates that decide
-    "store": 14_950,  # the pool of connections; webhooks, schedules, forks, responses; shared commits; signs of vectors
+    "store": 14_960,  # the pool of connections; webhooks, schedules, forks, responses; shared commits; signs of vectors
     "tools": 6_500,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }
 

@@ -48,6 +48,20 @@ TREE: Final = """
         CROSS JOIN LATERAL (SELECT * FROM delegations WHERE parent = t.id AND trace = t.trace OFFSET 0) d
     )
 """
+
+
+def callers(session: str, trace: str) -> str:
+    """The way up, as the beginning of a query: the sessions that called one in a trace, itself first. Both are SQL."""
+    return f"""
+        WITH RECURSIVE callers (id, depth) AS (
+            SELECT {session}, 0
+            UNION
+            SELECT d.parent, c.depth + 1 FROM callers c JOIN delegations d ON d.child = c.id
+            WHERE d.trace = {trace} AND c.depth < 33
+        )
+    """
+
+
 # With `open_only`, only through open delegations; of the sessions that were `seen`, only those whose head has grown.
 NODES: Final = f"""
     {TREE}, reached AS (

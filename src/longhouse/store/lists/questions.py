@@ -9,6 +9,7 @@ import msgspec
 
 from longhouse.journal.session import LOST_STEP, LOST_STEP_PREFIX, TAKES_WORKERS, QuestionKind
 from longhouse.store.database import Database
+from longhouse.store.delegation.tree import callers
 
 SHOWN: Final = 20_000
 """Characters of a call's arguments, and of a question; the session holds all of them."""
@@ -94,12 +95,7 @@ OPEN: Final = f"""
            p.arguments_size > :shown AS is_cut, p.doubt, p.deadline, p.opened_at, p.seq
     FROM page p
     LEFT JOIN LATERAL (
-        WITH RECURSIVE callers (id, depth) AS (
-            SELECT p.session_id, 0
-            UNION
-            SELECT d.parent, c.depth + 1 FROM callers c JOIN delegations d ON d.child = c.id
-            WHERE d.trace = p.trace_id AND c.depth < 33
-        )
+        {callers("p.session_id", "p.trace_id")}
         SELECT s.id, s."user", s.head FROM callers c JOIN sessions s ON s.id = c.id
         ORDER BY s.side <> 'root', c.depth LIMIT 1
     ) root ON true
