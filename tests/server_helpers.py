@@ -31,7 +31,7 @@ from longhouse.agents import rules
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
-from longhouse.api.http.http_protocol import Bounds, Connections, config_of
+from longhouse.api.http_protocol import Bounds, Connections, config_of
 from longhouse.app import TOOLS, App, open_app
 from longhouse.journal import events
 from longhouse.journal.events import Recorded

@@ -14,7 +14,7 @@ from attack_helpers import CHAT, answers, ask, chat, leaves_no_trace, raw
 from key_helpers import ADMIN, keyed
 from msgspec.structs import replace
 
-from longhouse.api.http.http_protocol import Bounds
+from longhouse.api.http_protocol import Bounds
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
 from server_helpers import House, Process, Serving, content, launched, sse

@@ -18,8 +18,8 @@ from longhouse import clock
 from longhouse.cli.upkeep.doctor import _clock
 from longhouse.models.scripted import say
 from longhouse.models.scripted_server import serve as serve_model
+from longhouse.store import checkup
 from longhouse.store.database import Database
-from longhouse.store.postgres import checkup
 from redis_server import RedisServer
 from server_helpers import launched_words, process
 

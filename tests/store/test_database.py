@@ -15,9 +15,9 @@ from unsteady_connection import unsteady
 
 from longhouse.errors import SetupError
 from longhouse.store import connections
-from longhouse.store.access import permits
 from longhouse.store.connections import connect, watch
 from longhouse.store.database import UNREACHABLE, Database, Transaction, open_database
+from longhouse.store.limits import permits
 from postgres_proxy import lines
 
 PATHS = f"{os.environ['PATH']}:/usr/sbin"

@@ -5,7 +5,7 @@ from typing import Any
 
 import uvicorn
 
-from longhouse.api.http.http_protocol import config_of
+from longhouse.api.http_protocol import config_of
 from longhouse.app import open_app
 from longhouse.settings import Settings
 

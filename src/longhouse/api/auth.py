@@ -26,10 +26,10 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest, InflightRequests
 from longhouse.api.rate_limits import REPORTED_EVERY, GuessLimit, KeyLimits, Meter, used
 from longhouse.errors import CallerError
 from longhouse.journal.session import LOCAL_OWNER
-from longhouse.store.access import browser_sessions, keys, permits
+from longhouse.store.access import browser_sessions, keys
 from longhouse.store.access.keys import FoundKey, Key, Role
 from longhouse.store.database import Database, within
-from longhouse.store.limits import budgets
+from longhouse.store.limits import budgets, permits
 
 OURS: Final = re.compile(r"lh_[A-Za-z0-9_-]{43}")
 """The format of our API keys; anything else is refused without a query to Postgres."""

@@ -10,9 +10,9 @@ from typing import Final, Literal
 import msgspec
 
 from longhouse.errors import CallerError
-from longhouse.store.access import permits
-from longhouse.store.access.permits import KeyUse
 from longhouse.store.database import Database
+from longhouse.store.limits import permits
+from longhouse.store.limits.permits import KeyUse
 
 GUESSES: Final = 10
 """Keys that one address may try in a minute, of those that could be guessed."""

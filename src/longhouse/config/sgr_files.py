@@ -82,7 +82,7 @@ def adapt(
     return adapter.settings, adapter.names
 
 
-class _ToolPlace(msgspec.Struct, frozen=True):
+class _EntryPlace(msgspec.Struct, frozen=True):
     """Where a tool is named: its path, and that of the sections that its settings belong to."""
 
     document: YamlDocument
@@ -119,7 +119,7 @@ class _Adapter:
         left = {}
         for name, entry in section.items():
             if isinstance(entry, dict | None) and self._is_of_sgr(name, entry or {}):
-                self._define(_ToolPlace(document, (), ("tools", name)), shared, EVERYBODY, name, dict(entry or {}))
+                self._define(_EntryPlace(document, (), ("tools", name)), shared, EVERYBODY, name, dict(entry or {}))
             else:
                 left[name] = entry
         document.values["tools"] = left
@@ -132,7 +132,7 @@ class _Adapter:
             _warn("unknown_section", "A section of another product is not read.", document.place((*path, section)))
             del agent[section]
         for field in [field for field in FOR_TOOLS if field in agent]:
-            _move(_ToolPlace(document, path, path), field, agent.pop(field), agent, ("execution", field))
+            _move(_EntryPlace(document, path, path), field, agent.pop(field), agent, ("execution", field))
         if isinstance(agent.get("base_class"), str):
             agent["base_class"] = _strategy(agent["base_class"], document.place((*path, "base_class")))
         prompts = agent.get("prompts")
@@ -147,7 +147,7 @@ class _Adapter:
         for nth, item in enumerate(agent["tools"]):
             given, entry = next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else (item, None)
             if isinstance(given, str) and isinstance(entry, dict | None):
-                place = _ToolPlace(document, ("agents", name), (*path, nth, given))
+                place = _EntryPlace(document, ("agents", name), (*path, nth, given))
                 item = self._define(place, agent, name, given, dict(entry or {}))  # noqa: PLW2901 - its name
                 if item is None:
                     continue
@@ -157,7 +157,7 @@ class _Adapter:
         return found
 
     def _define(
-        self, place: _ToolPlace, above: dict[str, Any], agent: str, name: str, entry: dict[str, Any]
+        self, place: _EntryPlace, above: dict[str, Any], agent: str, name: str, entry: dict[str, Any]
     ) -> str | None:
         """The tool that a name stands for, whose settings are kept; None for one that is not here."""
         base = entry.pop("base_class", None)
@@ -220,7 +220,7 @@ def _replace_placeholders(prompts: dict[str, Any], document: YamlDocument, path:
             prompts[field] = text.replace(theirs, ours)
 
 
-def _search_settings(place: _ToolPlace, above: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+def _search_settings(place: _EntryPlace, above: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
     """Moves the settings of a search tool to the section `search` beside it; returns the others."""
     engine = entry.pop("engine", "tavily")
     if engine != "tavily":
@@ -231,7 +231,7 @@ def _search_settings(place: _ToolPlace, above: dict[str, Any], entry: dict[str, 
     return entry
 
 
-def _move(place: _ToolPlace, name: str, value: Any, above: dict[str, Any], to: tuple[str, str]) -> None:
+def _move(place: _EntryPlace, name: str, value: Any, above: dict[str, Any], to: tuple[str, str]) -> None:
     """Sets a field of a section, unless the file sets it; mistakes in it are told where it stands."""
     section, field = to
     there = above.get(section) or {}

@@ -42,7 +42,7 @@ MOST_BOUND: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class RememberedCall:
+class CallToRemember:
     """A call of a tool whose results are remembered."""
 
     about: Remembers
@@ -71,7 +71,7 @@ class Result(msgspec.Struct, frozen=True):
     """Why it is unknown whether the call took effect; empty if it is known."""
     has_ended: bool = False
     """With a doubt: what ran the call has ended, so that it can take effect no more."""
-    reading: RememberedCall | None = None
+    reading: CallToRemember | None = None
     """Set if the result is to be remembered."""
     by_memory: bool = False
     """The result is a remembered one: the tool did not run."""
@@ -324,7 +324,7 @@ class Toolbox:
         binding = self._bound.get((call.tool, call.version))
         return binding is None or bool(binding.tool.remembers)
 
-    async def _reading(self, call: Open, session: Session, turn: Turn, memory_scope: str) -> RememberedCall | None:
+    async def _reading(self, call: Open, session: Session, turn: Turn, memory_scope: str) -> CallToRemember | None:
         """What a call is remembered by; None if it is to run like any other.
 
         That is so if its tool is not remembered, or if a person, an operator or a rate limit has a say in it now.
@@ -341,7 +341,7 @@ class Toolbox:
             return None
         # A tool may read for its user: what it read for another one than the session's is that one's.
         user = None if session.is_own(turn) else context.user or ""
-        return RememberedCall(tool.remembers, reading_key(tool, call.arguments, user), revision)
+        return CallToRemember(tool.remembers, reading_key(tool, call.arguments, user), revision)
 
     async def outdated(self, session: Session) -> list[str]:
         """The keys of remembered calls whose tools now tell another revision than then, or cannot tell one."""

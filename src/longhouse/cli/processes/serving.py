@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 import longhouse
 from longhouse import background
-from longhouse.api.http.http_protocol import config_of, raise_file_limit
+from longhouse.api.http_protocol import config_of, raise_file_limit
 from longhouse.api.watching import monitoring
 from longhouse.app import App, open_app
 from longhouse.cli import environment

@@ -28,12 +28,12 @@ from longhouse.journal.words.visible_text import readable_lines
 from longhouse.models import probe
 from longhouse.redaction import redaction_of
 from longhouse.settings import Settings
-from longhouse.store import leases, migrate
+from longhouse.store import checkup, leases, migrate
 from longhouse.store.access.keys import is_any_valid
+from longhouse.store.checkup import RIGHTS
 from longhouse.store.connections import quoted
 from longhouse.store.database import PASSING, POOL_SIZE
-from longhouse.store.postgres import Postgres, checkup, holds_data
-from longhouse.store.postgres.checkup import RIGHTS
+from longhouse.store.postgres import Postgres, holds_data
 
 LEAST_FREE: Final = 2**30
 """Bytes; Postgres stops when its disk is full."""

@@ -28,7 +28,7 @@ from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.execution import done
 from longhouse.tools.outcomes import LOST
-from longhouse.tools.toolbox import RememberedCall, Result, Toolbox
+from longhouse.tools.toolbox import CallToRemember, Result, Toolbox
 from longhouse.tracing import Tracing
 
 log = structlog.get_logger()
@@ -208,7 +208,7 @@ class ToolRunner:
         noted = self._noted(call, result, result.reading, template) if result.reading else None
         return [*stored, returned(call.call, result), *([noted] if noted else ())]
 
-    def _noted(self, call: Open, result: Result, reading: RememberedCall, template: Template) -> events.Noted | None:
+    def _noted(self, call: Open, result: Result, reading: CallToRemember, template: Template) -> events.Noted | None:
         """The note by which the result is remembered."""
         if not isinstance(result.outcome, Output):
             return None
