@@ -22,9 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-IS_PRELOADED: Final = (
-    "longhouse.cli.processes.preload" in sys.modules
-)  # in a process that was forked, before it loads it itself
+# In a process that was forked, before it loads it itself.
+IS_PRELOADED: Final = "longhouse.cli.processes.preload" in sys.modules
 
 from longhouse.cli.main import cli  # noqa: E402
 

@@ -18,6 +18,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.core.failures import Failure, FailureGroup
 from schemathesis.openapi.checks import RejectedPositiveData
 from schemathesis.specs.openapi import checks
+from schemathesis.specs.openapi.schemas import OpenApiSchema  # in a thread Python 3.11 might not parse it
 
 from conformance import closed
 from longhouse.api.admin.docs import EXAMPLES
@@ -184,7 +185,7 @@ def requests_of(caller: Caller, operation: Any, mode: GenerationMode) -> Callabl
     return sent
 
 
-def in_order(schema: Any) -> Iterator[Any]:
+def in_order(schema: OpenApiSchema) -> Iterator[Any]:
     """Those last that take something away; what belongs to a thing before the thing itself."""
     found = [result.ok() for result in schema.get_all_operations()]
     last = ("cancel", "deactivate")

@@ -208,9 +208,11 @@ async def test_the_openai_client_retries_after_a_broken_connection_and_one_promp
 
 ROW = "SELECT FROM sessions WHERE id = $1 FOR UPDATE"
 ROWS = "LOCK TABLE sessions IN SHARE ROW EXCLUSIVE MODE"
+# Appends and openings of sessions, and no sweep of a worker that waits for the same lock.
 STUCK = """FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock'
-      AND (query LIKE '%INTO sessions%' OR query LIKE '%due = true%' OR query LIKE 'SELECT pg_advisory_xact_lock%')"""
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND (
+      query LIKE '%INTO sessions%' OR query LIKE '%head = head +%' OR query LIKE 'SELECT pg_advisory_xact_lock%'
+    )"""
 
 
 @asynccontextmanager

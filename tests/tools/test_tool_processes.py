@@ -5,11 +5,13 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
+from longhouse.cli.processes import child
 from longhouse.tools.bindings import isolated
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
@@ -243,3 +245,20 @@ def test_what_cannot_be_kept_in_a_context_is_refused(writes: dict[str, object], 
     assert raised.value.in_doubt
     kept = isolated._performed(descriptor, 10, messages.ToolReturned(text="x" * 1_000, writes={"searches_used": 2}))
     assert kept.text.startswith("x" * 10 + "\n[cut")
+
+
+def test_a_class_that_describes_no_tool_is_told_with_its_field() -> None:
+    said = {"inline": False, "finishes": False, "closing": False, "asks": False, "role": "", "isolation": None}
+    described = messages.Described(descriptor={"name": "plain", "description_short": 5}, **said)  # type: ignore[arg-type]
+    with pytest.raises(EntrypointError, match="does not describe a tool: description_short: "):
+        isolated.own_descriptor(described)
+
+
+def test_what_goes_through_the_pipes_keeps_its_names() -> None:
+    """A process of the code before says these names, and one of the code after is told them."""
+    for union, names in (
+        (messages.Request, "Call Check Describe Revision SessionSent Stop"),
+        (messages.Reply, "Checked Described Raised Ready Refused Returned SessionWanted"),
+        (child.Told, "Failed Ready"),
+    ):
+        assert sorted(str(kind.__struct_config__.tag) for kind in get_args(union)) == names.split()

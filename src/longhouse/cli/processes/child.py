@@ -20,7 +20,7 @@ waits for the Postgres that went with the supervisor."""
 LONGEST_SENTENCE: Final = 10_000
 
 
-# Their tags stay: a supervisor that was updated under way starts processes of new code.
+# Their tags stay, whatever the classes are called: a supervisor whose files were updated starts processes of new code.
 class ChildReady(msgspec.Struct, frozen=True, tag="Ready"):
     is_open: bool
     is_demo: bool

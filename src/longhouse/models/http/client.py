@@ -4,8 +4,8 @@ It connects only where the egress rules allow. It follows no redirects, keeps no
 environment. The size of each response is bounded. Every failure is an `HttpFailure`.
 
 It is our own because each step of an agent makes one request: a client for everything spent a tenth of the step on
-features that are not wanted here. `http_connection` has the exchange, `http_pool` the connections that are kept,
-`http_dialing` how they are opened. Commands that call our own server use aiohttp.
+features that are not wanted here. `connection` has the exchange, `pool` the connections that are kept, `dialing`
+how they are opened. Commands that call our own server use aiohttp.
 """
 
 import asyncio

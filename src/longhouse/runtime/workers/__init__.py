@@ -1,1 +1,1 @@
-"""The processes that work: claims, heartbeats, takeovers, instances."""
+"""The part of a process that works: claims, heartbeats, takeovers, instances."""

@@ -1,1 +1,1 @@
-"""Who comes in: keys, signed-in browsers, permits."""
+"""Who comes in: keys and signed-in browsers."""

@@ -17,14 +17,17 @@ from longhouse.journal.session import Session, State
 from longhouse.store import journals
 from longhouse.store.database import Database, Executor
 
+DEEPEST: Final = 33
+"""Depths that are followed: no template allows one of more than 32."""
+
 # The recursive query. The roots are sessions, each with the top session that it is read for; a root without a trace is
 # followed in all its traces. With `awaited`, delegations of earlier turns that a top session awaits are followed too.
-# Agents may call each other in turn: only the shortest way to a session matters, so the tree has depths and no paths,
-# and no template allows a depth of more than 32. The step is made once from each session, however many tasks it was
+# Agents may call each other in turn: only the shortest way to a session matters, so the tree has depths and no paths.
+# The step is made once from each session, however many tasks it was
 # given there. Each parameter is in a sub-SELECT: a plan for its values is then no better than the generic plan, so that
 # Postgres keeps the generic one. Planning costs more than the query. Rows are looked up in LATERAL sub-SELECTs, which
 # the planner cannot turn into a join: it expects many sessions in a tree, and would read whole tables for a few.
-TREE: Final = """
+TREE: Final = f"""
     WITH RECURSIVE roots (top, id, trace, depth) AS (
         SELECT * FROM unnest(
             (SELECT :tops::text[]), (SELECT :ids::text[]), (SELECT :traces::text[]), (SELECT :depths::int[])
@@ -44,24 +47,10 @@ TREE: Final = """
         )
         UNION
         SELECT t.top, d.child, d.trace, t.depth + 1, d.prompt, d.outcome IS NULL
-        FROM (SELECT DISTINCT top, id, trace, depth FROM tree WHERE depth < 33) t
+        FROM (SELECT DISTINCT top, id, trace, depth FROM tree WHERE depth < {DEEPEST}) t
         CROSS JOIN LATERAL (SELECT * FROM delegations WHERE parent = t.id AND trace = t.trace OFFSET 0) d
     )
 """
-
-
-def callers(session: str, trace: str) -> str:
-    """The way up, as the beginning of a query: the sessions that called one in a trace, itself first. Both are SQL."""
-    return f"""
-        WITH RECURSIVE callers (id, depth) AS (
-            SELECT {session}, 0
-            UNION
-            SELECT d.parent, c.depth + 1 FROM callers c JOIN delegations d ON d.child = c.id
-            WHERE d.trace = {trace} AND c.depth < 33
-        )
-    """
-
-
 # With `open_only`, only through open delegations; of the sessions that were `seen`, only those whose head has grown.
 NODES: Final = f"""
     {TREE}, reached AS (
@@ -233,6 +222,18 @@ def _columns(roots: Sequence[Root]) -> dict[str, list[object]]:
             strict=True,
         )
     )
+
+
+def callers(session: str, trace: str) -> str:
+    """The way up, as the beginning of a query: the sessions that called one in a trace, itself first. Both are SQL."""
+    return f"""
+        WITH RECURSIVE callers (id, depth) AS (
+            SELECT {session}, 0
+            UNION
+            SELECT d.parent, c.depth + 1 FROM callers c JOIN delegations d ON d.child = c.id
+            WHERE d.trace = {trace} AND c.depth < {DEEPEST}
+        )
+    """
 
 
 async def ever_called(db: Executor, *session_ids: str) -> set[str]:

@@ -22,7 +22,7 @@ from longhouse.tools.context import ContextChanges, MadeFile, ToolContext, kept_
 from longhouse.tools.isolation import messages
 from longhouse.tools.isolation.pool import MEMORY, ProcessPool
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded
-from longhouse.validation_messages import explain
+from longhouse.validation_messages import explain, path_text
 
 log = structlog.get_logger()
 
@@ -36,7 +36,8 @@ def own_descriptor(described: messages.Described) -> ToolDescriptor:
     try:
         return adapter_of(ToolDescriptor).validate_python(described.descriptor)
     except pydantic.ValidationError as error:
-        raise EntrypointError(f"its class does not describe a tool: {explain(error)[0][1]}") from None
+        where, problem = explain(error, model=ToolDescriptor)[0]
+        raise EntrypointError(f"its class does not describe a tool: {path_text(where)}: {problem}") from None
 
 
 def known(entrypoint: str, *, processes: ProcessPool) -> ToolDescriptor | None:

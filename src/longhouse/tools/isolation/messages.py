@@ -14,7 +14,7 @@ MOST_BYTES: Final = 64 * 2**20
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Tags stay when a class gets another name: a server that was updated under way starts processes of new code."""
+    """Tags stay when a class gets another name: a server whose files were updated starts processes of the new code."""
 
     number: int = 0
     """The number of the request in its process, also in what is said about it: a late or second reply is noticed."""
