@@ -144,7 +144,8 @@ def play(caller: Caller) -> None:
     """Calls every operation, also with what exists."""
     # Every request has a key: those without one are the tests of keys.
     config = SchemathesisConfig.from_dict({"generation": {"with-security-parameters": False}})
-    for operation in in_order(schemathesis.openapi.from_dict(caller.document, config=config)):
+    schema: OpenApiSchema = schemathesis.openapi.from_dict(caller.document, config=config)
+    for operation in in_order(schema):
         requests_of(caller, operation, GenerationMode.POSITIVE)()
         if can_be_wrong(caller.document["paths"][operation.path][operation.method]):
             requests_of(caller, operation, GenerationMode.NEGATIVE)()
@@ -185,7 +186,7 @@ def requests_of(caller: Caller, operation: Any, mode: GenerationMode) -> Callabl
     return sent
 
 
-def in_order(schema: OpenApiSchema) -> Iterator[Any]:
+def in_order(schema: Any) -> Iterator[Any]:
     """Those last that take something away; what belongs to a thing before the thing itself."""
     found = [result.ok() for result in schema.get_all_operations()]
     last = ("cancel", "deactivate")
