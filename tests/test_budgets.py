@@ -4,7 +4,7 @@ A change that needs more lines raises the budget in the same commit, with a reas
 counted.
 """
 
-import ast
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -33,6 +33,8 @@ BUDGETS = {
 
 MOST_FILES = 19
 """Python files in one folder: more cannot be taken in at a glance, and some of them belong in a folder of their own."""
+CLASS = re.compile(r"^ *class (\w+)\b[^\n]*[:(\[]", re.MULTILINE)
+"""Where a class is defined; the sources are read as text, since parsing all of them takes ten seconds of a processor."""
 
 
 def lines_of(package: str) -> int:
@@ -61,9 +63,8 @@ def test_no_folder_is_too_full() -> None:
 def test_every_class_has_a_name_of_its_own() -> None:
     homes = defaultdict(list)
     for file in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(str(file.relative_to(ROOT)))
-    assert homes
+        for name in CLASS.findall(file.read_text("utf-8")):
+            homes[name].append(str(file.relative_to(ROOT)))
+    assert len(homes) > 500
     shared = {name: files for name, files in homes.items() if len(files) > 1}
     assert not shared, f"names that say two things, and where: {shared}"

@@ -1,5 +1,6 @@
 """Cron expressions: the moments that they mean are those that somebody finds who looks at every minute of a clock."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import islice, takewhile
@@ -44,41 +45,44 @@ EXPRESSIONS = st.tuples(values(0, 59), values(0, 23), values(1, 31), values(1, 1
 
 
 @cache
-def allowed(text: str, least: int, most: int) -> set[int]:
+def allowed(text: str, least: int, most: int) -> frozenset[int]:
     """The values of a field, found one by one."""
     found = set()
     for part in text.split(","):
         span, _, step = part.partition("/")
         first, _, last = (f"{least}-{most}" if span == "*" else span).partition("-")
         found |= {n for n in range(int(first), int(last or first) + 1) if (n - int(first)) % int(step or 1) == 0}
-    return found
+    return frozenset(found)
 
 
-def means(text: str, wall: datetime) -> bool:
+def meaning(text: str) -> Callable[[datetime], bool]:
     """Whether an expression means a local time, as the manual of cron says."""
     minute, hour, day, month, weekday = text.split()
-    is_day = wall.day in allowed(day, 1, 31)
-    is_weekday = bool({wall.isoweekday() % 7, wall.isoweekday()} & allowed(weekday, 0, 7))
     either = day[0] != "*" and weekday[0] != "*"
-    return (
-        wall.minute in allowed(minute, 0, 59)
-        and wall.hour in allowed(hour, 0, 23)
-        and wall.month in allowed(month, 1, 12)
-        and (is_day or is_weekday if either else is_day and is_weekday)
-    )
+    minutes, hours, months = allowed(minute, 0, 59), allowed(hour, 0, 23), allowed(month, 1, 12)
+    days, weekdays = allowed(day, 1, 31), allowed(weekday, 0, 7)
+
+    def means(wall: datetime) -> bool:
+        if wall.minute not in minutes or wall.hour not in hours or wall.month not in months:
+            return False
+        is_day = wall.day in days
+        is_weekday = bool({wall.isoweekday() % 7, wall.isoweekday()} & weekdays)
+        return is_day or is_weekday if either else is_day and is_weekday
+
+    return means
 
 
 def looked_for(text: str, zone: ZoneInfo, after: datetime, hours: int) -> list[datetime]:
     """The moments that a clock on the wall finds."""
     hourly, found = allowed(text.split()[1], 0, 23) == set(range(24)), []
-    before = after.astimezone(zone).replace(tzinfo=None)
+    before, means = after.astimezone(zone).replace(tzinfo=None), meaning(text)
     for nth in range(1, hours * 60 + 1):
         moment = after + nth * MINUTE
         local = moment.astimezone(zone)
         wall = local.replace(tzinfo=None, fold=0)
         skipped = [before + n * MINUTE for n in range(1, int((wall - before) / MINUTE))]
         is_first = local.fold == 0 or hourly
-        if (means(text, wall) and is_first) or (not hourly and any(means(text, one) for one in skipped)):
+        if (is_first and means(wall)) or (not hourly and any(map(means, skipped))):
             found.append(moment)
         before = wall
     return found

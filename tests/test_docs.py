@@ -22,6 +22,7 @@ from longhouse.agents import conditions
 from longhouse.cli.main import cli
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
+from longhouse.settings import Settings
 from longhouse.tools.mcp.config import read_servers
 from pages import PAGES, PORT, ROOT, Block, all_blocks, blocks, runnable
 from redis_server import RedisServer
@@ -296,6 +297,21 @@ def test_functions_that_are_named_beside_their_file_exist() -> None:
             assert name in _defined(file), f"{page.name}: {path} has no {name}"
             checked += 1
     assert checked > 10
+
+
+def test_the_page_of_settings_has_each_setting_and_no_other() -> None:
+    """A line may name several: behind the first, `_MODEL` stands for one that begins like it."""
+    settings = {f"LONGHOUSE_{name.upper()}" for name in Settings.model_fields}
+    shown = set()
+    for cell in re.findall(r"^\| (`LONGHOUSE_[^|]*) \|", (DOCS / "settings.md").read_text("utf-8"), re.MULTILINE):
+        first, *others = re.findall(r"`([A-Z_]+)(?:<NAME>\w*)?`", cell)
+        shown.add(first)
+        for other in others:
+            begun = [first[:place] for place, character in enumerate(first) if character == "_"]
+            whole = [other] if other.startswith("LONGHOUSE_") else [one + other for one in begun]
+            assert settings & {*whole}, f"settings.md: {other} behind {first} is no setting"
+            shown |= settings & {*whole}
+    assert shown - {"LONGHOUSE_SECRET_"} == settings
 
 
 def _name(page: Path) -> str:
