@@ -20,7 +20,7 @@ from longhouse.api.sessions.cursor import BEGINNING, NOW, SessionCursor, cursor_
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.tail import Seen, follow
 from longhouse.api.sessions.tree_reader import Activity, SubagentEvent, SubagentEventName, TreeReader
-from longhouse.api.sessions.waiting import waiting_status
+from longhouse.api.sessions.waiting import is_over
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
@@ -29,8 +29,6 @@ from longhouse.runtime.bus.items import Draft, Fragment, GrowingDraft, Subagents
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import journals
 from longhouse.store.database import Database
-from longhouse.store.delegation import tree
-from longhouse.store.delegation.tree import Root
 
 POLL_EVERY: Final = 1.0
 """Seconds between polls: sub-agents in other processes send no hints, so their journals are polled."""
@@ -184,7 +182,7 @@ async def _so_far(db: Database, cursor: SessionCursor, reader: TreeReader | None
 
 
 class _SentDraft:
-    """How much of the reply that is being written the client has: none of it is sent twice, or before its beginning."""
+    """How much of the running reply the client has: no part is sent twice, or out of order."""
 
     def __init__(self) -> None:
         self._step = (-1, -1)
@@ -195,7 +193,7 @@ class _SentDraft:
         return streaming.named("delta.snapshot", draft.so_far) if draft and self.is_news(draft) else b""
 
     def is_news(self, whole: GrowingDraft | Written) -> bool:
-        """Whether the client lacks some of what is written so far, which it is sent then."""
+        """Whether the client lacks some of this text; if so, it counts as sent."""
         step, lengths = (whole.after, whole.fence), {name: len(getattr(whole, name)) for name in self._lengths}
         if step < self._step or (step == self._step and all(lengths[one] <= self._lengths[one] for one in lengths)):
             return False
@@ -236,14 +234,9 @@ class _Watch:
             self._session = fold(new, self._session)
 
     async def is_over(self) -> bool:
-        """Does the session rest, and can no sub-agent proceed without a person: none that it waits for, or none at all
-        if the stream shows them?"""
+        """Whether nothing that the stream shows can proceed without a person; False without a session."""
         session = self._session
-        if session is None or session.can_move or not (await waiting_status(self._db, session)).rests:
-            return False
-        roots = [Root(session.id, session.id, None)] if self._has_subagents else []
-        nodes = await tree.nodes(self._db, roots, open_only=True)
-        return not any(node.can_move for node in nodes if node.id != session.id)
+        return session is not None and await is_over(self._db, session, has_subagents=self._has_subagents)
 
 
 def _pieces(cursor: SessionCursor, items: Iterable[Seen | SubagentEvent], *, deltas: bool) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
 """The reader of delegation trees: new events in the journals of a session's sub-agents, causes before effects.
 
-The chat and the tree's server-sent events render its result.
+The chat, the tree's server-sent events and `longhouse sessions tail` render its result.
 """
 
 import heapq
@@ -84,9 +84,13 @@ SubagentEventName = Literal[
 class SubagentEvent(msgspec.Struct, frozen=True):
     """One event of a sub-agent, with the event that clients see, or None if they see nothing."""
 
-    session: str
+    node: Node
     record: Recorded
     shown: Activity | None
+
+    @property
+    def session(self) -> str:
+        return self.node.id
 
 
 class TreeReader(msgspec.Struct):
@@ -244,7 +248,7 @@ def subagent_events(
         found = None
         if _is_shown(record, node, seen):
             found = next(_event(record.event, calls.get(record.seq, ()), tools), None)
-        yield SubagentEvent(node.id, record, _shown(record, node, conversation, *found) if found else None)
+        yield SubagentEvent(node, record, _shown(record, node, conversation, *found) if found else None)
 
 
 def _is_shown(record: Recorded, node: Node, seen: Mapping[str, int]) -> bool:

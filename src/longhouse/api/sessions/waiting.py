@@ -21,7 +21,7 @@ from longhouse.store.database import Database
 from longhouse.store.delegation import tree
 from longhouse.store.delegation.tree import Node, Root
 
-HOW: Final = "name the one that you mean with its agent, as in analytic/1-action-0, or go to the session that asks."
+HOW: Final = "name the call with its agent, as in analytic/1-action-0, or answer at the session that asks."
 ASKING: Final = (State.WAITING_FOR_CLARIFICATION, State.WAITING_FOR_APPROVAL)
 MAX_TEXT: Final = 200_000
 """Characters of an answer, of a comment, of the result of a call."""
@@ -168,6 +168,16 @@ async def waiting_status(db: Database, session: Session) -> WaitingStatus:
     # Without an open question, an outcome is on its way to the session.
     rests = not can_move and bool(questions or own) and not any(node.can_move for node in nodes)
     return WaitingStatus(rests, own, questions, can_move)
+
+
+async def is_over(db: Database, session: Session, *, has_subagents: bool) -> bool:
+    """Whether the session rests, and no sub-agent can proceed without a person: none that it waits for, or, where
+    `has_subagents` are shown too, none at all."""
+    if session.can_move or not (await waiting_status(db, session)).rests:
+        return False
+    roots = [Root(session.id, session.id, None)] if has_subagents else []
+    nodes = await tree.nodes(db, roots, open_only=True)
+    return not any(node.can_move for node in nodes if node.id != session.id)
 
 
 async def background_questions(db: Database, session: Session, known: Sequence[Question] = ()) -> list[Question]:
