@@ -162,7 +162,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def scheduler(self) -> Scheduler:
         return Scheduler(
-            self.db, self.bus, self.catalog, self.authenticator, prior=self.prior, most=self.max_schedules,
+            Inbox(self.db, self.bus), self.catalog, self.authenticator, prior=self.prior, most=self.max_schedules,
             count=self.metrics.scheduled,
         )  # fmt: skip
 

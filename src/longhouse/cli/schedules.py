@@ -14,10 +14,11 @@ from longhouse.api.schedules.firing import Scheduler, new_run_id
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
 from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands, given
+from longhouse.cli.running import add_commands, given, invalid_option
 from longhouse.errors import SetupError
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
 from longhouse.store.access import keys
 from longhouse.store.automation import schedules
@@ -25,7 +26,6 @@ from longhouse.store.automation.schedules import Overlap, Schedule
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.timing import Missed
-from longhouse.validation_messages import explain
 
 PAGE: Final = 1_000
 
@@ -53,8 +53,7 @@ async def create_schedule(
     try:
         asked = NewSchedule(template=template, prompt=prompt, **fields, **given(missed=missed, overlap=overlap))
     except pydantic.ValidationError as error:
-        where, problem = explain(error)[0]
-        raise SetupError(f"--{str(where[0]).replace('_', '-')}: {problem}.") from None
+        raise invalid_option(error) from None
     async with open_store(settings, create=False) as (db, _):
         owner, schedule_id = await _owner(db, key), f"sched_{uuid.uuid4().hex}"
         await _scheduler(db).template(template, owner)
@@ -110,7 +109,7 @@ async def run_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
         found, scheduler = await _found(db, schedule_id), _scheduler(db)
         caller = await scheduler.authenticator.caller_of(found.key_id)
         if caller is None:
-            raise SetupError(found.stopped or "the key that it fires with is not valid any more.")
+            raise SetupError(found.stopped or "its key is not valid any more; create it again.")
         run = await scheduler.run(caller, found, new_run_id())
     typer.echo(run.session_id)
 
@@ -127,7 +126,9 @@ async def _change(settings: Settings, schedule_id: str, **changes: Any) -> None:
     async with open_store(settings, create=False) as (db, _):
         found = await _found(db, schedule_id)
         if found.stopped:
-            raise SetupError(f"{found.stopped} Change it with another key, or delete it.")
+            raise SetupError(
+                f"{found.stopped} Change it by PATCH /v1/schedules/{found.id} with another key, or delete it."
+            )
         columns = columns_of(ChangedSchedule(**changes), await schedules.now(db), found)
         if not await schedules.change(db, found, columns):
             raise SetupError(CHANGED)
@@ -152,7 +153,7 @@ async def _found(db: Database, schedule_id: str) -> Schedule:
 
 def _scheduler(db: Database) -> Scheduler:
     # Nobody follows this process: workers find what was written in the database.
-    return Scheduler(db, Bus(), Catalog(db), Authenticator(db, admin_key="", limits=KeyLimits()))
+    return Scheduler(Inbox(db, Bus()), Catalog(db), Authenticator(db, admin_key="", limits=KeyLimits()))
 
 
 def _line(one: Schedule) -> str:

@@ -5,7 +5,9 @@ every session that is due.
 """
 
 import asyncio
+import uuid
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -31,7 +33,7 @@ from longhouse.journal.session import INTERRUPTED, MOST_LOST, Open, Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.workers.reservation import Reservation
 from longhouse.store import forks, journals
-from longhouse.store.database import Database
+from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import cancel as cancels
 from longhouse.store.delegation import tree
 from longhouse.store.erasing import erasure
@@ -81,6 +83,32 @@ class Inbox(msgspec.Struct, frozen=True):
         head = session.head if prompt.aside else None
         placed = await journals.add(self.db, session.id, [prompt], trace=prompt.trace, head=head, accepted=accepted)
         return await self._delivered(session, [prompt], placed)
+
+    async def prompt_within(
+        self,
+        transaction: Transaction,
+        session_id: str | None,
+        opened: Opened,
+        prompt: Prompted,
+        *,
+        task: str,
+        accepted: RequestIdentity,
+    ) -> Placed:
+        """Appends a prompt in a transaction of the caller, who calls `notify` after its commit: to this session, or to
+        the one that `opened` describes where there is none any more."""
+        if session_id:
+            with suppress(journals.NotThere):
+                return await journals.add(transaction, session_id, [prompt], trace=prompt.trace, accepted=accepted)
+        proposed = f"{opened.agent}_{uuid.uuid4()}"
+        return await journals.open(transaction, proposed, opened, prompt, task=task, accepted=accepted)
+
+    def notify(self, placed: Placed) -> None:
+        """Sends the hints of an append that was committed with something else."""
+        self.bus.appended(placed.session_id, placed.seq)
+
+    def noted(self, session_id: str, head: int) -> None:
+        """Tells followers of a session about events that give its worker nothing to do."""
+        self.bus.noted(session_id, head)
 
     async def answer(
         self,

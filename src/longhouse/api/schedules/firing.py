@@ -23,7 +23,7 @@ from longhouse.api.model_names import find_template
 from longhouse.errors import CallerError
 from longhouse.journal.events import Opened, Prompted
 from longhouse.journal.messages import Message
-from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.steps.delegation import PriorOf
 from longhouse.search.router import AUTO
 from longhouse.store import journals, sessions
@@ -67,8 +67,7 @@ class _Attempt(msgspec.Struct, frozen=True):
 
 
 class Scheduler(msgspec.Struct, frozen=True):
-    db: Database
-    bus: Bus
+    inbox: Inbox
     catalog: Catalog
     authenticator: Authenticator
     prior: PriorOf | None = None
@@ -76,6 +75,10 @@ class Scheduler(msgspec.Struct, frozen=True):
     """Schedules that an owner may have."""
     count: Callable[[schedules.RunState, int], None] = lambda state, moments: None
     """Told what became of so many moments."""
+
+    @property
+    def db(self) -> Database:
+        return self.inbox.db
 
     async def fire_due(self) -> None:
         """Fires what is due, each schedule for itself: one that fails holds up no other."""
@@ -98,7 +101,7 @@ class Scheduler(msgspec.Struct, frozen=True):
             assert schedule.next_at is not None
             due = timing.due(schedule.timing, schedule.next_at, now, schedule.missed)
         except ValueError as error:
-            stopped = f"When it fires cannot be found out any more: {error}."
+            stopped = f"Its next run cannot be computed: {error}."
         caller = None if stopped else await self.authenticator.caller_of(schedule.key_id)
         if caller is None or due is None:
             await self._stop(schedule, stopped or NO_KEY)
@@ -119,7 +122,7 @@ class Scheduler(msgspec.Struct, frozen=True):
         for attempt, placed in zip(attempts, await self.db.together(write), strict=False):
             self.count(attempt.state, attempt.count)
             if placed:
-                self.bus.appended(placed.session_id, placed.seq)
+                self.inbox.notify(placed)
                 log.info("schedule_fired", schedule=schedule.id, session=placed.session_id)
 
     async def run(self, caller: Caller, schedule: Schedule, run_id: str) -> schedules.ShownRun:
@@ -141,7 +144,7 @@ class Scheduler(msgspec.Struct, frozen=True):
 
         if placed := await self.db.together(write):
             self.count("fired", 1)
-            self.bus.appended(placed.session_id, placed.seq)
+            self.inbox.notify(placed)
         made = await schedules.find_run(self.db, run_id)
         if made is None:
             raise no_such_schedule()  # it was deleted meanwhile
@@ -172,7 +175,8 @@ class Scheduler(msgspec.Struct, frozen=True):
                 raise  # it stays due
             except Exception:
                 log.exception("schedule_failed", schedule=schedule.id)
-                attempts.append(_Attempt(moment, "failed", error="It failed by a defect.", code="internal_error"))
+                why = "An internal error: the log of the server has schedule_failed."
+                attempts.append(_Attempt(moment, "failed", error=why, code="internal_error"))
         return attempts
 
     async def _attempt(self, schedule: Schedule, caller: Caller, moment: datetime, fired: int) -> _Attempt:
@@ -224,7 +228,7 @@ class Scheduler(msgspec.Struct, frozen=True):
         """Writes a run, and the prompt that it sends."""
         known, trace, placed = run_id or new_run_id(), uuid.uuid4().hex, None
         if attempt.target:
-            placed = await _prompt(tx, schedule, attempt.target, trace, known)
+            placed = await self._prompt(tx, schedule, attempt.target, trace, known)
         await schedules.record(
             tx,
             ScheduleRun(
@@ -244,6 +248,31 @@ class Scheduler(msgspec.Struct, frozen=True):
         )
         return placed
 
+    async def _prompt(self, tx: Transaction, schedule: Schedule, target: _Target, trace: str, run_id: str) -> Placed:
+        """Appends the prompt to its session, or opens one with it; if that was deleted meanwhile, the conversation
+        begins anew."""
+        caller, template = target.caller, target.template
+        user = caller.user(schedule.user)
+        opened = Opened(
+            agent=template.name,
+            version=template.version,
+            owner=schedule.owner,
+            user=user,
+            conversation=schedule.conversation_id or str(uuid.uuid4()),
+        )
+        prompt = Prompted(
+            trace=trace,
+            content=(schedule.prompt,),
+            user=user or "",
+            version=target.version,
+            prior=target.prior,
+            schedule=schedule.id,
+        )
+        accepted = RequestIdentity(owner=schedule.owner, digest=f"schedule/{run_id}", api_key=caller.key or None)
+        return await self.inbox.prompt_within(
+            tx, target.session_id, opened, prompt, task=schedule.prompt, accepted=accepted
+        )
+
     async def _stop(self, schedule: Schedule, why: str) -> None:
         """It fires no more until somebody changes it, and says why."""
 
@@ -258,35 +287,6 @@ class Scheduler(msgspec.Struct, frozen=True):
         if await self.db.together(write):
             self.count("failed", 1)
             log.info("schedule_stopped", schedule=schedule.id)
-
-
-async def _prompt(tx: Transaction, schedule: Schedule, target: _Target, trace: str, run_id: str) -> Placed:
-    """Appends the prompt to its session, or opens one with it."""
-    caller, template = target.caller, target.template
-    user = caller.user(schedule.user)
-    prompt = Prompted(
-        trace=trace,
-        content=(schedule.prompt,),
-        user=user or "",
-        version=target.version,
-        prior=target.prior,
-        schedule=schedule.id,
-    )
-    accepted = RequestIdentity(owner=schedule.owner, digest=f"schedule/{run_id}", api_key=caller.key or None)
-    if target.session_id:
-        try:
-            return await journals.add(tx, target.session_id, [prompt], trace=trace, accepted=accepted)
-        except journals.NotThere:
-            pass  # it was deleted meanwhile: the conversation begins anew
-    opened = Opened(
-        agent=template.name,
-        version=template.version,
-        owner=schedule.owner,
-        user=user,
-        conversation=schedule.conversation_id or str(uuid.uuid4()),
-    )
-    proposed = f"{template.name}_{uuid.uuid4()}"
-    return await journals.open(tx, proposed, opened, prompt, task=schedule.prompt, accepted=accepted)
 
 
 async def _pay(target: _Target, *, opens: bool) -> None:
