@@ -36,6 +36,12 @@ def path_text(where: Where) -> str:
     return "".join(parts).removeprefix(".")
 
 
+def invalid_value(where: Where, problem: str, *, whole: str) -> tuple[str | None, str]:
+    """The path of an invalid value, and the sentence about it in every protocol; `whole` names what was sent."""
+    param = path_text(where)[:200] or None
+    return param, f"Invalid value for {param or whole}: {problem[:300]}."
+
+
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of a sentence about a name that is not known; empty if no known name is near."""
     near = difflib.get_close_matches(name.lower(), lower := {one.lower(): one for one in known}, n=1, cutoff=cutoff)

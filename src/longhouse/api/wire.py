@@ -19,7 +19,7 @@ from starlette.responses import Response
 from longhouse.errors import CallerError
 from longhouse.journal.events import Sampling
 from longhouse.tools.arguments import schema_problem
-from longhouse.validation_messages import Errors, Where, explain, path_text
+from longhouse.validation_messages import Errors, Where, explain, invalid_value
 
 MAX_BODY: Final = 8 * 1024 * 1024
 MAX_MESSAGES: Final = 20_000
@@ -360,8 +360,8 @@ def validation_error(error: Errors) -> CallerError:
     first = problems[0][0]
     about = [one for one in problems if one[0][: len(first)] == first]
     where, problem = max(about, key=lambda one: len(one[0]))
-    param = path_text(where)[:200] or None
-    return CallerError(f"Invalid value for {param or 'the body'}: {problem[:300]}.", param=param)
+    param, sentence = invalid_value(where, problem, whole="the body")
+    return CallerError(sentence, param=param)
 
 
 def _path(loc: Where) -> Where:

@@ -9,13 +9,12 @@ import typer
 from longhouse.api.admin.keys import LONGEST_OVERLAP, MOST, MOST_OF_BUDGET, ChangedKey, NewKey
 from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands, given
+from longhouse.cli.running import add_commands, given, invalid_option
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.access import keys
 from longhouse.store.access.keys import Key, Role
 from longhouse.store.limits import budgets
-from longhouse.validation_messages import explain
 
 PAGE: Final = 1_000
 
@@ -55,7 +54,7 @@ async def create_key(
     try:
         new = NewKey(name=name, owner=owner, role=role, read_only=read_only, **limits, **amounts, **more)
     except pydantic.ValidationError as error:
-        raise _mistake(error) from None
+        raise invalid_option(error) from None
     async with open_store(settings) as (db, _):
         made, secret = await keys.create(db, **new.model_dump())
     typer.echo(f"{made.id}: {_described(made)}. Keep the key, it is not shown again:", err=True)
@@ -102,7 +101,7 @@ async def change_key(
     try:
         changes = ChangedKey(**{**more, **gone}).model_dump(exclude_unset=True)
     except pydantic.ValidationError as error:
-        raise _mistake(error) from None
+        raise invalid_option(error) from None
     async with open_store(settings, create=False) as (db, _):
         changed = await keys.change(db, key_id, changes)
     if changed is None:
@@ -147,11 +146,6 @@ def _budgets(*amounts: int | None) -> dict[str, Any]:
 
 def _scope(templates: list[str] | None, expires_at: datetime | None) -> dict[str, Any]:
     return {"templates": templates or None, "expires_at": expires_at and expires_at.replace(tzinfo=UTC)}
-
-
-def _mistake(error: pydantic.ValidationError) -> SetupError:
-    where, problem = explain(error)[0]
-    return SetupError(f"--{where[0]}: {problem}.")
 
 
 def _missing(key_id: str) -> SetupError:

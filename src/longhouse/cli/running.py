@@ -17,7 +17,9 @@ import structlog
 import typer
 import uvloop
 
+from longhouse.errors import SetupError
 from longhouse.settings import Settings
+from longhouse.validation_messages import Errors, explain
 
 Main = Callable[..., Coroutine[Any, Any, None]]
 
@@ -27,8 +29,8 @@ ConfigFile = Annotated[Path | None, typer.Option(help="What all agents share; by
 AgentsFile = Annotated[Path | None, typer.Option(help="The agents; by default agents.yaml.")]
 
 _UNSAFE: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-"""What JSON leaves as it is, and a terminal or a reader of lines would obey: controls, line ends, directions of
-writing; and halves of characters, which cannot be written at all."""
+"""Characters that JSON does not escape, but that control a terminal or end a line; and lone surrogates, which
+cannot be encoded."""
 
 
 def add_commands(cli: typer.Typer, commands: Mapping[str, Main], **bound: Any) -> None:
@@ -51,6 +53,13 @@ def _command(main: Main, bound: Mapping[str, Any]) -> Callable[..., None]:
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given on the command line."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def invalid_option(error: Errors, names: Mapping[str, str] | None = None) -> SetupError:
+    """The error of a command for an option that does not fit; `names`: of fields that are not called like theirs."""
+    where, problem = explain(error)[0]
+    field = str(where[0])
+    return SetupError(f"{(names or {}).get(field) or '--' + field.replace('_', '-')}: {problem}.")
 
 
 def run(settings: Settings, main: Main) -> None:

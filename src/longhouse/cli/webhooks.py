@@ -10,7 +10,7 @@ from longhouse import clock
 from longhouse.api.webhooks import LONGEST_OVERLAP, NewWebhook
 from longhouse.app.store import open_store
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import add_commands, invalid_option
 from longhouse.config.effective import configure
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
@@ -20,7 +20,6 @@ from longhouse.settings import Settings
 from longhouse.store.automation import webhook_deliveries, webhooks
 from longhouse.store.automation.webhook_deliveries import TEST, Delivery, DeliveryStatus
 from longhouse.store.automation.webhooks import TooMany, Viewer, Webhook
-from longhouse.validation_messages import explain
 
 PAGE: Final = 200
 
@@ -44,8 +43,7 @@ async def create_webhook(
     try:
         new = NewWebhook.model_validate({"url": url, "agent": agent, "description": description, **given})
     except pydantic.ValidationError as error:
-        where, problem = explain(error)[0]
-        raise SetupError(f"{where[0]}: {problem}.") from None
+        raise invalid_option(error, {"url": "url", "events": "--event"}) from None
     if refused := _egress(settings).problem(url):
         raise SetupError(f"url cannot be used: {refused}.")
     async with open_store(settings) as (db, _):
@@ -150,7 +148,7 @@ def _missing(webhook_id: str) -> SetupError:
 
 
 def _check_active(found: Webhook | None, webhook_id: str) -> None:
-    """Nothing is sent to one that is not active: it would wait without a word."""
+    """Raises if the webhook is not active: an event would wait unseen."""
     if found is None:
         raise _missing(webhook_id)
     if found.status != "active":

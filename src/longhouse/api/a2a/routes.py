@@ -47,7 +47,7 @@ from longhouse.api.openai.turn_stream import TurnStream
 from longhouse.api.turns import Turns
 from longhouse.errors import CallerError
 from longhouse.store.database import PASSING
-from longhouse.validation_messages import explain, path_text
+from longhouse.validation_messages import explain, invalid_value
 
 log = structlog.get_logger()
 
@@ -347,7 +347,7 @@ def _called(given: dict[str, Any], rpc_id: str | int | float | None, version: st
     if not isinstance(method, str):
         raise RpcError(INVALID_REQUEST, "method should be text.", param="method")
     if version and not version.startswith(("0.3", "1.")):
-        raise RpcError(VERSION, "Version 1.0 and 0.3 of A2A are spoken here.", param="A2A-Version")
+        raise RpcError(VERSION, "A2A-Version should be 1.0 or 0.3.", param="A2A-Version")
     return RpcRequest(method, params, rpc_id, V03() if "/" in method else V1())
 
 
@@ -356,9 +356,8 @@ def _params(kind: type[Params], given: Any) -> Params:
     try:
         return kind.model_validate(given)
     except pydantic.ValidationError as error:
-        where, problem = next(iter(explain(error)))
-        param = path_text(where)[:200] or "params"
-        raise RpcError(INVALID_PARAMS, f"Invalid value for {param}: {problem[:300]}.", param=param) from None
+        param, sentence = invalid_value(*explain(error)[0], whole="params")
+        raise RpcError(INVALID_PARAMS, sentence, param=param or "params") from None
 
 
 def _done(rpc_id: Any, result: dict[str, Any]) -> RpcAnswer:

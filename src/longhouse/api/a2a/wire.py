@@ -50,18 +50,18 @@ class RpcAnswer(TypedDict):
 class RpcError(Exception):
     """An error of JSON-RPC, or of A2A, with its code."""
 
-    def __init__(self, code: int, message: str, **told: str) -> None:
+    def __init__(self, code: int, message: str, **details: str) -> None:
         super().__init__(message)
         self.code = code
-        self.told = told
+        self.details = details
         """What programs tell errors apart by: `reason`, and the field that is meant, `param`."""
 
     @property
     def shown(self) -> RpcErrorInfo:
         info: RpcErrorInfo = {"code": self.code, "message": str(self)}
-        if self.told:
-            reason = self.told.get("reason", "INVALID_PARAMS").upper()
-            metadata = {name: value for name, value in self.told.items() if name != "reason"}
+        if self.details:
+            reason = self.details.get("reason", "INVALID_PARAMS").upper()
+            metadata = {name: value for name, value in self.details.items() if name != "reason"}
             info["data"] = [{"@type": ERROR_INFO, "reason": reason, "domain": "longhouse", "metadata": metadata}]
         return info
 

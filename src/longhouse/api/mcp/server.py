@@ -24,7 +24,7 @@ from longhouse.api.turns import Turns
 from longhouse.errors import CallerError
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.store.database import PASSING
-from longhouse.validation_messages import explain, path_text
+from longhouse.validation_messages import explain, invalid_value
 
 log = structlog.get_logger()
 
@@ -143,9 +143,8 @@ async def _with_our_errors(ctx: ServerRequestContext[Any, Any], call_next: CallN
     except MCPError:
         raise
     except ValidationError as error:
-        where, problem = next(iter(explain(error)))
-        param = path_text(where)[:200]
-        raise MCPError(types.INVALID_PARAMS, f"Invalid value for {param}: {problem[:300]}.", {"param": param}) from None
+        param, sentence = invalid_value(*explain(error)[0], whole="params")
+        raise MCPError(types.INVALID_PARAMS, sentence, {"param": param or ""}) from None
     except CallerError as error:
         raise rpc_error(error) from None
     except Exception as error:
