@@ -163,8 +163,7 @@ def end_of(stream: TurnStream, text: str) -> TurnEnd:
 
 def ended(session: Session) -> TurnEnd:
     """Where the last turn of a session has ended."""
-    turn = session.turn
-    assert turn is not None, "it has ended"
+    turn = session.latest_turn
     if turn.ended == "COMPLETED" or turn.code == AGENT_FAILED:
         return TurnEnd(session, session.client_text or "")
     if turn.ended == "CANCELLED":

@@ -389,6 +389,13 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
         return not self.open
 
     @property
+    def latest_turn(self) -> Turn:
+        """The running turn, or the last one; ValueError before the first."""
+        if self.turn is None:
+            raise ValueError(f"the session {self.id!r} has not started a turn")
+        return self.turn
+
+    @property
     def lacks_title(self) -> bool:
         """Whether a worker is to ask the model for a title: the turn has its answer, and nothing else is to do."""
         turn = self.turn
@@ -497,7 +504,7 @@ def ended_turn(before: Session, after: Session) -> Turn | None:
 
 
 def is_same_user(owner: str, known: str | None, user: str | None) -> bool:
-    """Whether the user of a request is the one of its session. None: the same; who is not named is the owner."""
+    """Whether the user of a request is that of its session. None: yes; an empty name means the owner."""
     return user is None or (user.strip() or owner) == ((known or "").strip() or owner)
 
 

@@ -245,8 +245,7 @@ class Engine:
 
     async def _give_title(self, run: Run) -> None:
         """Asks the model for the session's title; a prompt that comes meanwhile does not wait for it."""
-        session, turn = run.session, run.session.turn
-        assert turn is not None
+        session, turn = run.session, run.session.latest_turn
         template = await self.catalog.templates.find(session.agent, turn.version)
         spent = titles.NONE
         if template is not None and not (run.spent or "").startswith("tokens"):
@@ -290,7 +289,7 @@ class Engine:
         )
         is_first = run.session.turn is None
         notes = await self.external(run.session) if self.external and is_first else ()
-        # Asked once a turn: what has changed since it was read is in none of its requests.
+        # Asked once a turn: none of its requests shows what is outdated.
         outdated = await self.toolbox.outdated(run.session) if self.memory.is_on(template) else []
         gone = [events.Noted(about="outdated", key=key) for key in outdated]
         await self.recorder.record(run, [started, *notes, *gone])

@@ -97,7 +97,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
 
     @property
     def is_inherited(self) -> bool:
-        """Was it over in another session, before this one became a branch of that?"""
+        """Whether it ended before the fork, in the origin of this branch."""
         origins = self.before.origins
         return bool(origins) and self._end is not None and self._end.seq <= origins[-1].after
 
@@ -196,7 +196,7 @@ class _Record:
                 self._outcomes.setdefault(key, []).append(found[call])
 
     def outcome(self, call: Open) -> Sequence[Event] | None:
-        """What the same call came to, under the id of this one; of several, the next, and the last again and again."""
+        """The recorded outcome of the same call, with this call's id; several come in turn, the last repeatedly."""
         known = self._outcomes.get(MadeCall(call.tool, call.arguments).key)
         if not known:
             return None
@@ -341,8 +341,7 @@ class _Playing:
 
     def _now(self) -> tuple[Session, Turn]:
         session = as_of_then(replace(self._session, updated_at=self._at))
-        assert session.turn is not None
-        return session, session.turn
+        return session, session.latest_turn
 
     async def _text(self, turn: Turn) -> str:
         """What was remembered then: the same items, as they are now."""
@@ -361,7 +360,7 @@ class _Playing:
         for call in list(self._session.open.values()):
             outcome = self._record.outcome(call)
             if outcome is None:
-                self.reason = f"went another way at step {self.steps}: {call.tool} was not called so then"
+                self.reason = f"went another way at step {self.steps}: no such {call.tool} call on record"
                 return
             self._add(outcome)
 

@@ -95,10 +95,7 @@ class BaseAgent:
         extra_system: str = "",
     ) -> Request:
         """The session as a request: `offered` are open to the agent, `tools` are sent as functions."""
-        turn = session.turn
-        if turn is None:
-            raise ValueError("a request is composed for a turn: this session has not started one")
-        offered = tuple(offered)
+        turn, offered = session.latest_turn, tuple(offered)
         found = pieces.of(session.transcript)
         wire = _wire(offered, tuple(tools), pieces.tools_used(found))
         policy, asked = template.llm_policy, turn.prompted.sampling or NO_SAMPLING

@@ -16,9 +16,10 @@ from longhouse.agents.template import ExecutionPolicy, LLMPolicy, MemoryPolicy, 
 from longhouse.agents.tool import Tool
 from longhouse.journal.events import Fault, Outcome, ProviderCall
 from longhouse.journal.messages import User
+from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session, Turn
 
-FINISH: Final = "finalanswertool"
+FINISH: Final = tools_of("finishes")[0]
 
 
 class WantedCall(msgspec.Struct, frozen=True):
@@ -67,9 +68,7 @@ def wanted(turn: Turn) -> WantedCall | None:
 
 
 def _next(session: Session, names: dict[str, str]) -> EchoedReply:
-    turn = session.turn
-    assert turn is not None, "a request is composed for a turn"
-    call = wanted(turn)
+    call = wanted(session.latest_turn)
     if call is None or call.tool not in names:
         what = f"there is no tool {call.tool[:100]!r} that may be called directly" if call else "the prompt is no call"
         return _ended(names, Fault(code="not_offered", message=what))

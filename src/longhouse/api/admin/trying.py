@@ -131,8 +131,7 @@ def _place(caller: Caller, ref: str) -> _TryingPlace:
         events.Started(trace=trace, prompt=2, version=1, instance="", limits=limits, date=now.date().isoformat()),
     )
     session = extended(session, began, now)
-    assert session.turn is not None
-    return _TryingPlace(session, session.turn)
+    return _TryingPlace(session, session.latest_turn)
 
 
 def _shown(result: Result) -> TriedOutcome:
