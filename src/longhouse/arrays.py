@@ -17,9 +17,9 @@ def __getattr__(name: str) -> Any:
 
 
 async def loaded() -> None:
-    """Loads numpy in a thread, where that has not happened: in the event loop all others would wait for it.
+    """Loads numpy in a thread if it is not loaded: in the event loop, all other tasks would wait.
 
-    Also while another thread loads it: it is listed from the first moment on, and whoever used it would wait.
+    Waits also while another thread loads it: `sys.modules` lists a module before it is complete.
     """
     module = sys.modules.get("numpy")
     if module is None or getattr(module.__spec__, "_initializing", False):

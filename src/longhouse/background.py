@@ -47,8 +47,8 @@ async def running(
 async def repeat(name: str, step: Step, *, every: float = 0.0, after: float = 0.0, away: Errors = ()) -> None:
     """Repeats a step until it is cancelled. It survives an unreachable Postgres and defects of the step.
 
-    `every`: seconds between two steps. `after`: before the first one. Upkeep that all begins at once opens a connection
-    for each, at the moment when a process has most to do. `away`: errors which mean that another service the step needs
+    `every`: seconds between two steps. `after`: before the first one. If all upkeep began at once, each would
+    open a connection when a process is busiest. `away`: errors which mean that another service the step needs
     is unreachable.
     """
     await asyncio.sleep(after)
@@ -62,7 +62,7 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, after: float = 0.
             return
         if not before:
             well_until = began
-        # A step that lasts, as on a connection of its own, says at its end nothing about when Postgres came back.
+        # The end of a long step, as on a connection of its own, does not tell when Postgres came back.
         elif not trouble and before in TROUBLES and clock() - began < LONGEST_PAUSE:
             log.info("database_reachable", task=name, seconds=round(began - well_until, 1))
         pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE) if trouble else 0.0
@@ -70,12 +70,12 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, after: float = 0.
 
 
 def until_tick(seconds: float) -> float:
-    """Seconds until the last moment within so many seconds at which others begin too; never longer than asked."""
+    """Seconds until the last common tick within `seconds`; never more than `seconds`."""
     return _until_tick(asyncio.get_running_loop().time(), seconds)
 
 
 def _until_tick(now: float, seconds: float) -> float:
-    # A moment that has just come early counts as this one: it would come again at once, and all others too soon.
+    # A tick that came slightly early counts as reached: otherwise it would come again at once.
     at = (now + seconds + EARLY - OWN) // TICK * TICK + OWN
     return min(at - now, seconds) if at - now > EARLY else seconds
 

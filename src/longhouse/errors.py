@@ -49,7 +49,7 @@ class Deposed(LonghouseError):  # noqa: N818 - it says what happened to the work
 
 
 class Postponed(LonghouseError):  # noqa: N818
-    """The session is retried later, when no other session is tried whose worker was lost more than once."""
+    """The session is retried later: sessions that lost workers are tried one at a time."""
 
 
 class AlreadyReturned(LonghouseError):  # noqa: N818

@@ -3,7 +3,7 @@
 from typing import Final
 
 JOINED: Final = 256
-"""Pieces that become one: each by itself takes some fifty bytes more than it is long."""
+"""Pieces joined at a time: each string costs some fifty bytes besides its text."""
 
 
 class GrowingText:

@@ -9,7 +9,7 @@ class _Later:
         self._pattern, self._flags = pattern, flags
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not set yet; what is found stays, so that the next call goes straight there."""
+        """Compiles at the first access; keeps the attribute, so later calls do not come here."""
         value = self.__dict__[name] = getattr(re.compile(self._pattern, self._flags), name)
         return value
 

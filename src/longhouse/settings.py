@@ -50,7 +50,7 @@ COMMON_VARIABLES: Final = {
     "otlp_headers": ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"),
     "service_name": ("OTEL_SERVICE_NAME",),
 }
-"""Variables by which every program is told the same; they are read where ours is not set."""
+"""Standard variables for the same settings; they are read where ours is not set."""
 
 
 def variable_of(name: str) -> str:

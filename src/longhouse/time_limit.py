@@ -5,8 +5,8 @@ from types import TracebackType
 
 
 class TimeLimit:
-    """After so many seconds, cancels the task of its block, and raises TimeoutError from whatever that led to; a result
-    that came nevertheless counts.
+    """After so many seconds, cancels the task of its block, and raises TimeoutError; a result that came nevertheless
+    counts.
 
     As `asyncio.timeout`, at a third of its cost: each step of an agent needs two of them.
     """

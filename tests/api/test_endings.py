@@ -29,7 +29,7 @@ from server_helpers import AGENT, House, Pen, Serving, Sse, dictated, process, s
 CHAT = "/v1/chat/completions"
 STOPPING = "The server is stopping."
 AWAY = "Postgres cannot be reached."
-DEFECT = "Something went wrong on our side."
+DEFECT = "An internal error: the log of the server has the details."
 
 
 def body(text: str, **extra: Any) -> dict[str, Any]:

@@ -94,7 +94,8 @@ def test_bad_news_comes_first_and_says_what_to_do() -> None:
     texts = " ".join(one.text for one in told)
     for words in (
         "No worker is alive", "Start `longhouse`", "3 sessions could go on", "the oldest for 6 minutes",
-        "2 sessions waiting for a model", "The Redis mirror is 90 seconds behind", "depot cannot be reached: it is",
+        "A model does not answer: 2 sessions must wait", "The Redis mirror is 90 seconds behind",
+        "depot cannot be reached: it is",
         "1 session waits for a person", "1 of 100 turns failed", "m had to be asked again 2 times",
         "81.0 MB, 2.0 kB less than a day ago",
     ):  # fmt: skip

@@ -35,7 +35,7 @@ def about(told: str, what: str) -> str:
 def test_where_nothing_is_started_nothing_is_broken_and_nothing_is_made(tmp_path: Path) -> None:
     done = completed("doctor", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"there is no house in {tmp_path / '.longhouse'} yet: `longhouse serve` makes one." in done.stdout
+    assert f"there is no Longhouse in {tmp_path / '.longhouse'}: `longhouse serve` makes one." in done.stdout
     assert "the demo model answers" in about(done.stdout, "model")
     assert done.stdout.endswith("nothing is broken\n")
     assert list(tmp_path.iterdir()) == []
@@ -49,7 +49,7 @@ async def test_a_house_is_looked_at_while_it_serves_and_after_it_was_killed(fold
     async with process(data_dir=str(folder)) as house:
         code, told = await launched_words("doctor", data_dir=str(folder))
         assert (code, "BROKEN" in told) == (0, False), told
-        assert "another process of this house uses it" in about(told, "postgres")
+        assert "another Longhouse process uses it" in about(told, "postgres")
         assert about(told, "workers") == "ok      workers: 1 at work."
         async with house.http.get("/ready") as response:
             assert response.status == 200, "it is served as before"

@@ -58,7 +58,7 @@ def test_sections_and_agents_that_are_no_mappings_are_told(tmp_path: Path) -> No
         "and -",
         "agents.yaml:6: agents.f.name: should be 'f' as above it, or be left out",
         "agents.yaml:6: agents.f.version: is set by the catalog",
-        "agents.yaml:7: agents.auto: auto is the name under which the right agent is looked for",
+        "agents.yaml:7: agents.auto: auto lets the server choose an agent; use another name",
         "config.yaml:1: llm: should contain fields of its own",
         "config.yaml:3: prompts: should contain fields of its own",
         "config.yaml:4: mcp.servers: is not known; did you mean mcpServers?",

@@ -84,7 +84,7 @@ async def test_an_id_from_outside_never_takes_the_place_of_what_is_told(db: Data
     await turn(db, "s", "c", "Real")
     ledger = ledger_of(db)
     for forged in ("s:0000000002", "s:0000000004:in", "s:0000000004:out", "s:0000000009", "s:0000000005:turn"):
-        with pytest.raises(CallerError, match="form of a record"):
+        with pytest.raises(CallerError, match="looks like one that the server gives"):
             await ledger.add("local", "c", [given("c", "Forged", id=forged)])
     assert await contents(ledger, "c") == ["Real", "Real"]
     # A note of a session names only what was added to its own conversation.

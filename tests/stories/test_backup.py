@@ -220,10 +220,10 @@ async def test_a_house_with_sessions_is_replaced_only_when_that_is_said_and_nobo
         kept = (await house.say("first"))["x_agent"]["session_id"]
         await backup.back_up(house.db, file)
         gone = (await house.say("second"))["x_agent"]["session_id"]
-        with pytest.raises(SetupError, match=r"1 worker of this house wrote a heartbeat just now: stop all"):
+        with pytest.raises(SetupError, match=r"1 worker wrote a heartbeat just now: stop all Longhouse"):
             await restored(file, dsn, replace=True)
     await db.run("CREATE VIEW longhouse.mine AS SELECT id FROM sessions; CREATE TABLE longhouse.theirs (x int)")
-    with pytest.raises(SetupError, match=r"a house with sessions here already: .* or say --replace"):
+    with pytest.raises(SetupError, match=r"There are sessions here already: .* or say --replace"):
         await restored(file, dsn)
     with pytest.raises(SetupError, match=r"nothing of it was kept: .*view mine depends on table sessions"):
         await restored(file, dsn, replace=True)
@@ -323,7 +323,7 @@ async def test_a_house_moves_to_a_newer_postgres_and_a_restore_that_is_killed_sa
         assert status == 1
         assert words.startswith(f"longhouse: A restore of {file} into {new} was cut off, and nothing of it was kept")
         status, words = await said("restore", str(file), data_dir=str(new), log_level="warning")
-        assert (status, words.splitlines()[-1][:35]) == (0, "the house is restored: 1 sessions, ")
+        assert (status, words.splitlines()[-1][:28]) == (0, "it is restored: 1 sessions, ")
         assert (new / "postgres/PG_VERSION").read_text().strip() == "18"
         async with (
             open_postgres(new) as postgres,

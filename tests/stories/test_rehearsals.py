@@ -88,7 +88,7 @@ async def test_a_draft_is_tried_on_what_was_recorded(serving: Serving, capsys: p
         for one in told["sessions"]:
             [turn] = one["turns"]
             assert (turn["status"], turn["step"]) == ("another_way", 2)
-            assert turn["reason"] == "went another way at step 2: weigh was not called so then"
+            assert turn["reason"] == "went another way at step 2: no such weigh call on record"
             assert [(each["change"], each["tool"]) for each in turn["calls"]] == [("changed", "weigh")]
         assert (await replayed(house, capsys, first, fail_on="never"))[0] == 0
 

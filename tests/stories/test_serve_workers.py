@@ -390,6 +390,6 @@ async def test_who_is_ready_when_all_leave_is_not_announced(capsys: pytest.Captu
         supervisor = Supervisor([listener], 1, "")
         supervisor.leave()
         [place] = supervisor._places
-        place.told = ChildReady(is_open=False, is_demo=False)
-        supervisor._hear(place, place.told)
+        place.report = ChildReady(is_open=False, is_demo=False)
+        supervisor._on_report(place, place.report)
     assert "serves on" not in capsys.readouterr().out

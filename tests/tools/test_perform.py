@@ -519,7 +519,7 @@ async def test_blocking_tools_that_hang_take_no_threads_from_others() -> None:
     refused = await perform(Stuck, toolbox=toolbox)
     assert refused.outcome == Fault(
         code="tool_failed",
-        message="NotBegun: 16 calls of stuck hang since their time was up; it is not called while they do",
+        message="NotBegun: 16 calls of stuck still run after their timeout; it is not called meanwhile",
     )
     assert len(Stuck.began) == execution.EACH
     Stuck.release.set()

@@ -180,7 +180,7 @@ async def test_what_is_too_large_is_said_in_its_own_words_and_what_is_half_read_
     pids = pool.pids
     why = "the session cannot be read in the process of a tool: it has more than 0 MB"
     assert await called("Reads", "ann") == f'{{"read":false,"why":"{why}"}}'
-    with pytest.raises(NotBegun, match="what it was to be given is too large"):
+    with pytest.raises(NotBegun, match="its input is too large"):
         await called("Reads", "ann" * 1_000)
     assert pool.pids == pids, "nobody had to end"
     # Half of a reply is there when its time is over: it is read to its end.
@@ -259,6 +259,6 @@ def test_what_goes_through_the_pipes_keeps_its_names() -> None:
     for union, names in (
         (messages.Request, "Call Check Describe Revision SessionSent Stop"),
         (messages.Reply, "Checked Described Raised Ready Refused Returned SessionWanted"),
-        (child.Told, "Failed Ready"),
+        (child.ChildReport, "Failed Ready"),
     ):
         assert sorted(str(kind.__struct_config__.tag) for kind in get_args(union)) == names.split()

@@ -8,7 +8,7 @@ from longhouse.journal.session import Session
 
 
 def differs_by(session: Session) -> tuple[Rights | None, bool]:
-    """What two sessions of the same template may be permitted different tools by."""
+    """What decides, besides the template, which tools a session may use."""
     return session.turn.rights if session.turn else None, session.side == "sub"
 
 

@@ -39,7 +39,7 @@ CALLER: Final = "longhouse.caller"
 USE_RECORDED_EVERY: Final = 60.0
 """Seconds between two records of when keys were used last."""
 FOUND_WITHIN: Final = 2.0
-"""Seconds to find a caller that is not metered: it watches, also while Postgres is away."""
+"""Seconds to find a caller that is not metered: monitors must not wait for Postgres."""
 POLL_EVERY: Final = 1.0
 """Seconds between polls for keys that another process has revoked or rotated, and browsers that it has signed out."""
 READING_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -83,7 +83,7 @@ class Authenticator:
         return not self._requires_key
 
     def stay_shut(self, former: "Authenticator") -> None:
-        """Requires keys if the one that is served in its place does: no key may be left by now."""
+        """Requires keys if the former one did, even if no valid key is left by now."""
         self._requires_key = self._requires_key or former._requires_key
 
     async def authenticate(self, request: Request, *, is_metered: bool = True) -> Caller:

@@ -40,7 +40,7 @@ class Caller:
 
     @property
     def decider(self) -> str:
-        """Who answers, decides or cancels, as the journal names it; whom a request names is told beside it."""
+        """The journal's name for who answers or decides; the user of a request is recorded beside it."""
         return self.key or "user"
 
     def user(self, named: str | None) -> str | None:

@@ -31,7 +31,7 @@ ANSWERS: Final[Answers] = {
 }
 
 
-class Kept(TypedDict):
+class RetainedData(TypedDict):
     """What stays, since somebody else needs it."""
 
     sessions: Sequence[str]
@@ -44,7 +44,7 @@ class Erased(TypedDict):
     deleted: bool
     dry_run: bool
     counts: dict[str, int]
-    kept: Kept
+    kept: RetainedData
 
 
 class ErasingQuery(wire.StrictModel):
@@ -129,11 +129,11 @@ def _answer(
 
 
 async def _check_templates(caller: Caller, eraser: Eraser, target: Target) -> None:
-    """Raises if agents that the key may not use would lose what they have: all of them remember users."""
+    """Raises if agents that the key may not use would lose memory: any agent may remember a user."""
     if caller.templates is None:
         return
     if target.kind != "conversation":
-        message = f"This key may not use all agents, and so it may not erase the {target.kind} for all of them."
+        message = f"This key may not use all agents: erase the {target.kind} with a key that may."
         raise CallerError(message, status=403, code="template_not_allowed")
     await replace(caller, owner=target.owner).uses_all_of(eraser.inbox.db, target.name)
 

@@ -20,7 +20,7 @@ def error_for(error: Exception, session: str = "") -> CallerError:
         return unavailable("Postgres cannot be reached.", session)
     if isinstance(error, PASSING):  # it is out of disk or memory, or timed out
         return unavailable("Postgres has a temporary problem.", session)
-    message = _with_session("Something went wrong on our side.", session)
+    message = _with_session("An internal error: the log of the server has the details.", session)
     return CallerError(message, status=500, kind="server_error", code="internal_error")
 
 

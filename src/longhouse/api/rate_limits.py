@@ -23,7 +23,7 @@ BLOCKS: Final = 10
 KEPT_FOR: Final = 5.0
 """Seconds after which permits that nobody used go back."""
 REFUSED_FOR: Final = 1.0
-"""Seconds for which a limit that is used up is not asked about again: whoever floods costs no statements."""
+"""Seconds for which a used-up limit is not queried again: a flood of requests costs no statements."""
 REPORTED_EVERY: Final = 1.0
 """Seconds between two reports of open requests to the other gateways."""
 
@@ -170,7 +170,7 @@ class Meter:
         limits: KeyLimits,
         report_soon: Callable[[], None] = lambda: None,
     ) -> None:
-        """`report_soon`: is called when a request ends that the other gateways might refuse others for."""
+        """`report_soon`: called when a request ends, so that other gateways do not refuse for it."""
         self._report_soon = report_soon
         self.requests = PermitBlock(db, key_id, "requests", limits.rate_limit, 60.0)
         self.sessions = PermitBlock(db, key_id, "sessions", limits.sessions_per_hour, 3600.0)

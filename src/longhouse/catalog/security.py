@@ -49,7 +49,7 @@ class HeldPolicy(TypedDict):
 
 
 class PolicyOfTool(TypedDict):
-    """What holds for a tool, and whose word it is."""
+    """The policies of a tool, and who set them."""
 
     name: str
     described: HeldPolicy
@@ -119,7 +119,7 @@ def _refuse_approval(tool: Version, overlay: SecurityOverlay) -> None:
     is_agent = (tool.descriptor.get("runtime_binding") or {}).get("agent") is not None
     is_at_once = cls is not None and (cls.inline or cls.asks or cls.finishes or cls.tool_role == "collects")
     if overlay.needs_approval and (is_agent or is_at_once):
-        instead = "let the tools that it uses need approval" if is_agent else "it has no effect that could wait for one"
+        instead = "let the tools that it uses need approval" if is_agent else "leave it out"
         raise CallerError(
             f"Nothing is changed. needs_approval: {tool.name} is called at once; {instead}.", param="needs_approval"
         )

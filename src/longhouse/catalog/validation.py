@@ -281,7 +281,7 @@ def of_template(template: Template, packages: Sequence[str] = ()) -> Iterator[Fo
     if problem := name_problem(template.name) or name_problem(f"{AGENT_PREFIX}{template.name}", for_agent=True):
         yield ("name",), problem
     elif key(template.name) == ROUTER:
-        yield ("name",), f"{ROUTER} is the name under which the right agent is looked for"
+        yield ("name",), f"{ROUTER} lets the server choose an agent; use another name"
     if problem := _class_problem(template.base_agent_class, packages):
         yield ("base_agent_class",), problem
     for name, placeholder in template.prompt_pack.gaps.items():

@@ -10,7 +10,7 @@ from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import Postgres, holds_data, open_postgres
 from longhouse.store.ready import make_ready
 
-POSTGRES_ENDED: Final = "the Postgres of this data folder has ended; start the process that owns it again."
+POSTGRES_ENDED: Final = "the embedded Postgres has stopped: restart the process that started it."
 
 
 @asynccontextmanager

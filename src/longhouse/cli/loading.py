@@ -35,7 +35,7 @@ def load_fastapi() -> None:
 
 @contextmanager
 def _built_when_used(pydantic: Any) -> Iterator[None]:
-    """Models that are defined inside are built when they are first used; also those that their module asks for."""
+    """Models defined in the block are built at first use, even if their module calls `model_rebuild`."""
     model = pydantic.BaseModel
     rebuild = model.__dict__["model_rebuild"]
 
@@ -52,8 +52,8 @@ def _built_when_used(pydantic: Any) -> Iterator[None]:
 
 @contextmanager
 def _absent(module: str, *, needed_by: str) -> Iterator[None]:
-    """Inside, a module is as if it were not installed, for one that does without it then; unless it is loaded already,
-    or the other one is."""
+    """Makes a module seem not installed inside the block, for a module that works without it; no effect if one of
+    them is loaded already."""
     if module in sys.modules or needed_by in sys.modules:
         yield
         return

@@ -44,10 +44,10 @@ COMMANDS: Final = {
     "migrate": LazyCommand("upkeep.setting_up", "Migrate the database schema to the latest version."),
     "backup": LazyCommand(
         "upkeep.backups",
-        "Write the whole house to one file, while it serves. Keep it safe: it holds all conversations.",
+        "Write everything to one file, while it serves. Keep it safe: it holds all conversations.",
     ),
     "restore": LazyCommand(
-        "upkeep.backups", "Make the house of a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."
+        "upkeep.backups", "Restore a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."
     ),
     "doctor": LazyCommand(
         "upkeep.doctor",

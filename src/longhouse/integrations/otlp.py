@@ -120,7 +120,7 @@ class TraceProjector(Projector):
         await projections.save(self._db, self.name, epoch="", heads={one: row.head for one, row in known.items()})
 
     async def remove(self, rows: Sequence[ProjectionRow]) -> None:
-        """Nothing to do: what was sent has no words of anybody, and stays as long as the collector keeps it."""
+        """Nothing to do: spans hold no text of people, and stay as long as the collector keeps them."""
 
     async def forget(self, traces: Sequence[ErasedSession]) -> None:
         """The same."""

@@ -30,8 +30,8 @@ class BranchNames:
     traces: Mapping[str, str]
 
     def renamed(self, event: Event) -> Event:
-        """The event with the names of the branch. A task that a session outside the branch has given names nobody: no
-        result leaves the branch."""
+        """The event with the names of the branch. A task from a session outside the branch loses its sender: no result
+        leaves the branch."""
         match event:
             case events.Opened():
                 return replace(event, conversation=self.conversation)
@@ -95,7 +95,7 @@ def postponed(session: Session, records: Sequence[Recorded], by: timedelta) -> d
     }
 
 
-class Joint(msgspec.Struct, frozen=True):
+class BranchPoint(msgspec.Struct, frozen=True):
     """What lies between the last event that a session of a branch has inherited and its own first one."""
 
     origin: str
@@ -108,7 +108,7 @@ class Joint(msgspec.Struct, frozen=True):
     """Open call of an agent -> the outcome that is known; None: the agent is at work. Not named: it was never asked."""
 
 
-def joined(session: Session, joint: Joint) -> tuple[Session, list[Event]]:
+def joined(session: Session, joint: BranchPoint) -> tuple[Session, list[Event]]:
     """The session of a branch ready to go on, and the events that make it so.
 
     Calls that must not happen twice are doubtful, since their origin may run them. What nobody in the branch has asked
@@ -135,7 +135,7 @@ def joined(session: Session, joint: Joint) -> tuple[Session, list[Event]]:
     return extended(session, new, joint.at), new
 
 
-def _unwanted(session: Session, joint: Joint) -> list[str]:
+def _unwanted(session: Session, joint: BranchPoint) -> list[str]:
     """The traces of what is at work or waits in a session, and that nobody in the branch wants."""
     turn = session.running_turn
     prompts = [*([turn.prompted] if turn else []), *(waiting.prompt for waiting in session.queue)]

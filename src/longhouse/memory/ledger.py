@@ -115,7 +115,7 @@ class Ledger:
             )
         for one in given:
             if DERIVED.search(one.id):
-                message = f"The id {one.id!r} has the form of a record that was told here: choose another."
+                message = f"The id {one.id!r} looks like one that the server gives: choose another."
                 raise CallerError(message, code="invalid_id", param="id")
         append_id, notes = uuid.uuid4(), [_noted(one) for one in given]
 
@@ -216,7 +216,7 @@ class Ledger:
             await self.projector.catch_up(behind)
 
     async def _cut_current(self, owner: str, conversation: str, cut: Callable[[Transaction], Awaitable[int]]) -> int:
-        """Cuts when all is projected, also what is left from before the ledger was switched off: it would come back."""
+        """Cuts after everything is projected: events that the ledger does not have yet would come back later."""
         write = partial(self._locked, owner=owner, conversation=conversation, cut=cut)
         await self._project(owner, conversation)
         was_current, count = await self.db.together(write)

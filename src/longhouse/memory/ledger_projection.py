@@ -275,7 +275,7 @@ def is_found(row: LedgerRow) -> bool:
 
 
 def is_late(row: LedgerRow) -> bool:
-    """Whether it is found only once somebody looks: calls of plain tools are many, and few of them are looked for."""
+    """Whether it is indexed only when somebody searches: calls of tools are many, and few are searched for."""
     one = row.interaction
     return bool(row.agent) and "tool" in (one.source_type, one.target_type)
 

@@ -40,7 +40,7 @@ class BoundedEmbedder:
     async def embed(self, texts: Sequence[str], within: float = math.inf) -> Vectors | None:
         """None without a model, if it fails or gives no answer within these seconds, and for a while after that.
 
-        Who waits longer than those who waited in vain still asks: a slow model is not one that is away.
+        A caller with a longer limit than the failed one still asks: the model may only be slow.
         """
         if self._embedder is None or (within <= self._in_vain and self._now() < self._retry_at):
             return None

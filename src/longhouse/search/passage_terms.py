@@ -22,7 +22,7 @@ def weights(text: str, title: str, context: str, group: str, facts: Mapping[str,
 
 
 def gist(kind: str, title: str, text: str) -> str:
-    """What is embedded: of a turn, what was said, as a short turn would be near to all that name its speaker."""
+    """The text to embed. A turn is embedded without its speaker, or short turns would be near that name."""
     return (f"{title}: {text}" if title and kind != "interaction" else text)[:GIST]
 
 

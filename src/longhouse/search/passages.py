@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 EMBEDDED_AT_ONCE: Final = 256
 EMBEDDED_TOGETHER: Final = 128
-"""Texts of a new document that share one limit: a long one takes as long as it takes, as long as something comes."""
+"""Texts of a new document that share one time limit: a long document may take long if each batch comes in time."""
 LOOK_EVERY: Final = 300.0
 """Seconds between looks for passages that other processes wrote without vectors."""
 FIRST_AFTER: Final = 5.0

@@ -68,7 +68,7 @@ UNRELATED: Final = 0.15
 WORDS_ALONE: Final = 1.5
 """Without vectors, half of a query's words are a good answer: the others are how it asks."""
 LEAST_TEXTS: Final = 100
-"""How rare a word is does not show in fewer texts: so many without it are counted besides."""
+"""Few texts do not show how rare a word is: this many without it are added."""
 COMMON: Final = 1.4
 """A query's word that a quarter of all passages have says nothing about meaning: often it is who speaks."""
 FEWEST_TEXTS: Final = 40

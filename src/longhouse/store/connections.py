@@ -13,9 +13,9 @@ import asyncpg
 IDLE_FOR: Final = 60.0
 """Seconds after which a connection that nobody needs is closed."""
 PATIENCE: Final = 0.01
-"""Seconds, for each connection that is open, that one on loan is waited for before another one is opened. Statements
-take less, to open takes more; and each more makes the others slower, since Postgres works on all of them at once: with
-few, the same sessions cost it a quarter less, and the first words of an answer come in half the time."""
+"""Seconds to wait for a connection before another one is opened, times the number of open ones. Most statements are
+faster than this, and opening is slower; and more connections slow each other down: with few, the same sessions cost
+Postgres a quarter less, and the first words of an answer come in half the time."""
 MOST_LOANS: Final = 50_000
 """A server process that has served so often is replaced: what it keeps in its caches only grows."""
 CONNECT_WITHIN: Final = 10.0

@@ -19,7 +19,7 @@ from longhouse.errors import ReadOnlySession
 from longhouse.journal import events, forking
 from longhouse.journal.events import Event, Origin, Outcome, Recorded
 from longhouse.journal.fold import blank, fold
-from longhouse.journal.forking import AgentCalls, BranchNames, Joint
+from longhouse.journal.forking import AgentCalls, BranchNames, BranchPoint
 from longhouse.journal.session import EPHEMERAL, Session, State
 from longhouse.store import journals, requests
 from longhouse.store.database import Database, Transaction
@@ -32,7 +32,7 @@ from longhouse.store.memory.interactions import ALL
 from longhouse.store.requests import RequestIdentity
 
 ROUNDS: Final = 100
-"""Agents may call each other: what one of them has of the fork changes what another has, a few times at most."""
+"""Maximum passes: agents may call each other, so the cut of one session may change that of another."""
 FOR_EVER: Final = 2**62
 
 TOP: Final = "SELECT conversation_id, capsule FROM sessions WHERE id = :session AND owner = :owner"
@@ -391,7 +391,7 @@ class _Writing(msgspec.Struct):
         }
         inherited = fold([replace(one, event=renamed.get(one.seq, one.event)) for one in records], blank(new))
         outcomes = await self._outcomes(old)
-        joint = Joint(old, self.now, is_top=old == source.top, cancelled=cancelled, outcomes=outcomes)
+        joint = BranchPoint(old, self.now, is_top=old == source.top, cancelled=cancelled, outcomes=outcomes)
         session, added = forking.joined(inherited, joint)
         due = session.is_running or bool(session.queue) or session.lacks_title
         branch = Branch(session, origins[-1], due)
@@ -408,7 +408,7 @@ class _Writing(msgspec.Struct):
             owner=source.owner,
             user=row["user"],
             conversation=self.conversation,
-            # In its conversation it is called by nobody; what it may do as an agent below is in its journal.
+            # Nobody calls it in the new conversation; its rights as a sub-agent are in its journal.
             side="root" if old == source.top else row["side"],
             agent=row["agent"],
             label=session.label,

@@ -91,7 +91,7 @@ class Gathering:
         found: dict[Any, asyncpg.Record] = {}
         try:
             async with self._acquire() as connection:
-                # Who was cancelled while there was no connection may have let go of the session.
+                # A caller that was cancelled meanwhile may have released the session.
                 rows = [row for row, turn in group if not turn.done()]
                 if len(rows) > 1:
                     found = {record[0]: record for record in await connection.fetch(*self._statement(rows))}

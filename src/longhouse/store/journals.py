@@ -165,7 +165,7 @@ WITH moved AS (
 SELECT id, head, fence FROM moved
 """
 
-# No worker has anything to do after it: a session at rest stays at rest. With a head, only such a session is noted in.
+# Gives no worker anything to do: a session at rest stays at rest. With a head, a session that is held is refused.
 NOTE: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + :count

@@ -52,8 +52,8 @@ class Claim(msgspec.Struct, frozen=True):
     """Other sessions that got the place which they had waited for."""
 
 
-# Whoever waits for the row sees its new holder, but the workers as they were when the statement began, and a worker
-# that came since would pass for dead: a holder may be missed only if it held the session then.
+# A statement that waited for the row sees its new holder, but not workers that registered since: they would pass
+# for dead. So a holder counts as dead only if it held the session when it began.
 _FREE: Final = """
     (old.holder IS NULL OR old.holder = :worker OR old.holder = (SELECT holder FROM sessions WHERE id = :session)
      AND NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
@@ -188,7 +188,7 @@ WORKERS: Final = """
 """
 
 
-class Swept(NamedTuple):
+class SweepResult(NamedTuple):
     """What a sweep found."""
 
     fired: list[str]
@@ -311,11 +311,11 @@ async def runnable(
     return [(row["id"], row["owner"]) for row in rows]
 
 
-async def fire(db: Database) -> Swept:
+async def fire(db: Database) -> SweepResult:
     """Marks the sessions whose `wake_at` has passed as due."""
     row = await db.row(FIRE)
     assert row is not None
-    return Swept(*row)
+    return SweepResult(*row)
 
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:

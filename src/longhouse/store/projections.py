@@ -40,7 +40,7 @@ class HistoryOf(msgspec.Struct, frozen=True):
 COLUMNS: Final = 's.id, s.owner, s.conversation_id, s.side, s.agent, s.label, s.head, s."user"'
 
 STAYS_HERE: Final = "ledger"
-"""The projection that is no copy elsewhere: sessions from capsules are in it too."""
+"""The projection in this database: it includes sessions from capsules too."""
 
 # Ordered by id, so that a large rebuild continues where its last page ended.
 BEHIND: Final = f"""

@@ -41,9 +41,9 @@ def schema_of(given: ClientTool) -> dict[str, Any]:
 
 
 def beside(own: Sequence[Tool], asked: ClientTools, template: Template, open_tools: OpenTools) -> list[Tool]:
-    """The agent's own tools and the client's that are open; where the client demands a call, no other action is.
+    """The agent's tools and the client's that are open; if the client demands a call, only that and reasoning.
 
-    A tool of the agent that has come to the same name since the request was taken keeps it.
+    If the agent has got a tool of the same name since the request, the agent's tool wins.
     """
     taken, denied = {tool.name for tool in own}, NamePatterns(template.tool_policy.denylist)
     given = [tool_of(one) for one in asked.tools if one.name not in taken and one.name not in denied]

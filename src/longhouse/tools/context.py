@@ -233,7 +233,7 @@ def _refuse_deep() -> NoReturn:
 def changes_of(
     context: ToolContext, turn: Turn, before: dict[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a tool has changed in its context since it was as written `before`; None: it was blank, as mostly."""
+    """The changes of a tool to its context since `before`; None: the context was blank, as in most calls."""
     if before is not None:
         return changes(before, written(context))
     if is_blank(context, turn):

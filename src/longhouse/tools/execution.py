@@ -26,7 +26,7 @@ MOST: Final = 256
 """Maximum threads of all tools together."""
 
 
-class Late(Exception):  # noqa: N818 - it says what happened
+class CallTimedOut(Exception):  # noqa: N818 - it says what happened
     """Timeout. `error` is what the work raised when it was cancelled; None: it ignored the cancellation."""
 
     def __init__(self, error: BaseException | None) -> None:
@@ -56,8 +56,8 @@ async def done(task: asyncio.Task[Any], *, within: float | None = None) -> None:
 
 
 async def obeyed(work: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    """Returns or raises what the work does; Late after the timeout. For work that ends when it is cancelled: it runs in
-    the task of its caller."""
+    """Returns or raises what the work does; CallTimedOut after the timeout. For work that ends when it is cancelled: it
+    runs in the task of its caller."""
     limit = TimeLimit(seconds)
     try:
         with limit:
@@ -67,7 +67,7 @@ async def obeyed(work: Callable[[], Awaitable[Any]], seconds: float) -> Any:
         if caller and caller.cancelling():  # by somebody else, whatever the work has made of it
             raise asyncio.CancelledError from error
         if limit.is_over:
-            raise Late(error.__cause__) from None
+            raise CallTimedOut(error.__cause__) from None
         raise
 
 
@@ -109,7 +109,10 @@ class CallExecutor:
         return sum(len(threads.hanging) for threads in self._by_tool.values())
 
     async def run(self, work: Callable[[], Awaitable[Any]], seconds: float, **about: str) -> Any:
-        """Returns or raises what the work does; Late after the timeout, even if it ignores that. `about` is logged."""
+        """Returns or raises what the work does; CallTimedOut after the timeout, even if it ignores that.
+
+        `about` is logged.
+        """
         task = asyncio.create_task(_ended(work))
         try:
             await done(task, within=seconds)
@@ -118,7 +121,7 @@ class CallExecutor:
                 await self._stop(task, about)
         has_ended = task.done() and not task.cancelled()
         if is_late and (not has_ended or task.result().error is not None):
-            raise Late(task.result().error if has_ended else None)
+            raise CallTimedOut(task.result().error if has_ended else None)
         # Work that finished after all has a known result, which is not thrown away.
         return task.result().result()
 
@@ -174,7 +177,7 @@ class CallExecutor:
     async def _wait_for_thread(self, tool: str, threads: _ToolThreads) -> None:
         """Waits for a free thread if the tool's threads are busy; if they all hang, it does not wait."""
         if len(threads.hanging) >= EACH:
-            raise NotBegun(f"{EACH} calls of {tool} hang since their time was up; it is not called while they do")
+            raise NotBegun(f"{EACH} calls of {tool} still run after their timeout; it is not called meanwhile")
         if len(self._threads) >= MOST:
             raise NotBegun(f"all {MOST} threads for tools of this process are taken; {self._hanging} of them hang")
         try:

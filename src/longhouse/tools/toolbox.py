@@ -25,7 +25,7 @@ from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
-from longhouse.tools.execution import CallExecutor, Late, obeyed
+from longhouse.tools.execution import CallExecutor, CallTimedOut, obeyed
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
 
 log = structlog.get_logger()
@@ -295,7 +295,7 @@ class Toolbox:
             # Any exception of a tool becomes an outcome for the agent; it never ends the run.
             if _is_ours(error):
                 raise
-            if isinstance(error, Late):
+            if isinstance(error, CallTimedOut):
                 return _late(tool, error)
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
             return _failed(tool, error)
@@ -320,7 +320,7 @@ class Toolbox:
         return _keep(self._made_configs, (session.agent, version, tool), config.with_model(template.llm_policy))
 
     def _may_remember(self, call: Open) -> bool:
-        """False if results of the call's tool are not remembered; a tool that is not bound yet may be one whose are."""
+        """False if results of the call's tool are not remembered; True also for a tool that is not bound yet."""
         binding = self._bound.get((call.tool, call.version))
         return binding is None or bool(binding.tool.remembers)
 
@@ -339,12 +339,12 @@ class Toolbox:
         revision = await self._revision(tool, call, context)
         if revision is None:
             return None
-        # A tool may read for its user: what it read for another one than the session's is that one's.
+        # A tool may read on behalf of a user: what it read for another user is kept apart.
         user = None if session.is_own(turn) else context.user or ""
         return CallToRemember(tool.remembers, reading_key(tool, call.arguments, user), revision)
 
     async def outdated(self, session: Session) -> list[str]:
-        """The keys of remembered calls whose tools now tell another revision than then, or cannot tell one."""
+        """The keys of remembered calls whose tools now report another revision, or none."""
         turn, memory = session.turn, session.memory
         if turn is None:
             return []
@@ -438,7 +438,7 @@ def _overlaid(tool: Tool, overlay: SecurityOverlay) -> Tool:
     return overlay.over_tool(tool)
 
 
-def _late(tool: Tool, late: Late) -> Result:
+def _late(tool: Tool, late: CallTimedOut) -> Result:
     """The result after a timeout: the call had no effect, a repeatable one, or an unknown one."""
     if isinstance(late.error, NotBegun):
         message = f"{tool.name} was not begun within {tool.timeout:g} seconds: {late.error}; nothing happened"

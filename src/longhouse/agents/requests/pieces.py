@@ -62,7 +62,7 @@ class TranscriptPiece:
         """The prompts and the names of tools that its part was composed under."""
 
     def is_of(self, entries: Sequence[Entry]) -> bool:
-        """Looked at each time: were the end of an entry ever missed, its id would lead to what others have said."""
+        """Whether these are its entries. Checked each time: an id may be used again for an entry of others."""
         return all(map(is_, map(call, self.refs), entries))
 
     def is_named(self, names: Mapping[str, str]) -> bool:
@@ -106,7 +106,7 @@ def _new(key: tuple[int, ...], entries: Sequence[Entry]) -> TranscriptPiece:
 
 
 def size_of(transcript: Sequence[Entry]) -> int:
-    """The bytes of a transcript as JSON; of what requests were made of, those of its messages."""
+    """The size of a transcript as JSON; of pieces that are composed, that of their messages."""
     return sum(
         [len(piece.part.json if piece.part else msgspec.json.encode(entries)) for entries, piece in of(transcript)]
     )
@@ -148,7 +148,7 @@ class Window(MutableSequence[Message]):
         self._first = first
         self._parts = parts
         self.tokens = tokens.of(first) + sum([part.tokens for part in parts])
-        """Of its parts; they are all unless a strategy has changed the messages since."""
+        """Tokens as composed: a strategy may have changed the messages since."""
 
     @cached_property
     def _messages(self) -> list[Message]:
@@ -191,7 +191,7 @@ class Window(MutableSequence[Message]):
     def insert(self, place: int, value: Message) -> None:
         self._messages.insert(place, value)
 
-    # Strategies of others add lists to it: it was one.
+    # Custom strategies add lists to it: it was a list.
     def __add__(self, others: Sequence[Message]) -> list[Message]:
         return [*self._messages, *others]
 
@@ -200,7 +200,7 @@ class Window(MutableSequence[Message]):
 
 
 class _Hash:
-    """A hash that is gone on from by copies of it."""
+    """A hash that is continued on copies of it."""
 
     def __init__(self, sha: Any) -> None:
         self._sha = sha
@@ -222,7 +222,7 @@ _beginnings: Final[OrderedDict[bytes, _Hash]] = OrderedDict()
 
 
 def digest(beginning: bytes, parts: Iterable[RequestPart], end: bytes) -> str:
-    """The SHA-256 of all of these; of what a request before this one began with, it goes on."""
+    """The SHA-256 of all of these, continued from the hash of a beginning that is known."""
     found = _begun(beginning)
     for part in parts:
         if part.hashed is None or part.hashed[0] is not found:

@@ -315,7 +315,7 @@ def _of_models(found: Looked, troubled: int, seconds: float | None) -> Iterator[
     if troubled:
         since = f", the first since {_span(seconds)}" if seconds else ""
         yield Sentence(
-            "bad", f"{_number(troubled, 'session')} waiting for a model that does not answer{since}; it is asked again."
+            "bad", f"A model does not answer: {_number(troubled, 'session')} must wait{since}; it is asked again."
         )
     for one in found["models"]:
         name = one["model"] or "A model"

@@ -115,8 +115,7 @@ def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversa
 
 
 async def page(request: Request) -> Response:
-    """The page of every screen. A client that asks for JSON alone means a route of the API, and hears that it is
-    none."""
+    """The page of every screen. A client that accepts only JSON means a route of the API, and gets a 404."""
     if not _takes_html(request.headers.get("accept", "")):
         raise wire.not_found("There is no such route.")
     response = _answer(request, _index(addresses.root_of(request.scope)), CHECKED)

@@ -67,8 +67,8 @@ class AccessLogMiddleware:
         finally:
             caller: Caller | None = scope.get(auth.CALLER)
             key, seconds = caller.key if caller else None, round(time.perf_counter() - began, 4)
-            # A page of the console is forty files: they say nothing of what is done here.
-            # Those who watch ask every few seconds, and nothing is worth a record but a refusal.
+            # A page of the console is forty requests for files: not worth a record.
+            # Monitors ask every few seconds: only a refusal is worth one.
             is_dull = getattr(scope.get("route"), "path", None) in (pages.STATIC, *monitoring.PATHS)
             write = log.debug if is_dull and status < HTTPStatus.BAD_REQUEST else log.info
             about = {"status": status, "key": key, "seconds": seconds}

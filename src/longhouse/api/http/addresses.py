@@ -47,7 +47,7 @@ def base_of(scope: Scope) -> str:
 
 
 def scheme_of(scope: Scope) -> str:
-    """How the client reached us, also through a proxy that terminates TLS. Whoever lies deceives only itself."""
+    """The client's scheme, also behind a proxy that terminates TLS. A false header affects only its sender."""
     headers = Headers(scope=scope)
     said = (scope.get("scheme"), _first(headers, "x-forwarded-proto").lower())
     return "https" if "https" in said or headers.get("origin", "").startswith("https://") else "http"

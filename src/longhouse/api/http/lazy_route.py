@@ -26,7 +26,7 @@ class LazyRoute(APIRoute):
         self._beginning = path.partition("{")[0]
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Looks for the words before its first parameter; its pattern is made for the first path that has them."""
+        """Compares the text before the first parameter first; compiles the pattern when a path contains it."""
         if self._beginning not in scope["path"]:
             return Match.NONE, {}
         if "path_regex" not in self.__dict__:

@@ -38,7 +38,7 @@ ERRORS: Final = {
     421: "While no API keys are set, the server is asked by a local name alone.",
     422: "It was understood, and cannot be done.",
     429: "A limit or a budget of the key is used up.",
-    500: "Something went wrong on our side.",
+    500: "An internal error of the server.",
     502: "The model failed.",
     503: "Something that is needed cannot be reached just now.",
 }

@@ -19,8 +19,8 @@ MCP_SESSION: Final = "mcp-session-id"
 WITHIN: Final = 5.0
 """Seconds for the metrics of a process: one that stands still is left out."""
 CLIENT: Final = "longhouse-client"
-"""The header by which a process tells another one who asks: it counts guessed keys of that address. Nobody else reaches
-the sockets at which it is believed; what clients send under this name is left out."""
+"""The header with the client's address, for a process that counts guessed keys. It is believed only on the sockets
+between processes; what clients send under this name is dropped."""
 HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date", "expect"})
 
 
@@ -49,7 +49,7 @@ class Siblings:
     # Metrics
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The numbers of all processes, on one page. What this process refuses, no other is asked for."""
+        """The metrics of all processes on one page; a request that this one refuses is not passed on."""
         answer: list[Message] = []
 
         async def keep(message: Message) -> None:
@@ -90,25 +90,25 @@ class Siblings:
             scope = {**scope, "headers": list(scope["headers"])}
             MutableHeaders(scope=scope)[MCP_SESSION] = named[2]
 
-        async def told(message: Message) -> None:
+        async def send_with_session(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answered = MutableHeaders(scope=message)
                 if MCP_SESSION in answered:
                     answered[MCP_SESSION] = f"{self._number + 1}-{answered[MCP_SESSION]}"
             await send(message)
 
-        await self._app(scope, receive, told)
+        await self._app(scope, receive, send_with_session)
 
     async def _forward(self, number: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Hands a request on, piece by piece, and its answer back, until either side has enough."""
         body, is_begun = _ForwardedBody(receive), False
 
-        async def told(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal is_begun
             is_begun = True
             await send(message)
 
-        relaying = asyncio.create_task(self._relay(number, scope, body, told))
+        relaying = asyncio.create_task(self._relay(number, scope, body, send_and_note))
         leaving = asyncio.create_task(body.left())
         try:
             await asyncio.wait((relaying, leaving), return_when=asyncio.FIRST_COMPLETED)

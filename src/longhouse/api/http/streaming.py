@@ -83,7 +83,7 @@ class EventStream(Response, Generic[Sent]):
                 pass
 
     async def _write_next(self, send: Send, inflight: InflightRequest) -> bool:
-        """Writes the next piece; was it the last? In a call of its own: none is kept while the next is waited for."""
+        """Writes the next piece; True if it was the last. A separate call, so that no piece stays in memory."""
         try:
             piece = await anext(self._pieces)
         except StopAsyncIteration:

@@ -91,7 +91,7 @@ class DeletedDocument(TypedDict):
     deleted: bool
 
 
-class Whose(wire.StrictModel):
+class DocumentOwner(wire.StrictModel):
     shared: YesOrNo = Field("false", description="The document that all owners see; needs an admin key")
 
     def owner(self, caller: Caller) -> str | None:
@@ -103,7 +103,7 @@ class Whose(wire.StrictModel):
         return None
 
 
-class UploadQuery(Whose):
+class UploadQuery(DocumentOwner):
     filename: Omittable[str] = Field(
         None, max_length=255, description="The file's name, if the body is the file itself"
     )
@@ -184,7 +184,7 @@ async def get_pages(
 
 @router.delete("/v1/documents/{reg_id}")
 async def delete_document(
-    caller: auth.User, library: Library, reg_id: str, asked: Annotated[Whose, Query()]
+    caller: auth.User, library: Library, reg_id: str, asked: Annotated[DocumentOwner, Query()]
 ) -> wire.Json[DeletedDocument]:
     """Deletes a document of yours with all its versions, its pages and its passages in the index.
 

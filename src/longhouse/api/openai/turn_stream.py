@@ -437,7 +437,7 @@ class TurnStream:
 def last_words(session: Session) -> str | None:
     """The answer of a turn that has ended; None: it has none.
 
-    Who asked for JSON cannot read the words of an agent that says why it has failed.
+    A client that asked for JSON cannot read an agent's words about its failure.
     """
     turn = session.turn
     is_unreadable = turn is not None and turn.code == AGENT_FAILED and answer_format.is_asked(turn.prompted)

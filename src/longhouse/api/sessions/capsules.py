@@ -76,7 +76,7 @@ async def make(
         return None
     with archive.writing(target, verify) as writer:
         media_types = await exporting.write_tree(sessions.db, writer, found)
-        parts = _Ingredients(sessions)
+        parts = _RequestInputs(sessions)
         replays = tuple([await parts.collect(session) for session in found.sessions])
         await parts.write(writer)
         manifest = CapsuleManifest(
@@ -86,7 +86,7 @@ async def make(
     return manifest
 
 
-class _Ingredients:
+class _RequestInputs:
     """What the requests of sessions were made with."""
 
     def __init__(self, sessions: Sessions) -> None:
@@ -170,8 +170,8 @@ async def _replayed(db: Database, session_id: str, head: int, requests: int, sam
 async def replay(sessions: Sessions, session_id: str) -> list[tuple[Replayed, Replayed | None]]:
     """Folds the journals of a session and of all that it called, and composes their requests again.
 
-    Beside each what it came to where its capsule was made; None for a session of this house, and for one whose capsule
-    was made by a release that folds in another way.
+    Beside each is the result from its capsule; None for a session that was not imported, and for a capsule of a
+    release that folds in another way.
     """
     db, found = sessions.db, await exporting.tree_of(sessions.db, session_id)
     capsule = await imported.capsule_of(db, session_id)

@@ -51,7 +51,7 @@ async def follow(
 
 
 async def _read(db: Database, session_id: str, items: Sequence[Item], after: int) -> tuple[Batch, int, bool]:
-    """What the items tell, or hint at, of events those after `after`; the last event then; was the session deleted?"""
+    """The batch of the items, with events after `after` alone; the last seq then; whether the session was deleted."""
     batch = Batch()
     for item in items:
         if isinstance(item, _PASSED_ON):

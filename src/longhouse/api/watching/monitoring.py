@@ -69,7 +69,7 @@ def only_monitoring(app: ASGIApp, is_leaving: Callable[[], bool]) -> ASGIApp:
     async def watched(scope: Scope, receive: Receive, send: Send) -> None:
         answer = app
         if scope["type"] == "http" and scope["path"] not in PATHS:
-            answer = wire.error_response(wire.not_found("This process works; it serves no API."))
+            answer = wire.error_response(wire.not_found("This is a worker; it serves no API."))
         elif scope["type"] == "http" and scope["path"] == "/ready" and is_leaving():
             answer = wire.error_response(CallerError("The worker is leaving.", status=503, kind="server_error"))
         await answer(scope, receive, send)

@@ -79,7 +79,7 @@ def recall(
             Console(width=160).print(_table({name: figures[name] for name in ("neighbours", "alone")}))
             typer.echo(f"{figures['turns']} turns, vectors of {figures['embeddings'] or 'none, words alone'}")
             if figures["left_out"]:
-                typer.echo(f"{figures['left_out']} questions were left out: no turn that they name is there")
+                typer.echo(f"{figures['left_out']} questions were left out: the turns they name are missing")
 
     run(Settings(log_level="warning"), main)
 

@@ -49,7 +49,7 @@ RETRIALS: Final = {"t": "did_not_happen", "g": "give_up"}
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, UnansweredError)
 
 
-class Left(Exception):  # noqa: N818 - no error: the person has left
+class ChatExit(Exception):  # noqa: N818 - no error: the person has left
     """The person has left the chat."""
 
 
@@ -74,7 +74,7 @@ class TerminalChat:
             await self._begin(model)
             while True:
                 await self._exchange()
-        except Left:
+        except ChatExit:
             pass
         finally:
             if self.session_id:
@@ -109,10 +109,10 @@ class TerminalChat:
         try:
             text = (await self.editor.message("you> ")).strip()
         except EOFError:
-            raise Left from None
+            raise ChatExit from None
         except KeyboardInterrupt:
             if self._was_interrupted:
-                raise Left from None
+                raise ChatExit from None
             self._was_interrupted = True
             self._say("Ctrl-C again leaves.", "dim")
             return
@@ -152,7 +152,7 @@ class TerminalChat:
             case "/show":
                 await self._show()
             case "/exit":
-                raise Left
+                raise ChatExit
             case _:
                 self._say(f"There is no command {readable_lines(name)}; /help lists those that there are.", "yellow")
 
@@ -250,9 +250,9 @@ class TerminalChat:
         await asyncio.gather(*cancelling)
         if presses > 1:
             reading.cancelled() or reading.exception()  # what it says does not matter any more
-            raise Left
+            raise ChatExit
         if reading.cancelled():
-            self._say("Not sent to its end: the session did not begin.", "yellow")
+            self._say("The message was not sent; no session began.", "yellow")
             return
         await self._explain(reading.exception())
 

@@ -67,7 +67,7 @@ class EventReader:
                 yield _activity("cancelled", self._agent)
 
     def _say(self, text: str) -> Iterator[Chunk]:
-        """What extends the text that was said; a step that was started again is said from where it differs no more."""
+        """The new part of the text; of a restarted step nothing is shown until its text extends what was said."""
         if text.startswith(self._sent) and (new := text[len(self._sent) :]):
             self._sent = text
             yield {"choices": [{"delta": {"content": new}}]}

@@ -31,16 +31,16 @@ class ChildFailed(msgspec.Struct, frozen=True, tag="Failed"):
 
     @staticmethod
     def of(error: Exception) -> "ChildFailed":
-        """As much of it as is read as one line; names of files may hold what no text can."""
+        """The error, cut to a line's length; file names may hold bytes that are not text."""
         return ChildFailed(str(error).encode("utf-8", "replace").decode()[:LONGEST_SENTENCE])
 
 
-Told = ChildReady | ChildFailed
+ChildReport = ChildReady | ChildFailed
 """What a child tells its supervisor, once."""
 
 
 class Child(msgspec.Struct, frozen=True):
-    """What the supervisor tells a child: open files that it has from it, by number, and which one it is."""
+    """What the supervisor tells a child: the inherited file descriptors, and which child it is."""
 
     channel: int
     listeners: list[int]
@@ -73,7 +73,7 @@ class Child(msgspec.Struct, frozen=True):
         time.sleep(END_WITHIN)
         os._exit(1)
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: ChildReport) -> None:
         with suppress(OSError):  # the supervisor is gone, and this process is about to be
             os.write(self.channel, msgspec.json.encode(told) + b"\n")
 

@@ -104,13 +104,13 @@ class Reloader:
         return await asyncio.to_thread(lambda: dict(seen(Path.cwd(), named)))
 
     def _keep(self, last: Seen, read: Iterable[Path]) -> None:
-        """What the house was opened with: files as they were before, so that a save in the meantime is not missed, and
-        files that it is the first to name."""
+        """Remembers the files as they were before opening, so that a later save is not missed, and files that are newly
+        named."""
         self._named |= {*read}
         self._before = {**{path: at for one in self._named for path, at in _stamp(one.absolute())}, **last}
 
     async def _follow(self) -> None:
-        """One look: files that have changed, and do no more, are read."""
+        """One look: files that changed, and are stable now, are read."""
         last, self._seen = self._seen, await self._look()
         if self._seen == last and last != self._before:
             changed = changed_files(self._before, last)

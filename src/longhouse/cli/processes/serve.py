@@ -64,7 +64,7 @@ def _load(module: str) -> Any:
 
 @asynccontextmanager
 async def _embedded(settings: Settings) -> AsyncIterator[Embedded | None]:
-    """The embedded Postgres; None where there is none, or none yet: a house that is refused makes no data folder."""
+    """The embedded Postgres; None if there is none, or none yet: a refused start makes no data folder."""
     if settings.database_url or not holds_data(settings.data_dir):
         yield None
         return

@@ -19,7 +19,7 @@ import structlog
 import typer
 
 from longhouse.cli.house import POSTGRES_ENDED, open_ready
-from longhouse.cli.processes.child import Child, ChildFailed, ChildReady, Told
+from longhouse.cli.processes.child import Child, ChildFailed, ChildReady, ChildReport
 from longhouse.cli.processes.listening import check_start, greet, listening
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -34,7 +34,7 @@ LEAVE_WITHIN: Final = 30.0
 STEADY: Final = 60.0
 """Seconds after which a process that dies counts as the first that does."""
 MOST_FAILED: Final = 5
-"""Starts in a row that may fail of a process that others serve in place of."""
+"""Starts of a process that may fail in a row while others serve."""
 LONGEST_FOLDER: Final = 103 - len("/64")
 """Bytes: paths of sockets are bounded, on macOS by the fewest."""
 
@@ -96,7 +96,7 @@ class ChildPlace:
 
     number: int
     process: asyncio.subprocess.Process | None = None
-    told: Told | None = None
+    report: ChildReport | None = None
     """By the process that is there now."""
 
     def send(self, number: signal.Signals) -> bool:
@@ -125,7 +125,7 @@ class Supervisor:
         kept = [asyncio.create_task(self._keep(place)) for place in self._places]
         others = [asyncio.create_task(one.wait()) for one in (self._leaving, postgres_ended)]
         await asyncio.wait([*kept, *others], return_when=asyncio.FIRST_COMPLETED)
-        failed = [place.told for place, task in zip(self._places, kept, strict=True) if task.done()]
+        failed = [place.report for place, task in zip(self._places, kept, strict=True) if task.done()]
         for one in others:
             one.cancel()
         if not self._leaving.is_set():
@@ -138,7 +138,7 @@ class Supervisor:
         if failed and isinstance(failed[0], ChildFailed):
             raise SetupError(failed[0].sentence)
         if code := max(codes) or min(codes):
-            # One that was still starting has ended by the signal that it was sent; it stands for the one that came.
+            # A process that was still starting died of our SIGTERM: the exit code tells the signal that we got.
             ended_by = self._told_by if code == -signal.SIGTERM else -code
             raise typer.Exit(code if code > 0 else 128 + ended_by)
 
@@ -182,12 +182,12 @@ class Supervisor:
             code = await self._one(place)
             if self._leaving.is_set():
                 return code
-            was_ready = isinstance(place.told, ChildReady)
+            was_ready = isinstance(place.report, ChildReady)
             failed = 0 if was_ready else failed + 1
             is_over = failed > (MOST_FAILED if self._is_ready.is_set() else 0)
             died = 1 if was_ready and loop.time() - began > STEADY else died + 1
             seconds = None if is_over else AGAIN_AFTER[min(died, len(AGAIN_AFTER)) - 1]
-            if not is_over or not isinstance(place.told, ChildFailed):
+            if not is_over or not isinstance(place.report, ChildFailed):
                 reason = _reason(place, code)
                 log.error("serving_process_ended", process=place.number + 1, reason=reason, again_in=seconds)
             if is_over:
@@ -199,18 +199,18 @@ class Supervisor:
 
     async def _one(self, place: ChildPlace) -> int:
         """Starts a process, and waits until it has ended."""
-        place.told = None
+        place.report = None
         try:
             process, channel = await self._start(place)
         except OSError as error:  # there is no memory left for it, or there are no files
-            place.told = ChildFailed(f"a process of `longhouse serve` cannot be started ({error.strerror}).")
+            place.report = ChildFailed(f"a process of `longhouse serve` cannot be started ({error.strerror}).")
             return 1
         if self._leaving.is_set():  # while it was started
             place.send(signal.SIGTERM)
         reader, writer = await asyncio.open_connection(sock=channel)
         if line := await reader.readline():
-            place.told = msgspec.json.decode(line, type=Told)
-            self._hear(place, place.told)
+            place.report = msgspec.json.decode(line, type=ChildReport)
+            self._on_report(place, place.report)
         code = await process.wait()
         writer.close()
         return code
@@ -234,16 +234,16 @@ class Supervisor:
             unless_started.pop_all()
         return process, ours
 
-    def _hear(self, place: ChildPlace, told: Told) -> None:
-        if self._is_ready.is_set() and isinstance(told, ChildReady):
+    def _on_report(self, place: ChildPlace, report: ChildReport) -> None:
+        if self._is_ready.is_set() and isinstance(report, ChildReady):
             assert place.process is not None
             log.info("serving_process_started", process=place.number + 1, pid=place.process.pid)
-        elif all(isinstance(one.told, ChildReady) for one in self._places):
+        elif all(isinstance(one.report, ChildReady) for one in self._places):
             self._is_ready.set()
             if self._leaving.is_set():  # the port is closed already
                 return
-            assert isinstance(told, ChildReady)
-            greet(self._listeners[0], is_open=told.is_open, is_demo=told.is_demo)
+            assert isinstance(report, ChildReady)
+            greet(self._listeners[0], is_open=report.is_open, is_demo=report.is_demo)
             typer.echo(processes_line([place.process.pid for place in self._places if place.process]))
 
 
@@ -256,8 +256,8 @@ def _command(child: Child) -> list[str]:
 
 
 def _reason(place: ChildPlace, code: int) -> str:
-    if isinstance(place.told, ChildFailed):
-        return place.told.sentence
+    if isinstance(place.report, ChildFailed):
+        return place.report.sentence
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 

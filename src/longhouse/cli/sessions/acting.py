@@ -22,10 +22,10 @@ from longhouse.store.database import Database
 from longhouse.store.forks import Fork, NoSuchEvent
 
 BY: Final = "cli"
-UNASKED: Final = "no call of it waits for approval (`longhouse sessions settle` is for an unknown outcome)"
+UNASKED: Final = "no call waits for approval (for an unknown outcome, use `longhouse sessions settle`)"
 UNDOUBTED: Final = (
-    "no step of it can be settled so, and no call of it has an unknown outcome (`longhouse sessions approve` and `deny`"
-    " are for approvals)"
+    "no step can be settled so, and no call has an unknown outcome (for approvals, use `longhouse sessions approve` or"
+    " `deny`)"
 )
 GONE: Final = "the session moved on meanwhile; `longhouse sessions show` tells what it waits for now."
 

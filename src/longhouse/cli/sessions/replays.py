@@ -111,7 +111,7 @@ async def replay_sessions(
         reports = await stage.replay(draft, sources, parallel)
     turns = [turn for one in reports for turn in one.turns]
     if all(turn.status == "skipped" for turn in turns):
-        raise SetupError(f"none of {len(sources)} sessions has a turn that came to an end: there is nothing to replay.")
+        raise SetupError(f"none of {len(sources)} sessions has a finished turn: there is nothing to replay.")
     if as_json:
         typer.echo(msgspec.json.encode(_summary(draft, is_active, reports)).decode())
     else:

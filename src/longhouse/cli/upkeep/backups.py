@@ -45,7 +45,7 @@ async def backup(
     settings: Settings,
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist yet.")],
 ) -> None:
-    """Write the whole house to one file, while it serves. Keep it safe: it holds all conversations."""
+    """Write everything to one file, while it serves. Keep it safe: it holds all conversations."""
     async with open_as_it_is(settings) as (db, _):
         manifest = await backups.back_up(db, file, ProgressLines("copying"))
     typer.echo(f"{file} is written and was read back: {_size(file.stat().st_size)}, {_contents(manifest)}")
@@ -59,7 +59,7 @@ async def restore(
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Only read the file, and say what is in it.")] = False,
 ) -> None:
-    """Make the house of a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."""
+    """Restore a backup here: in LONGHOUSE_DATA_DIR, or in LONGHOUSE_DATABASE_URL."""
     with backups.opened(file) as source:
         restores.split(source.manifest)
     backups.verify(file, ProgressLines("reading"))
@@ -82,7 +82,7 @@ async def restore(
                 )
         for name in migrated:
             typer.echo(f"applied {name}")
-        typer.echo(f"the house is restored: {_contents(source.manifest)}")
+        typer.echo(f"it is restored: {_contents(source.manifest)}")
 
 
 def _contents(manifest: BackupManifest) -> str:

@@ -115,7 +115,7 @@ async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
     settings = setup.settings
     if not settings.database_url and not holds_data(settings.data_dir):
         where = settings.data_dir.absolute()
-        yield Finding("note", "postgres", f"there is no house in {where} yet: `longhouse serve` makes one.")
+        yield Finding("note", "postgres", f"there is no Longhouse in {where}: `longhouse serve` makes one.")
         yield _keys(settings, in_database=False)
         return
     async with open_as_it_is(settings) as (db, postgres):
@@ -136,7 +136,7 @@ async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
 def _whose(postgres: Postgres | None) -> str:
     if postgres is None:
         return "as LONGHOUSE_DATABASE_URL says"
-    return "started for this look alone" if postgres.owned else "and another process of this house uses it"
+    return "started for this look alone" if postgres.owned else "and another Longhouse process uses it"
 
 
 def _schema(pending: Sequence[str], *, is_own: bool) -> Finding:

@@ -49,7 +49,7 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 
 
-class Told(msgspec.Struct, frozen=True):
+class OrderedOccurrence(msgspec.Struct, frozen=True):
     """An occurrence, and its place in the order of all events of the house; None: older than that order."""
 
     what: Occurrence
@@ -65,7 +65,7 @@ class Trouble(msgspec.Struct):
 
 
 class Collector:
-    """Keeps along which webhooks there are, and has each conversation looked at in which something happened."""
+    """Keeps the list of webhooks current, and looks at each conversation in which something happened."""
 
     def __init__(self, db: Database, found: Callable[[], None]) -> None:
         """`found`: called when there is something new to send."""
@@ -197,16 +197,16 @@ def _until_next(every: float, took: float) -> float:
 
 async def _look(owner: str, conversation: str, tx: Transaction, members: Sequence[Member]) -> Findings:
     """Looks at a conversation, in a transaction: what happened in its sessions, and whom it is told to."""
-    known, heads, told = {one.id: one for one in members}, dict[str, int](), list[Told]()
+    known, heads, told = {one.id: one for one in members}, dict[str, int](), list[OrderedOccurrence]()
     folded, roots = dict[str, Session](), dict[str, None]()
     for member in members:
-        # Up to heads of one moment: a cause is never looked at after what followed from it in another session.
+        # Up to heads of one moment, so that a cause is never looked at after its effect in another session.
         records = await _read(tx, member) if member.is_behind else []
         if records:
             heads[member.id] = records[-1].seq
             numbers = await webhook_deliveries.global_seqs(tx, member.id, member.seen, records[-1].seq)
             found, folded[member.id] = occurrences(await journals.load_at(tx, member.id, member.seen), records)
-            told += [Told(one, numbers.get(one.seq)) for one in found]
+            told += [OrderedOccurrence(one, numbers.get(one.seq)) for one in found]
         elif member.is_news:
             folded[member.id] = await journals.load(tx, member.id, member.head)
         if member.id in folded and (root := root_of(folded[member.id])) in known:
@@ -223,7 +223,7 @@ async def _look(owner: str, conversation: str, tx: Transaction, members: Sequenc
 
 
 def _deliveries(
-    told: Told, root: Member | None, conversation: str, listeners: Sequence[Listener]
+    told: OrderedOccurrence, root: Member | None, conversation: str, listeners: Sequence[Listener]
 ) -> Iterable[NewDelivery]:
     if root is None:
         return
@@ -252,9 +252,9 @@ async def _read(tx: Transaction, member: Member) -> list[Recorded]:
     return records
 
 
-async def _tree_rest(tx: Transaction, session: Session, known: Mapping[str, Member]) -> Told | None:
-    """That a session which waits for its sub-agents has come to rest, since one of them asks and nothing else moves. A
-    worker that lets one go without a further event is noted, and has the tree looked at again.
+async def _tree_rest(tx: Transaction, session: Session, known: Mapping[str, Member]) -> OrderedOccurrence | None:
+    """The rest of a session that waits for its sub-agents, if one of them asks a person and nothing else moves. A
+    worker that releases one without an event leaves a note, so the tree is looked at again.
 
     Where one has moved since this look began, the next look tells of it: what it asks comes before the rest."""
     root = session.id
@@ -275,4 +275,4 @@ async def _tree_rest(tx: Transaction, session: Session, known: Mapping[str, Memb
     last = max(moves, key=lambda one: (one.global_seq or 0, one.at))
     state = next(one for one in ASKING if one in states)
     rest = rested(root, state, last.at, hashlib.sha256(marks.encode()).hexdigest(), seq=session.head)
-    return Told(rest, last.global_seq)
+    return OrderedOccurrence(rest, last.global_seq)

@@ -70,7 +70,7 @@ class Deliverer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted = asyncio.Event()
         self.has_webhooks: Callable[[], bool] = lambda: True
-        """False: there is none in the whole house, so that nothing can wait."""
+        """False: there are no webhooks at all, so nothing can wait."""
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._free_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """By owner; for as long as somebody has or awaits a place."""

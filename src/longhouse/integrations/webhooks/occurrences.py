@@ -1,4 +1,4 @@
-"""What of a session's journal webhooks tell of: a pure function of the events, so that each finding is the same."""
+"""Finds in a session's journal what webhooks tell: a pure function of the events, so each run finds the same."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

@@ -17,7 +17,6 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Final, TypedDict
 
 import msgspec
-import structlog
 
 from longhouse.journal.messages import clean
 from longhouse.memory.documents import outline
@@ -31,8 +30,6 @@ from longhouse.store.database import Database, Transaction
 from longhouse.store.memory import documents
 from longhouse.store.memory.documents import Change, Document, DocumentText, Section, UnknownDocument
 from longhouse.store.search import passages as stored_passages
-
-log = structlog.get_logger()
 
 RECIPE: Final = 1
 """Raised when files are read or cut in another way: files that are added again are then read again."""

@@ -14,7 +14,7 @@ RETRY_AFTER: Final = 5
 
 
 class ReadingQueue:
-    """Files that are read at the same time are of different owners; who waits longest comes next."""
+    """Reads files of different owners at the same time; the owner that waits longest is next."""
 
     def __init__(self, at_once: int) -> None:
         self._slots = asyncio.Semaphore(at_once)

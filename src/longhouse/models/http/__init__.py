@@ -1,1 +1,1 @@
-"""The one HTTP client for all that leaves the house."""
+"""The one HTTP client for outgoing requests."""

@@ -5,7 +5,7 @@ environment. The size of each response is bounded. Every failure is an `HttpFail
 
 It is our own because each step of an agent makes one request: a client for everything spent a tenth of the step on
 features that are not wanted here. `connection` has the exchange, `pool` the connections that are kept, `dialing`
-how they are opened. Commands that call our own server use aiohttp.
+how they are opened. Our own processes call each other by aiohttp: commands a server, and a server its siblings.
 """
 
 import asyncio
@@ -200,7 +200,7 @@ async def open_endpoint(
     url = _address(base_url, f"{whose} base URL", egress, has_user)
     via = _address(proxy, f"{whose} proxy", egress, schemes=PROXIES) if proxy else None
     if via and egress.refusal_behind_proxy(url):
-        raise SetupError(f"{whose} base URL is a name that its proxy would look up; see LONGHOUSE_ALLOW_EGRESS.")
+        raise SetupError(f"{whose} base URL is resolved by its proxy: name its host in LONGHOUSE_ALLOW_EGRESS.")
     if not can_be_sent(api_key):
         raise SetupError(f"{whose} API key contains characters that an HTTP header cannot carry")
     headers = json_headers(api_key)

@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._timeouts = timeouts
         self._parser = httptools.HttpResponseParser(self)
-        # As other clients: a response is read by nobody after us, so it cannot be split in another way elsewhere.
+        # As other clients do: nobody reads a response after us, so nobody can split it in another way.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )

@@ -86,7 +86,7 @@ class HttpPool:
         if self._is_closed:
             connection.close()
             raise _closed()
-        if connection.is_open:  # else it has left already; sending on it says so
+        if connection.is_open:  # else it is closed already, and sending fails
             self._open.add(connection)
         return connection
 

@@ -10,7 +10,6 @@ from typing import Final
 
 import asyncpg
 import msgspec
-import structlog
 
 from longhouse import background
 from longhouse.runtime.bus.hints import Ask, Hint, batches
@@ -18,8 +17,6 @@ from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.bus.outbox import Outbox
 from longhouse.store.database import UNREACHABLE, Database
 from longhouse.store.notifications import LARGEST, listen, notify
-
-log = structlog.get_logger()
 
 HELLO_EVERY: Final = 15.0
 AWAY_AFTER: Final = 40.0

@@ -72,7 +72,7 @@ def coalesced(hints: Sequence[Hint]) -> list[Hint]:
 
 
 def batches(hints: Sequence[Hint], room: int, encode: Callable[[Hint], bytes]) -> Iterator[list[Hint]]:
-    """The hints in as few messages as hold them; one that fits in none and has no text is found in Postgres."""
+    """The hints in as few messages as possible; one that is too long and has no text is dropped."""
     batch: list[Hint] = []
     left = room
     for hint in hints:

@@ -84,12 +84,12 @@ class Subscription:
             self._soon = asyncio.get_running_loop().call_later(LINGER, self._ready.set)
 
     def flush(self) -> None:
-        """What waits for others waits no longer."""
+        """Releases events that were held back."""
         if self._soon:
             self._ready.set()
 
     def wake(self) -> None:
-        """Whoever waits for items goes on, with none if there is none."""
+        """Ends a wait for items, even if there are none."""
         self._ready.set()
 
     async def take(self) -> list[Item]:

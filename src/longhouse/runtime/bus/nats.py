@@ -53,7 +53,7 @@ _DRAFT: Final = msgspec.msgpack.Decoder(Written | None)
 
 class _Client(Client):
     def _connect_command(self) -> bytes:
-        """What is sent once the server has introduced itself: it holds the password, and nothing was sent before."""
+        """The first message to the server, sent after its greeting; it holds the password."""
         server = self._current_server
         if server and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
             raise SecureConnWantedError

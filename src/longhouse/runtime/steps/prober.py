@@ -42,9 +42,9 @@ class Prober(msgspec.Struct, frozen=True):
     async def settled(
         self, session: Session, turn: Turn, doubtful: Sequence[Open]
     ) -> tuple[list[Settlement], datetime | None]:
-        """What probes say of the open calls that nobody knows the outcome of; and when to ask those again that found
-        nothing while the call may still be on its way. A call that a branch has inherited may yet be run where it was
-        made: that it is not found says nothing."""
+        """What probes say of open calls with an unknown outcome; and when to ask again, if a probe found nothing but
+        the call may still run. A call that a branch has inherited may still run in its origin: finding nothing
+        proves nothing."""
         asked = [(call, await self._probe_of(session, call)) for call in doubtful]
         answers = await asyncio.gather(*(self._ask(call, probe, session, turn) for call, probe in asked))
         found: list[Settlement] = []
@@ -70,7 +70,7 @@ class Prober(msgspec.Struct, frozen=True):
         return [call.call for call in doubtful if await self._probe_of(session, call)]
 
     async def _probe_of(self, session: Session, call: Open) -> Tool | None:
-        """The probe of a call whose outcome is unknown; one that would change anything itself is none."""
+        """The probe of a call whose outcome is unknown; None if there is none that only reads."""
         tool = await self.toolbox.resolve(call.tool, call.version)
         probe = await self.toolbox.probe_of(tool, session.owner) if tool else None
         if tool is None or (probe is None and not tool.probe):

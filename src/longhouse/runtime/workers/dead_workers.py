@@ -20,8 +20,8 @@ BACK_WITHIN: Final = 2.0
 """Seconds that other workers have to be back after Postgres was away or cut connections: whoever is back first does not
 take the rest for dead."""
 FOUND_WITHIN: Final = 2 * POLL_EVERY
-"""Seconds before the end of a lease at which a silent worker is taken for dead: so another goes on within it. Its own
-runs it has stopped after half a lease."""
+"""Seconds before the end of a lease at which a silent worker is taken for dead, so another goes on in time. It has
+stopped its own runs after half a lease."""
 MOST_BEATS: Final = 1_000
 """Other workers whose last heartbeat is kept."""
 
@@ -41,7 +41,7 @@ class DeadWorkers:
         self._silent_after = lease - min(FOUND_WITHIN, lease / 12)
         self._suspected: dict[str, Suspect] = {}
         self._looked_at = self._back_at = float("-inf")
-        """When the others were looked at last, and since when that succeeds without a gap of half a lease."""
+        """The last look at the others, and the start of looks without a gap of half a lease."""
 
     async def remove(self) -> bool:
         """Removes dead workers: lock free at two checks and no heartbeat between, or none for almost a lease.

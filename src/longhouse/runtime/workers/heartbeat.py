@@ -93,7 +93,7 @@ class Heartbeat:
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         while await self._answered(leases.beat(connection, self._worker)):
-            # From the question on: others count from when Postgres wrote the beat, and the answer may have taken long.
+            # Counted from the request: others count from Postgres's write, and the answer may have taken long.
             self._last, self._is_lost = asked_at, False
             self.begun.set()
             # A lost connection is noticed at once: our lock is free then, and others check it.

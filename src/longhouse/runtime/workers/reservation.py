@@ -16,7 +16,7 @@ class Reservation:
         return await self._lease
 
     def give(self, lease: Lease | None) -> None:
-        """Ends it. A worker that was stopped meanwhile does not wait any more: it finds the session like a lost run."""
+        """Ends the reservation. A worker that was stopped meanwhile finds the session later, like a lost run."""
         if not self._lease.done():
             self._lease.set_result(lease)
 

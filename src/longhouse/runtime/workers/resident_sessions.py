@@ -70,7 +70,7 @@ class ResidentSessions:
         return held
 
     def note(self, session: Session) -> None:
-        """All of it is in the journal: it may be gone on from for as long as somebody holds it."""
+        """Notes a recorded session, which others can use as long as somebody holds it."""
         held = self._held.get(session.id)
         if held is None or held.head < session.head:
             self._held[session.id] = session

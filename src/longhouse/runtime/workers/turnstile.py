@@ -5,7 +5,7 @@ from collections import deque
 from typing import Final
 
 FEW: Final = 3
-"""So many go through together: what is done for several one after the other costs less than what is done by turns."""
+"""Tasks that go through together: several in a row cost less than one in each turn of the event loop."""
 
 
 class Turnstile:

@@ -89,7 +89,7 @@ class Worker:
         self._line: deque[tuple[str, str]] = deque()
         """Sessions that were found in Postgres, with their owners: they get the next free slots."""
         self._is_behind = False
-        """Sessions may be due that got no slot: Postgres says who is next, and hints do not."""
+        """Due sessions may lack a slot: Postgres, and no hint, decides who is next."""
         self._is_missed = False
         """A hint came since Postgres was asked."""
         self._last_owner = ""
@@ -114,7 +114,7 @@ class Worker:
     def hint(self, session_id: str) -> bool:
         """This session may be able to move; False if others may have room for it sooner.
 
-        A hint is worth a free slot and no more: were hints kept, ten thousand of one owner would stand before the next.
+        A hint gets a free slot or is dropped: if hints were kept, one owner's ten thousand would delay all others.
         """
         if session_id in self._running:
             self._again.add(session_id)

@@ -147,12 +147,6 @@ async def create(
     return Key(*row), secret
 
 
-async def find(db: Database, secret: str) -> Key | None:
-    """The key with this secret, unless it was revoked or has expired."""
-    found = await with_digest(db, digest_of(secret))
-    return found.key if found and not found.is_expired else None
-
-
 async def with_digest(db: Database, digest: str) -> FoundKey | None:
     """The key with this digest, or with this former one while that is valid, unless it was revoked."""
     return _found(await db.row(FIND, digest=digest))

@@ -54,14 +54,14 @@ HINTED: Final = f"""
     WHERE s.id = ANY(:ids) AND s.owner = ANY(:owners) AND s.side IN ('root', 'sub') AND s.capsule IS NULL
       AND s.head > {_SEEN} AND {_WORTH}
 """
-# Who asks while it works on is noted by nobody before it rests: where a hint was lost, it is found here.
+# A working session that asks leaves no note before it rests: if its hint was lost, it is found here.
 AT_WORK: Final = f"""
     SELECT s.id, s.owner, s.conversation_id FROM sessions s {_CURSOR}
     WHERE s.due AND s.holder IS NOT NULL AND s.owner = ANY(:owners) AND s.side IN ('root', 'sub') AND s.capsule IS NULL
       AND s.head > {_SEEN} AND {_WORTH} LIMIT {PAGE}
 """
 LOCK_CONVERSATION: Final = "SELECT pg_advisory_xact_lock(:family, hashtext(:name))"
-# Before the heads are read: what was appended meanwhile is noted by rows that this one does not see.
+# Runs before the heads are read: later appends write notes that this statement does not see.
 TAKE_NEWS: Final = """
     DELETE FROM webhook_news n USING sessions s
     WHERE s.id = n.session_id AND s.owner = :owner AND s.conversation_id = :conversation RETURNING s.id
@@ -82,7 +82,7 @@ LAST_MOVES: Final = """
         ORDER BY j.seq DESC LIMIT 1
     ) last ORDER BY asked.id
 """
-# Against an erasure, for the moment of writing: whoever claims a session waits no longer than that, and appends never.
+# Keeps erasures out while deliveries are written: a claim waits only that long, an append never.
 THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY SHARE"
 WRITE: Final = """
     INSERT INTO webhook_deliveries (id, webhook_id, type, session_id, from_session, agent, payload, next_at)
@@ -153,7 +153,7 @@ DUE: Final = f"""
     ORDER BY d.next_at, d.nth LIMIT :limit
 """
 PAIR: Final = "SELECT webhook_id, session_id FROM webhook_deliveries WHERE id = :id"
-# Where what came first was erased, or was too old, nobody has made the next one due. One step in an index a session.
+# If the first one was erased or too old, nobody made the next one due. One index step for each session.
 SET_LEFT_DUE: Final = """
     WITH RECURSIVE first AS (
         (
@@ -416,7 +416,7 @@ async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -
 
 
 async def there_are(db: Database) -> tuple[bool, bool]:
-    """Whether there are webhooks, and notes of what happened: what a process asks that has nothing to do."""
+    """Whether there are webhooks, and whether there are notes: all that an idle process asks."""
     row = await db.row(THERE_ARE)
     assert row is not None
     return row["webhooks"], row["news"]

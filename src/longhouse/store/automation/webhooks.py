@@ -52,8 +52,8 @@ CREATE: Final = f"""
 # A key that is limited to templates has webhooks of its own; what another key made may tell more than it may see.
 SEEN: Final = "w.owner = :owner AND (:only_of::text IS NULL OR w.key_id = :only_of)"
 FIND: Final = f"SELECT {COLUMNS} FROM webhooks w WHERE w.id = :id AND {SEEN}"
-# Whoever switches it on lends it a key, where that of before is not valid any more. What happened while it was off, or
-# without a key, is not told: events have a number in the order of the whole house, and no clock is asked.
+# Switching it on gives it the caller's key if its own is not valid any more. What happened while it was off, or
+# without a key, is not told: all events are numbered in one order, and no clock is asked.
 _BEGINS: Final = f"""
     (:adopts AND (w.status = 'disabled' OR w.reason IS NOT DISTINCT FROM '{KEY_INVALID}' OR NOT {VALID_KEY}))
 """

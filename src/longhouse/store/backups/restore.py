@@ -34,7 +34,7 @@ FUNCTIONS: Final = """
     WHERE p.pronamespace = to_regnamespace(:schema) AND p.proname = ANY(:names::text[])
 """
 SET_SEQUENCE: Final = "SELECT setval(pg_get_serial_sequence(:table, :column), :next, false)"
-# Who keeps copies of it elsewhere sees another house, and carries everything there anew: it may be ahead of the backup.
+# Systems with copies see a new database and copy everything again: they may be ahead of the backup.
 NEW_IDENTITY: Final = "UPDATE identity SET id = gen_random_uuid()"
 
 
@@ -92,13 +92,13 @@ async def _refuse_occupied(connection: asyncpg.Connection, schema: str, *, repla
     there = {row["name"] for row in await connection.fetch(*_named(OURS, schema, (*PEOPLES, "workers")))}
     if "workers" in there and not alone and (alive := await connection.fetchval(ALIVE)):
         raise SetupError(
-            f"{alive} worker{'s' if alive > 1 else ''} of this house wrote a heartbeat just now: stop all its "
+            f"{alive} worker{'s' if alive > 1 else ''} wrote a heartbeat just now: stop all Longhouse "
             "processes, wait 15 seconds, and restore again."
         )
     occupied = [name for name in PEOPLES if name in there and await _has_rows(connection, name)]
     if occupied and not replace:
         raise SetupError(
-            f"There is a house with {', '.join(occupied)} here already: restore to another LONGHOUSE_DATA_DIR or "
+            f"There are {', '.join(occupied)} here already: restore to another LONGHOUSE_DATA_DIR or "
             "LONGHOUSE_DATABASE_URL, or say --replace, and what is here is gone."
         )
 

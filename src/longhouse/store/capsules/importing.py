@@ -71,7 +71,7 @@ async def bring(db: Database, capsule: Archive[CapsuleManifest]) -> list[str]:
 
     async def write(tx: Transaction) -> None:
         if there := await tx.value(THERE, ids=ids):
-            raise SetupError(f"This house has the session {there} already: nothing was imported.")
+            raise SetupError(f"The session {there} is here already: nothing was imported.")
         await content.write(tx, capsule.manifest)
         await tx.run(ASKS_NOBODY, ids=ids)
 

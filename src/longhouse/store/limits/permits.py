@@ -78,7 +78,7 @@ async def take(db: Database, key_id: str, kind: str, *, size: int, seconds: floa
 
 
 async def give_back(db: Database, key_id: str, kind: str, number: int) -> None:
-    """Gives permits back, unless Postgres is away: sent twice, it would give more than were taken."""
+    """Gives permits back, without retries: a repeat would give back more than was taken."""
     await db.once(GIVE_BACK, key=key_id, kind=kind, number=float(number))
 
 

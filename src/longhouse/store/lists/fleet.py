@@ -15,8 +15,8 @@ MOST_COUNTED: Final = 100_000
 MOST_ASKING: Final = 10_000
 """Sessions with a question without a deadline that are looked at: each is one step in an index."""
 
-# A question of a session that waits for approval and has no deadline is none about an approval: a worker was lost, or a
-# result. LIMIT keeps the planner from reading all sessions.
+# In a session that waits for approval, a question without a deadline is about a lost worker or a lost result. LIMIT
+# keeps the planner from reading all sessions.
 COUNTS: Final = """
     SELECT w.workers, w.slots, due.without_worker, due.oldest_runnable, (
         SELECT count(*)::int FROM (SELECT FROM asking_sessions LIMIT :most) asking

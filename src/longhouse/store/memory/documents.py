@@ -263,7 +263,7 @@ async def count(db: Executor, owner: str | None) -> int:
 
 
 async def count_alone(tx: Transaction, owner: str | None) -> int:
-    """The same, while no other transaction may do so: of two that add the last document, the second sees the first."""
+    """The same under a lock: of two transactions that add the last document, the second sees the first."""
     await tx.lock(LOCKS, _lock(owner, ""))
     return await count(tx, owner)
 

@@ -1,4 +1,4 @@
-"""The note in a data folder that a restore into it has begun: until it is over, nobody takes the folder for a house."""
+"""A note in a data folder that a restore has begun: until it ends, no other process opens the folder."""
 
 import os
 from collections.abc import Iterator

@@ -238,7 +238,7 @@ async def write(db: Database, kind: Kind, entries: Sequence[IndexEntry], space: 
 
 
 async def _add(
-    tx: Transaction, kind: Kind, where: postings.Room, entries: Sequence[IndexEntry], space: Space | None
+    tx: Transaction, kind: Kind, where: postings.FreeSlots, entries: Sequence[IndexEntry], space: Space | None
 ) -> None:
     texts = [entry.document for entry in entries]
     vectors = packed(np.array([entry.vector for entry in entries])) if space else []

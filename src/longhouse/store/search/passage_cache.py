@@ -66,7 +66,7 @@ class _Part(msgspec.Struct, frozen=True):
         return self.vectors.nbytes + 24 * len(self.at) + self.links.nbytes
 
 
-class Near(msgspec.Struct, frozen=True):
+class CentredVectors(msgspec.Struct, frozen=True):
     """The vectors of one shard, and the first dimensions of each, apart from the mean; 0 without a vector."""
 
     vectors: Vectors
@@ -79,7 +79,7 @@ class Columns(msgspec.Struct, frozen=True):
     """The columns of several shards in sequence; a place is the number of a slot in this sequence."""
 
     shards: tuple[Shard, ...]
-    near: Sequence[Near]
+    near: Sequence[CentredVectors]
     mean: Vectors
     """What all have in common, near zero for a few: it says nothing about any of them."""
     at: Times
@@ -112,7 +112,7 @@ class Columns(msgspec.Struct, frozen=True):
             found[here] = np.vecdot(part.vectors[slots], vector)
         return found
 
-    def _parts(self, places: Places) -> Iterator[tuple[Near, Places, Places]]:
+    def _parts(self, places: Places) -> Iterator[tuple[CentredVectors, Places, Places]]:
         """The shards that some places are in, with where these are in the sequence given and their slots."""
         starts = np.cumsum([0, *(shard.slots for shard in self.shards)])
         order = np.argsort(places)
@@ -128,7 +128,7 @@ class Columns(msgspec.Struct, frozen=True):
         return asked
 
 
-def _compared(asked: Vectors, near: Sequence[Near]) -> Vectors:
+def _compared(asked: Vectors, near: Sequence[CentredVectors]) -> Vectors:
     found = [np.vecdot(part.coarse, asked) for part in near]
     return np.concatenate(found) if found else np.zeros(0, np.float32)
 
@@ -262,15 +262,15 @@ def _mean(parts: Sequence[_Part]) -> Vectors:
     return mean
 
 
-def near_of(vectors: Vectors, mean: Vectors, before: Columns | None) -> Near:
+def near_of(vectors: Vectors, mean: Vectors, before: Columns | None) -> CentredVectors:
     """Taken over from before, where the shard has not grown."""
     same = (part for part in before.near if _is_same(part.vectors, vectors)) if before else iter(())
     return next(same, None) or _apart(vectors, mean)
 
 
-def _apart(vectors: Vectors, mean: Vectors) -> Near:
+def _apart(vectors: Vectors, mean: Vectors) -> CentredVectors:
     scale, count = _scale(vectors, mean), _dimensions(mean)
-    return Near(vectors, scale, (vectors[:, :count] - mean[:count]) * scale[:, None])
+    return CentredVectors(vectors, scale, (vectors[:, :count] - mean[:count]) * scale[:, None])
 
 
 def _dimensions(mean: Vectors) -> int:

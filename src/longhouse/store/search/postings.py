@@ -52,7 +52,7 @@ READ: Final = """
 """
 
 
-class Room(msgspec.Struct, frozen=True):
+class FreeSlots(msgspec.Struct, frozen=True):
     """Free slots of a shard that a writer may fill."""
 
     shard: int
@@ -60,13 +60,13 @@ class Room(msgspec.Struct, frozen=True):
     free: int
 
 
-async def room(tx: Transaction, kind: str, owner: str | None) -> Room:
+async def room(tx: Transaction, kind: str, owner: str | None) -> FreeSlots:
     row = await tx.row(OPEN, kind=kind, owner=owner, slots=SHARD_SLOTS) or await tx.row(NEW, kind=kind, owner=owner)
     assert row is not None
-    return Room(row["id"], row["slots"], SHARD_SLOTS - row["slots"])
+    return FreeSlots(row["id"], row["slots"], SHARD_SLOTS - row["slots"])
 
 
-async def append(tx: Transaction, where: Room, texts: Sequence[Mapping[str, float]]) -> None:
+async def append(tx: Transaction, where: FreeSlots, texts: Sequence[Mapping[str, float]]) -> None:
     """Writes the term weights of documents, which take the next slots of the shard."""
     words, packed = pack(texts, where.first)
     await tx.run(TAKE, shard=where.shard, taken=len(texts))

@@ -100,7 +100,7 @@ class ShardVectors(msgspec.Struct, frozen=True):
     scales: Vectors
     """How much a sign tells: the length of what differs, by the sum of its numbers."""
     along: Vectors
-    """What the middle and what differs from it have in common; less than anything for a document without a vector."""
+    """The product of the middle and each difference from it; minus infinity for a document without a vector."""
 
     @classmethod
     def empty(cls, dimensions: int) -> ShardVectors:
@@ -111,7 +111,7 @@ class ShardVectors(msgspec.Struct, frozen=True):
         sample = widened(rows[:: len(rows) // SAMPLE + 1])
         sample = sample[sample.any(axis=1)]
         middle = sample.mean(axis=0) if len(sample) else np.zeros(rows.shape[1], np.float32)
-        return cls(rows, middle, len(rows), *_told(rows, middle))
+        return cls(rows, middle, len(rows), *_quantized(rows, middle))
 
     @property
     def nbytes(self) -> int:
@@ -128,7 +128,7 @@ class ShardVectors(msgspec.Struct, frozen=True):
         rows = grown(self.rows, new, slots)
         if slots >= 2 * self.measured_by:
             return ShardVectors.of(rows)
-        signs, scales, along = _told(rows[len(self.rows) :], self.middle)
+        signs, scales, along = _quantized(rows[len(self.rows) :], self.middle)
         return replace(
             self,
             rows=rows,
@@ -138,7 +138,7 @@ class ShardVectors(msgspec.Struct, frozen=True):
         )
 
 
-def _told(rows: npt.NDArray[np.float16], middle: Vectors) -> tuple[Signs, Vectors, Vectors]:
+def _quantized(rows: npt.NDArray[np.float16], middle: Vectors) -> tuple[Signs, Vectors, Vectors]:
     """The signs of vectors, their scales, and what they have along with the middle."""
     vectors = widened(rows)
     has_vector = vectors.any(axis=1)

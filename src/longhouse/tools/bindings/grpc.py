@@ -130,7 +130,7 @@ class GrpcBinding(EndpointBinding):
         return RemoteError(f"{name} answered {status}: {details}", in_doubt=status not in _REFUSALS)
 
     def _fault(self, fault: messages.RemoteFault, hidden: Redaction) -> Exception:
-        """What a server says is its own word, and not one of ours that the engine acts upon; but for one."""
+        """The server's fault as a message. Its code is not used as ours, except for bad arguments."""
         words = hidden.quoted(fault.message) or "no reason given"
         if fault.code == _BAD_ARGUMENTS:
             return ToolFailed(f"the arguments of {self.tool.name} do not fit: {words}", code=_BAD_ARGUMENTS)

@@ -16,7 +16,7 @@ from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools.bindings import python
 from longhouse.tools.bindings.base import Binding, Performed, Work
-from longhouse.tools.bindings.python import Weakened, check, fault_of, refused
+from longhouse.tools.bindings.python import WeakerThanClass, check, fault_of, refused
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ContextChanges, MadeFile, ToolContext, kept_of
 from longhouse.tools.isolation import messages
@@ -61,7 +61,7 @@ async def bound(descriptor: ToolDescriptor, packages: Sequence[str], processes: 
     isolated.binding = binding
     try:
         await isolated.describe()
-    except Weakened as error:
+    except WeakerThanClass as error:
         return refused(descriptor, error)
     except EntrypointError as error:
         message = "a tool cannot be used as it is: each call tries again"
@@ -98,7 +98,7 @@ class _Isolated(msgspec.Struct):
         described = await self.processes.describe(self.entrypoint, self.descriptor.name, self.limits)
         own = own_descriptor(described)
         if found := self.descriptor.weakened(own):
-            raise Weakened(": ".join(found))
+            raise WeakerThanClass(": ".join(found))
         tool = self.descriptor.bound_to(own)
         tool = replace(
             tool,

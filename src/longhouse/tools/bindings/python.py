@@ -34,7 +34,7 @@ MOVED: Final = {
 """New locations of tool classes of earlier releases: catalogs still contain the old names."""
 
 
-class Weakened(EntrypointError):  # noqa: N818 - it says what the descriptor is
+class WeakerThanClass(EntrypointError):  # noqa: N818 - it says what the descriptor is
     """The descriptor of the tool is less careful than its class."""
 
 
@@ -78,10 +78,10 @@ def isolation_of(descriptor: ToolDescriptor) -> Isolation:
 
 
 def class_of(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> type[BaseTool]:
-    """The class that a descriptor names; Weakened if the descriptor is less careful than the class."""
+    """The class that a descriptor names; WeakerThanClass if the descriptor is less careful than the class."""
     cls = load(descriptor.runtime_binding.python_entrypoint or "", allowed_packages)
     if found := descriptor.weakened(cls.descriptor()):
-        raise Weakened(": ".join(found))
+        raise WeakerThanClass(": ".join(found))
     return cls
 
 
@@ -100,13 +100,13 @@ def bound(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> Bindin
     binding = Binding(descriptor.tool, load_and_bind)
     try:
         return class_binding(class_of(descriptor, allowed_packages), descriptor)
-    except Weakened as error:
+    except WeakerThanClass as error:
         return refused(descriptor, error)
     except EntrypointError:
         return binding
 
 
-def refused(descriptor: ToolDescriptor, error: Weakened) -> Binding:
+def refused(descriptor: ToolDescriptor, error: WeakerThanClass) -> Binding:
     """The binding of a tool that is not offered."""
     fault = fault_of(descriptor, error)
     message = "a tool is not offered: its descriptor is less careful than its class"

@@ -145,7 +145,7 @@ class Channels:
     def _opened(self, url: URL, task: asyncio.Task[None]) -> None:
         del self._opening[url]
         if not task.cancelled():
-            task.exception()  # it is told to those who wait, of whom none may be left
+            task.exception()  # waiting calls get it; perhaps none is left
 
     async def _connect(self, url: URL) -> None:
         try:

@@ -32,8 +32,7 @@ from longhouse.tools.outcomes import CallError, NotBegun, bounded, text_of
 LONGEST: Final = 2_000
 """Characters of an exception that the agent reads."""
 NO_SERVICES: Final = (
-    "a tool in a process of its own cannot use the services of the server;"
-    " publish it with isolation none if it is to use them"
+    "a tool in a process of its own cannot use the services of the server; to use them, publish it with isolation none"
 )
 _PR_SET_PDEATHSIG: Final = 1
 

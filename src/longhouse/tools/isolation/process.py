@@ -97,7 +97,7 @@ class ToolProcess:
         try:
             self._send(msgspec.structs.replace(request, number=self._number))
         except messages.TooLarge as error:
-            raise NotBegun(f"what it was to be given is too large: {error}") from None
+            raise NotBegun(f"its input is too large: {error}") from None
         return await self.reply(read_session, request.limits)
 
     async def reply(self, read_session: SessionOf, limits: messages.ProcessLimits) -> messages.Reply:

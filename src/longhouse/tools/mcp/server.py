@@ -312,4 +312,4 @@ class _Hiding(logging.Handler):
         # Without the traceback: only its last line matters here, and it may quote a server.
         reason = repr(record.exc_info[1]) if record.exc_info and record.exc_info[1] else None
         text = self._secrets.hide(f"{record.getMessage()}: {reason}" if reason else record.getMessage())
-        log.log(record.levelno, clean(text)[:MAX_LINE], source=record.name)
+        log.log(record.levelno, "library_log", message=clean(text)[:MAX_LINE], source=record.name)

@@ -52,7 +52,7 @@ class ResponseBuilder:
         """The place of the last `ShownText`."""
         steps = (entry.seq for entry in reversed(base.transcript) if isinstance(entry, Step))
         self.last_step = next(steps, 0)
-        """The event of the last reply, or takeover: who writes since before it writes nothing that counts."""
+        """The seq of the last reply or takeover: text of a step that began before it is void."""
         self._origin = ResponseOrigin(
             session_id=row.session_id, conversation_id=base.conversation, trace_id=row.trace_id, agent=base.agent
         )
@@ -65,7 +65,7 @@ class ResponseBuilder:
         self._step = self._draft = self._reasoned = ""
         """The running attempt at a step, and what was shown of it."""
         self._fence = 0
-        """The highest fence of whom something was shown: a worker that was deposed may write on for a moment."""
+        """The highest fence with shown text: a deposed worker may go on writing for a moment."""
         self._finish = ""
         """Why the model ended its last reply."""
         self._lifecycle("response.created")
@@ -236,7 +236,7 @@ class ResponseBuilder:
     # Text that is shown before it is recorded
 
     def unshown(self, draft: Draft) -> list[ShownText]:
-        """What of a reply that is being written is to be shown now; whole pieces only."""
+        """The new text of a running reply that can be shown now: whole pieces only."""
         step, content = f"{draft.after}-{draft.fence}", draft.content
         known = self._draft if step == self._step else ""
         if draft.fence < self._fence or not self.last_step <= draft.after <= self.session.head:

@@ -55,7 +55,7 @@ class ResponseFollower:
     """The fingerprint of all that the client has sent, if it is known."""
     beat: float = streaming.HEARTBEAT_EVERY
     error: CallerError | None = None
-    """Why the client is left before the response has ended."""
+    """Why the stream ends before the response does."""
     sent: int = 0
     """How many events were given out."""
     _show_at: float = 0.0
@@ -268,7 +268,7 @@ class ResponseFollower:
             yield self.encoded(self.error)
 
     def encoded(self, error: CallerError) -> bytes:
-        """An error for the stream. It has the number of the event before it: who resumes there misses nothing."""
+        """An error event. It has the number of the event before it, so a client that resumes misses nothing."""
         event = ErrorEvent(code=error.code, message=str(error), param=error.param)
         event.sequence_number = max(0, self.sent - 1)
         return streaming.named("error", event)

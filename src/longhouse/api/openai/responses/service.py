@@ -352,8 +352,8 @@ def _as_input(item: OutputItem) -> Any:
 
 
 def _is_gone(builder: ResponseBuilder) -> bool:
-    """Whether nobody can go on from a response: it is not stored, and has ended. One that has waited for an answer is
-    there to be answered, and for who repeats that request."""
+    """Whether nobody can continue from a response: it is not stored, and has ended. One that waited for an answer
+    stays, for the answer and for repeats of its request."""
     has_waited = builder.known_rest is not None and builder.known_rest.waiting_for
     return builder.is_over and not builder.row.is_stored and not has_waited
 

@@ -61,7 +61,7 @@ def read(content: bytes, limits: ParseLimits) -> DraftDocument:
 
 
 def _check_archive(content: bytes, limits: ParseLimits) -> None:
-    """Refuses what is no DOCX, and what says that it unpacks to too much: no part is read beyond what it says."""
+    """Refuses files that are no DOCX or declare too much content; no part is read beyond its declared size."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             parts = archive.infolist()

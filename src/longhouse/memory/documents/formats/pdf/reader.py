@@ -18,7 +18,7 @@ from longhouse.memory.documents.parsed import Block, OutlineLine, ParseLimits, U
 
 _MAX_BOOKMARKS: Final = 10_000
 _NO_TITLES: Final = frozenset({"untitled", "(anonymous)", "anonymous", "document", "title"})
-"""What programs write that were told no title."""
+"""What programs write in place of a title."""
 
 
 def read(content: bytes, limits: ParseLimits) -> DraftDocument:
