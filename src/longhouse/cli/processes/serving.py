@@ -41,9 +41,9 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.postgres.embedded import Embedded
 
-COLLECT_AFTER: Final = (10_000, 5, 200)
-"""Collections of cyclic garbage are rarer than Python's own: nearly all that a request makes ends without them. Those
-of the middle generation come often enough to be short."""
+COLLECT_AFTER: Final = (3_000, 3, 1_000)
+"""Collections of cyclic garbage, by new objects: full ones are rarer than Python's own, since nearly all that a request
+makes ends without them; the others are small, since each holds the event loop for a microsecond an object."""
 Opening = Callable[[Settings], AbstractAsyncContextManager[App]]
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 WatchPort = Annotated[
