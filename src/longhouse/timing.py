@@ -12,7 +12,7 @@ Missed = Literal["skip", "once", "all"]
 """What becomes of moments at which nobody was there to fire."""
 
 LATE_AFTER: Final = timedelta(minutes=1)
-"""A firing that is later counts as missed under the policy `skip`."""
+"""A firing that is later counts as missed."""
 MOST_CAUGHT_UP: Final = 10
 """Missed firings that are caught up at once, the newest."""
 MOST_COUNTED: Final = 1_000

@@ -339,9 +339,16 @@ async def test_keys_are_made_listed_and_revoked_on_the_command_line(serving: Ser
 
 async def test_the_command_line_says_in_one_sentence_what_it_cannot_do(dsn: str) -> None:
     settings = Settings(database_url=SecretStr(dsn))
-    for asked, why in (({"owner": "a/b"}, "--owner: It should be"), ({"name": "\x1b[2J"}, "--name: It should be")):
+    for asked, why in (
+        ({"owner": "a/b"}, "--owner: It should be"),
+        ({"name": "\x1b[2J"}, "--name: It should be"),
+        ({"templates": ["a b\n"]}, "--template: "),
+    ):
         given: dict[str, Any] = {**NEW, **asked}
         with pytest.raises(SetupError, match=why):
             await commands.create_key(settings, **given)
+    for field, why in (("name", "--without name: "), ("foo-bar", "--without foo-bar: there is no such field")):
+        with pytest.raises(SetupError, match=why):
+            await commands.change_key(settings, "key_0", without=[field])
     with pytest.raises(SetupError, match="there is no key 'key_0'"):
         await commands.revoke_key(settings, "key_0")

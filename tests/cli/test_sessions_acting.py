@@ -19,6 +19,7 @@ from delegating_server import (
     task_of,
 )
 from longhouse.agents.strategies.protocol import Body
+from longhouse.api.sessions import tree_reader
 from longhouse.cli.sessions import commands
 from longhouse.errors import SetupError
 from longhouse.journal import events
@@ -46,7 +47,7 @@ def ben(body: Body) -> Say:
 
 
 async def test_what_a_session_waits_for_is_answered_and_decided(
-    serving: Serving, capsys: pytest.CaptureFixture[str]
+    serving: Serving, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signs = calls(call("signtool"), call("signtool"))
     roles = {"master": in_steps(ask("ben", "Go."), signs, answer("\x1b[2JAll done."))}
@@ -83,6 +84,10 @@ async def test_what_a_session_waits_for_is_answered_and_decided(
         places = [lines.index(line) for line in told]
         assert places == sorted(places)
         assert lines[-2:] == ["master  answers: \\x1b[2JAll done.", "master  is titled: Papers"]
+        monkeypatch.setattr(tree_reader, "PAGE", 3)
+        await commands.tail_session(settings, short, last=9)
+        again = re.findall(r"^\d\d:\d\d:\d\d  (.*)$", capsys.readouterr().out, re.MULTILINE)
+        assert again == lines[-9:], "however long the journals are, the last lines are the latest"
         with pytest.raises(SetupError, match="there is no session ''"):
             await commands.show_session(settings, "")
         with pytest.raises(SetupError, match="there is no session"):
@@ -98,7 +103,7 @@ async def test_an_unknown_outcome_is_settled_and_a_call_in_the_background_is_dec
     async with playing(serving, roles, templates=(wires, *CAST[1:]), tools=[SignTool, WireTool]) as house:
         settings = Settings(database_url=serving.dsn)
         session_id = (await house.say("Go.", model="master"))["model"]
-        with pytest.raises(SetupError, match="no call waits for approval"):
+        with pytest.raises(SetupError, match=r"use `longhouse sessions settle`"):
             await commands.approve_call(settings, session_id)
         with pytest.raises(SetupError, match="--result goes with `happened`"):
             await commands.settle_call(settings, session_id, "give-up", None, "wired")

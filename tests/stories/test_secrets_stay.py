@@ -239,7 +239,7 @@ async def test_a_template_sends_a_proxy_to_no_name_that_the_operator_has_not_nam
                 await house.app.catalog.templates.publish([old], by="somebody")
                 failed = await house.say("Go", model=old.name)
                 assert failed["error"]["message"] == (
-                    "the model's base URL is resolved by its proxy: name its host in LONGHOUSE_ALLOW_EGRESS."
+                    "the model's proxy would look up the host of its base URL: name it in LONGHOUSE_ALLOW_EGRESS."
                 )
         assert asked == []
 

@@ -170,7 +170,7 @@ class Meter:
         limits: KeyLimits,
         report_soon: Callable[[], None] = lambda: None,
     ) -> None:
-        """`report_soon`: called when a request ends, so that other gateways do not refuse for it."""
+        """`report_soon`: called when a request ends for which other gateways may still refuse others."""
         self._report_soon = report_soon
         self.requests = PermitBlock(db, key_id, "requests", limits.rate_limit, 60.0)
         self.sessions = PermitBlock(db, key_id, "sessions", limits.sessions_per_hour, 3600.0)

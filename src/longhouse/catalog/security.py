@@ -49,7 +49,7 @@ class HeldPolicy(TypedDict):
 
 
 class PolicyOfTool(TypedDict):
-    """The policies of a tool, and who set them."""
+    """The policy that a tool describes, the overlay of the operator, and what holds."""
 
     name: str
     described: HeldPolicy

@@ -17,6 +17,8 @@ from longhouse.store.access.keys import Key, Role
 from longhouse.store.limits import budgets
 
 PAGE: Final = 1_000
+OPTIONS: Final = {"templates": "--template"}
+"""Options that are not called like the fields of a key."""
 
 Limit = Annotated[int | None, typer.Option(min=1, max=MOST)]
 Budget = Annotated[int | None, typer.Option(min=1, max=MOST_OF_BUDGET, help="A budget, in days and months of UTC.")]
@@ -54,7 +56,7 @@ async def create_key(
     try:
         new = NewKey(name=name, owner=owner, role=role, read_only=read_only, **limits, **amounts, **more)
     except pydantic.ValidationError as error:
-        raise invalid_option(error) from None
+        raise invalid_option(error, OPTIONS) from None
     async with open_store(settings) as (db, _):
         made, secret = await keys.create(db, **new.model_dump())
     typer.echo(f"{made.id}: {_described(made)}. Keep the key, it is not shown again:", err=True)
@@ -101,7 +103,8 @@ async def change_key(
     try:
         changes = ChangedKey(**{**more, **gone}).model_dump(exclude_unset=True)
     except pydantic.ValidationError as error:
-        raise invalid_option(error) from None
+        without_what = {field: f"--without {field.replace('_', '-')}" for field in gone}
+        raise invalid_option(error, {**OPTIONS, **without_what}) from None
     async with open_store(settings, create=False) as (db, _):
         changed = await keys.change(db, key_id, changes)
     if changed is None:

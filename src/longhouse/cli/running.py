@@ -56,7 +56,7 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def invalid_option(error: Errors, names: Mapping[str, str] | None = None) -> SetupError:
-    """The error of a command for an option that does not fit; `names`: of fields that are not called like theirs."""
+    """The error of a command for an option that does not fit; `names`: field -> option, where they differ."""
     where, problem = explain(error)[0]
     field = str(where[0])
     return SetupError(f"{(names or {}).get(field) or '--' + field.replace('_', '-')}: {problem}.")

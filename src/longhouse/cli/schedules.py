@@ -53,7 +53,7 @@ async def create_schedule(
     try:
         asked = NewSchedule(template=template, prompt=prompt, **fields, **given(missed=missed, overlap=overlap))
     except pydantic.ValidationError as error:
-        raise invalid_option(error) from None
+        raise invalid_option(error, {"conversation_id": "--conversation"}) from None
     async with open_store(settings, create=False) as (db, _):
         owner, schedule_id = await _owner(db, key), f"sched_{uuid.uuid4().hex}"
         await _scheduler(db).template(template, owner)
@@ -109,7 +109,7 @@ async def run_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
         found, scheduler = await _found(db, schedule_id), _scheduler(db)
         caller = await scheduler.authenticator.caller_of(found.key_id)
         if caller is None:
-            raise SetupError(found.stopped or "its key is not valid any more; create it again.")
+            raise SetupError(found.stopped or f"its key is not valid any more. {with_another_key(found.id)}")
         run = await scheduler.run(caller, found, new_run_id())
     typer.echo(run.session_id)
 
@@ -122,13 +122,15 @@ async def delete_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
     typer.echo(f"{plain(found.id)} is deleted")
 
 
+def with_another_key(schedule_id: str) -> str:
+    return f"Change it by PATCH /v1/schedules/{schedule_id} with another key, or delete it."
+
+
 async def _change(settings: Settings, schedule_id: str, **changes: Any) -> None:
     async with open_store(settings, create=False) as (db, _):
         found = await _found(db, schedule_id)
         if found.stopped:
-            raise SetupError(
-                f"{found.stopped} Change it by PATCH /v1/schedules/{found.id} with another key, or delete it."
-            )
+            raise SetupError(f"{found.stopped} {with_another_key(found.id)}")
         columns = columns_of(ChangedSchedule(**changes), await schedules.now(db), found)
         if not await schedules.change(db, found, columns):
             raise SetupError(CHANGED)

@@ -62,7 +62,7 @@ class TranscriptPiece:
         """The prompts and the names of tools that its part was composed under."""
 
     def is_of(self, entries: Sequence[Entry]) -> bool:
-        """Whether these are its entries. Checked each time: an id may be used again for an entry of others."""
+        """Whether these are its entries. Checked each time: an end that was missed would show what others said."""
         return all(map(is_, map(call, self.refs), entries))
 
     def is_named(self, names: Mapping[str, str]) -> bool:

@@ -105,7 +105,9 @@ class TreeReader(msgspec.Struct):
     seen_heads: dict[str | None, dict[str, int]]
     """Trace -> session -> the seq up to which its journal was read; None: in every other trace."""
     polls: bool = False
-    """Is the reader polled, mostly with nothing new? Then long journals are read page by page."""
+    """Is the reader polled, mostly with nothing new?"""
+    page: int | None = None
+    """How many events are read at once; items are in the order of their times within a page. None: all."""
     held: list[Seen] = msgspec.field(default_factory=list)
     """Events of the top session that are held back until their causes in sub-agents are certainly read."""
     is_cut: bool = False
@@ -122,10 +124,12 @@ class TreeReader(msgspec.Struct):
         return cls(db, session.id, session.head, session.conversation, roots, seen)
 
     @classmethod
-    def of_session(cls, db: Database, top: str, conversation: str, seen_heads: Mapping[str, int]) -> "TreeReader":
-        """Reads all delegations of a session, after `seen_heads`."""
-        head, seen = seen_heads.get(top, 0), dict(seen_heads)
-        return cls(db, top, head, conversation, [Root(top, top, None)], {None: seen}, polls=True)
+    def of_session(
+        cls, db: Database, top: str, conversation: str, seen_heads: Mapping[str, int], *, in_pages: bool = True
+    ) -> "TreeReader":
+        """Reads all delegations of a session, after `seen_heads`; long journals page by page, or at once."""
+        head, seen, page = seen_heads.get(top, 0), dict(seen_heads), PAGE if in_pages else None
+        return cls(db, top, head, conversation, [Root(top, top, None)], {None: seen}, polls=True, page=page)
 
     @property
     def is_whole(self) -> bool:
@@ -179,7 +183,7 @@ class TreeReader(msgspec.Struct):
             return None
         spans = {node.id: (self._after(node), node.head) for node in nodes}
         unread = {one: (after, upto) for one, (after, upto) in spans.items() if after < upto}
-        found = await tree.read(self.db, unread, PAGE if self.polls else None)
+        found = await tree.read(self.db, unread, self.page)
         ends = {one: records[-1].seq for one, records in found.items()}
         self.is_cut = bool(ends) and any(ends.get(one, 0) < upto for one, (_, upto) in unread.items())
         journals = [await self._events(node, found[node.id]) for node in nodes if node.id in found]

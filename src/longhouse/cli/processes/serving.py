@@ -41,7 +41,7 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.postgres.embedded import Embedded
 
-COLLECT_AFTER: Final = (3_000, 3, 1_000)
+COLLECT_AFTER: Final = (3_000, 3, 200)
 """Collections of cyclic garbage, by new objects: full ones are rarer than Python's own, since nearly all that a request
 makes ends without them; the others are small, since each holds the event loop for a microsecond an object."""
 Opening = Callable[[Settings], AbstractAsyncContextManager[App]]

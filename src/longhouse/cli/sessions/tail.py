@@ -21,15 +21,12 @@ POLL_EVERY: Final = 0.5
 async def event_lines(db: Database, session_id: str, last: int) -> AsyncIterator[str]:
     """The last events so far, then new ones, until nobody can go on without a person."""
     session = await journals.load(db, session_id)
-    reader = TreeReader.of_session(db, session.id, session.conversation, {})
+    reader = TreeReader.of_session(db, session.id, session.conversation, {}, in_pages=False)
     lines_of, is_first = _EventLines(session), True
     while True:
         # Read first: what is recorded before the rest is shown after it was seen.
         is_last_read = await is_over(db, await journals.load(db, session_id), has_subagents=True)
-        items = await reader.so_far()
-        while reader.is_cut:
-            items += await reader.so_far()
-        lines = list(filter(None, map(lines_of.line, items)))
+        lines = list(filter(None, map(lines_of.line, await reader.so_far())))
         for line in lines[max(0, len(lines) - last) :] if is_first else lines:
             yield line
         if is_last_read:

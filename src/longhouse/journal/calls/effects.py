@@ -84,7 +84,7 @@ def _settle(effect: CallEffect, event: Returned, call: Open | None, at: datetime
         return
     effect.fault, code = event.outcome, event.outcome.code
     if code in BROKEN_OFF:
-        # The journal does not say when a call began: one that needed no approval may have begun.
+        # The journal does not say when a call began: one that does not wait for approval may have.
         effect.state = "not_begun" if call and call.approve_by else "unknown"
     else:
         effect.state = "not_begun" if code in NOT_BEGUN else "unknown" if code in UNKNOWN else "failed"

@@ -14,7 +14,7 @@ RETRY_AFTER: Final = 5
 
 
 class ReadingQueue:
-    """Reads files of different owners at the same time; the owner that waits longest is next."""
+    """Lets files of different owners be read at the same time, of one owner one by one; who waits longest is next."""
 
     def __init__(self, at_once: int) -> None:
         self._slots = asyncio.Semaphore(at_once)

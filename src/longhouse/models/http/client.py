@@ -200,7 +200,7 @@ async def open_endpoint(
     url = _address(base_url, f"{whose} base URL", egress, has_user)
     via = _address(proxy, f"{whose} proxy", egress, schemes=PROXIES) if proxy else None
     if via and egress.refusal_behind_proxy(url):
-        raise SetupError(f"{whose} base URL is resolved by its proxy: name its host in LONGHOUSE_ALLOW_EGRESS.")
+        raise SetupError(f"{whose} proxy would look up the host of its base URL: name it in LONGHOUSE_ALLOW_EGRESS.")
     if not can_be_sent(api_key):
         raise SetupError(f"{whose} API key contains characters that an HTTP header cannot carry")
     headers = json_headers(api_key)
