@@ -34,12 +34,18 @@ class Outbox:
             self._timer = loop.call_at(max(loop.time(), self._last + APART), self._flush)
 
     async def close(self) -> None:
-        """Writes what is left."""
+        """Writes what is left; what comes meanwhile is dropped, as hints may be."""
+        await self._idle()
         if self._timer:
             self._timer.cancel()
             self._flush()
+            await self._idle()
+
+    async def _idle(self) -> None:
+        """Waits until no batch is being written."""
         while self._writing:
             await self._writing
+            await asyncio.sleep(0)  # an ended task gives no way, and its end is noted by a callback
 
     def _flush(self) -> None:
         self._timer, self._last = None, asyncio.get_running_loop().time()
