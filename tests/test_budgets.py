@@ -25,7 +25,7 @@ BUDGETS = {
     "journal": 3_410,  # forks; calls of clients; whose probe is asked; steps that lost workers; working memory
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_590,  # bounded counts; SOCKS proxies
-    "runtime": 5_380,  # reservations; rehearsals; results of clients; prompts of schedules; what keeps NATS away
+    "runtime": 5_390,  # reservations; rehearsals; results of clients; schedules; outbox; what keeps NATS away
     "search": 2_180,  # passages of documents, interactions, notes, memory files; reading only candidates that decide
     "store": 14_960,  # the pool of connections; webhooks, schedules, forks, responses; shared commits; signs of vectors
     "tools": 6_510,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
