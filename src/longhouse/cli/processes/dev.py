@@ -128,9 +128,10 @@ class Reloader:
             with imported_anew(before.app.files.packages, last):
                 house = await House.opened(self._settings)
         except LonghouseError as error:
-            says = "; ".join(readable_lines(str(error)).splitlines()).replace(":; ", ": ")
-            typer.echo(f"not reloaded, what was there goes on serving: {says}")
             self._keep(last, error.read if isinstance(error, FileError) else ())
+            says = "; ".join(readable_lines(str(error)).splitlines()).replace(":; ", ": ")
+            # Said last: whoever reads that a file is missing may write it at once.
+            typer.echo(f"not reloaded, what was there goes on serving: {says}")
             return
         house.app.authenticator.stay_shut(before.app.authenticator)
         self._house = house
