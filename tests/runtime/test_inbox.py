@@ -21,7 +21,8 @@ from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.inbox import Inbox, with_outcome
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.database import Database
+from longhouse.store.database import Database, Transaction
+from longhouse.store.requests import RequestIdentity
 from server_helpers import AGENT, House, Serving, user
 
 ASK = call("clarificationtool", questions=["Which city?"])
@@ -72,6 +73,44 @@ def test_the_outcome_that_a_decision_gives_is_from_who_decided() -> None:
         [_, returned] = with_outcome(decided, "paid")
         assert isinstance(returned, events.Returned)
         assert (returned.by, returned.user) == ("key_1", None)
+
+
+async def test_a_prompt_in_anothers_transaction_begins_the_conversation_anew_where_its_session_was_deleted(
+    db: Database,
+) -> None:
+    """As a schedule fires: its session may have been deleted since it was found."""
+    room = Room(db, [DONE])
+    inbox, first = Inbox(db, room.bus), await room.run()
+    opened = events.Opened(agent=first.agent, version=1, owner=first.owner, user=first.owner, conversation="again")
+
+    async def fired(session_id: str | None, run: str, *, fails: bool = False) -> journals.Placed:
+        prompt = events.Prompted(trace=run, content=("Good morning.",))
+        accepted = RequestIdentity(owner=first.owner, digest=run)
+
+        async def write(tx: Transaction) -> journals.Placed:
+            placed = await inbox.prompt_within(tx, session_id, opened, prompt, task="Good morning.", accepted=accepted)
+            if fails:
+                raise LookupError("something else in the transaction was refused")
+            return placed
+
+        return await db.together(write)
+
+    with heard_by(room.bus, first.id) as (woken, follower):
+        with pytest.raises(LookupError):
+            await fired(first.id, "refused", fails=True)
+        assert (await journals.load(db, first.id)).head == first.head
+        there = await fired(first.id, "there")
+        assert (there.session_id, there.seq, woken) == (first.id, first.head + 1, []), "hints come after the commit"
+        inbox.notify(there)
+        assert woken == [first.id]
+        assert await taken(follower) == [JournalGrew(there.seq)]
+    await inbox.forget(first.id, first.owner)
+    anew = await fired(first.id, "gone")
+    assert anew.session_id != first.id
+    began = await journals.load(db, anew.session_id)
+    assert (began.conversation, [one.prompt.trace for one in began.queue]) == ("again", ["gone"])
+    again = await fired(None, "next")
+    assert (again.session_id, again.seq) == (anew.session_id, anew.seq + 1), "the conversation has one session"
 
 
 async def test_what_is_refused_wakes_nobody(db: Database) -> None:
