@@ -22,7 +22,7 @@ from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import ToolSearchService
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.search import index
+from longhouse.store.search import index, postings
 from longhouse.store.search import query as search
 from longhouse.store.search.index import IndexedText
 from longhouse.store.search.query import SearchFilters
@@ -187,9 +187,9 @@ class NearestTools:
         asked = await self._finder.query(text)
         if asked.space is None or asked.vectors is None:
             return []
-        found = await scores.read(self._finder.db, "tool", None, ())
-        near = await (await self._vectors.of(asked.space, found.shards)).nearest(asked.vectors[0], count)
-        rows = await search.at(self._finder.db, "tool", SearchFilters(), found.numbers(near))
+        shards = scores.decoded(await postings.read(self._finder.db, "tool", None, ())).shards
+        near = await (await self._vectors.of(asked.space, shards.slots)).nearest(asked.vectors[0], count)
+        rows = await search.at(self._finder.db, "tool", SearchFilters(), shards.numbers(near))
         return [row["name"] for row in rows]
 
 

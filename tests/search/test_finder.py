@@ -13,8 +13,9 @@ from longhouse.agents.tool_descriptor import SecurityOverlay
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory
-from longhouse.search.finder import NARROW, WHOLE, Finder, SearchHit, _KeptResults, _Scored
+from longhouse.search.finder import NARROW, WHOLE, Finder, SearchHit, _Scored
 from longhouse.search.indexer import Indexer
+from longhouse.search.kept_results import KeptResults
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.search.query import SearchFilters
@@ -171,7 +172,7 @@ async def test_reading_those_that_decide_finds_what_reading_all_would(
     filters = [SearchFilters(), SearchFilters(max_risk="low", template="postman"), denied]
 
     async def hits() -> list[list[SearchHit]]:
-        finder._found = _KeptResults(1)
+        finder._found = KeptResults(1)
         return [await finder.tools(asked, one, 12) for asked in questions for one in filters]
 
     briefly = await hits()

@@ -14,10 +14,10 @@ from longhouse.errors import ProviderError
 from longhouse.journal import events
 from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.models.embedding_table import EmbeddedEmbedder
+from longhouse.search import scores
 from longhouse.search.passage_ranking import PassageRanking
 from longhouse.search.passage_terms import RECIPE
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
-from longhouse.search.scores import QueryPostings
 from longhouse.store import journals
 from longhouse.store.database import Database, Transaction, open_database
 from longhouse.store.erasing import erasure
@@ -356,7 +356,7 @@ async def test_of_a_few_permitted_passages_none_is_left_out_by_the_first_compari
     permitted[[7, 8, 9]] = True
     coarse = await columns.coarse(asked)
     assert coarse[7] < 0
-    found = QueryPostings([{"id": 1, "slots": 1200, "gone": 0, "term": None, "postings": None}])
+    found = scores.decoded([{"id": 1, "slots": 1200, "gone": 0, "term": None, "postings": None}])
     ranked = PassageRanking(found, columns, permitted, asked[None], coarse).best([[]], 3)
     assert 7 in ranked.places
     assert set(ranked.places) <= {7, 8, 9}

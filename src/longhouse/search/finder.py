@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 import msgspec
 
 from longhouse.models.protocol import Embedder
 from longhouse.search import ranking, scores, tokenizer
+from longhouse.search.kept_results import KeptResults, State
+from longhouse.search.postings_cache import PostingsCache
 from longhouse.search.query_embedder import QueryEmbedder, SearchQuery
 from longhouse.search.ranking import Scores
-from longhouse.search.scores import QueryPostings
+from longhouse.search.scores import Shards
 from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import index
@@ -43,10 +44,6 @@ MOST_KEPT: Final = 256
 MOST_LISTS: Final = 16
 """Lists of all permitted documents, where they are few, that a process keeps: a few megabytes at most."""
 
-T = TypeVar("T")
-State: TypeAlias = tuple[Any, ...]
-"""Of the index: while it stays the same, a search finds the same."""
-
 
 class SearchHit(msgspec.Struct, frozen=True):
     """A search result. `score` ranks within one search; `lexical` and `semantic` are comparable between searches."""
@@ -62,28 +59,6 @@ class SearchHit(msgspec.Struct, frozen=True):
     """The score of the best clause; None for a query without clauses."""
 
 
-class _KeptResults(Generic[T]):
-    """What was found, for as long as the index stays as it was then; the last few."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._found: OrderedDict[tuple[Any, ...], tuple[State, T]] = OrderedDict()
-
-    def get(self, key: tuple[Any, ...], now: State | None) -> T | None:
-        if now is None or key not in self._found or self._found[key][0] != now:
-            return None
-        self._found.move_to_end(key)
-        return self._found[key][1]
-
-    def keep(self, key: tuple[Any, ...], now: State | None, found: T) -> None:
-        if now is None:
-            return
-        self._found[key] = (now, found)
-        self._found.move_to_end(key)
-        if len(self._found) > self._most:
-            self._found.popitem(last=False)
-
-
 class Finder:
     """Searches the index by words and, with an embedding model, by vectors."""
 
@@ -92,10 +67,11 @@ class Finder:
     ) -> None:
         self.db = db
         self._ready = ready
+        self._postings = PostingsCache(db)
         self._vectors = VectorCache(db)
         self._queries = QueryEmbedder(db, embedder)
-        self._found = _KeptResults[list[SearchHit]](MOST_KEPT)
-        self._lists = _KeptResults[Sequence[asyncpg.Record]](MOST_LISTS)
+        self._found = KeptResults[list[SearchHit]](MOST_KEPT)
+        self._lists = KeptResults[Sequence[asyncpg.Record]](MOST_LISTS)
 
     async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         """Each step of a turn asks the same: while neither catalog nor index has changed, it is found once."""
@@ -129,20 +105,18 @@ class Finder:
         wanted = list(dict.fromkeys(term for text in terms for term in text))
         if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):
             return []
-        found = await scores.read(self.db, kind, filters.caller, wanted)
+        found = await self._postings.read(kind, filters.caller, wanted, now)
         is_busy = found.postings * len(terms) >= scores.BUSY
         lexical = await asyncio.to_thread(found.scores, terms) if is_busy else found.scores(terms)
-        near = await self._vectors.of(query.space, found.shards) if query.space else None
+        near = await self._vectors.of(query.space, found.shards.slots) if query.space else None
         evidence = _Evidence(lexical, near, query.vectors)
         rows = None
-        if filters.allow is not None or found.size <= NARROW:
+        if filters.allow is not None or found.shards.size <= NARROW:
             rows = await self._all(kind, filters, now)
-        if rows is None:
-            rows = await self._candidates(kind, filters, found, evidence, top_k)
-        places = found.places(rows)
-        rows = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
         best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
-        return _hits(rows, evidence.of(places[places >= 0]), best, top_k)
+        if rows is None:
+            return _hits(*await self._candidates(kind, filters, found.shards, evidence, top_k), best, top_k)
+        return _hits(*evidence.of_rows(rows, found.shards), best, top_k)
 
     async def _all(self, kind: Kind, filters: SearchFilters, now: State | None) -> Sequence[asyncpg.Record] | None:
         """All permitted documents; None where they are many."""
@@ -156,23 +130,24 @@ class Finder:
         return rows
 
     async def _candidates(
-        self, kind: Kind, filters: SearchFilters, found: QueryPostings, evidence: _Evidence, top_k: int
-    ) -> Sequence[asyncpg.Record]:
-        """The permitted documents that lead by words or by the query's vector."""
+        self, kind: Kind, filters: SearchFilters, shards: Shards, evidence: _Evidence, top_k: int
+    ) -> tuple[Sequence[asyncpg.Record], _Scored]:
+        """The permitted documents that lead by words or by the query's vector, and how well they fit."""
         leading = await evidence.leading()
         # Mostly the index is current and all of them are permitted: then those that decide what is found are enough.
         places = np.unique(np.concatenate(leading))
-        decisive = places[evidence.of(places).decisive(top_k)]
-        rows = await search.at(self.db, kind, filters, found.numbers(decisive), by_index=True)
+        scored = evidence.of(places)
+        decisive = places[scored.decisive(top_k)]
+        rows = await search.at(self.db, kind, filters, shards.numbers(decisive), by_index=True)
         if len(rows) == len(decisive):
-            return rows
-        rows = await search.at(self.db, kind, filters, found.numbers(places))
-        there = found.mask(rows)
-        if all(2 * np.count_nonzero(there[led]) >= len(led) for led in leading):
-            return rows
-        # Documents that are not permitted took too many places: rank again among the permitted ones only.
-        leading = await evidence.leading(found.mask(await search.permitted(self.db, kind, filters)))
-        return await search.at(self.db, kind, filters, found.numbers(np.unique(np.concatenate(leading))))
+            return rows, scored.at(np.searchsorted(places, shards.places(rows)))
+        rows = await search.at(self.db, kind, filters, shards.numbers(places))
+        there = shards.mask(rows)
+        if any(2 * np.count_nonzero(there[led]) < len(led) for led in leading):
+            # Documents that are not permitted took too many places: rank again among the permitted ones only.
+            leading = await evidence.leading(shards.mask(await search.permitted(self.db, kind, filters)))
+            rows = await search.at(self.db, kind, filters, shards.numbers(np.unique(np.concatenate(leading))))
+        return evidence.of_rows(rows, shards)
 
 
 class _Evidence(msgspec.Struct, frozen=True):
@@ -192,19 +167,39 @@ class _Evidence(msgspec.Struct, frozen=True):
 
     def of(self, places: Places) -> _Scored:
         if self.near is None or self.vectors is None:
-            return _Scored(self.lexical[:, places], None)
-        return _Scored(self.lexical[:, places], self.near.between(self.vectors, places))
+            return _Scored.of(self.lexical[:, places], None)
+        return _Scored.of(self.lexical[:, places], self.near.between(self.vectors, places))
+
+    def of_rows(self, rows: Sequence[asyncpg.Record], shards: Shards) -> tuple[Sequence[asyncpg.Record], _Scored]:
+        """The rows of documents that were there when the postings were read, and how well they fit."""
+        places = shards.places(rows)
+        known = [row for row, place in zip(rows, places.tolist(), strict=True) if place >= 0]
+        return known, self.of(places[places >= 0])
 
 
-class _Scored:
+class _Scored(msgspec.Struct, frozen=True):
     """How well some documents fit, each in comparison with the others."""
 
-    def __init__(self, lexical: Scores, similar: Scores | None) -> None:
-        self.lexical, self.similar = lexical, similar
+    lexical: Scores
+    similar: Scores | None
+    scores: Scores
+    clause: Scores | None
+
+    @classmethod
+    def of(cls, lexical: Scores, similar: Scores | None) -> _Scored:
         meanings = [None] * len(lexical) if similar is None else similar
         whole, *clauses = map(ranking.fused, lexical, meanings)
-        self.scores = ranking.with_clauses(whole, clauses)
-        self.clause = np.maximum.reduce(clauses) if clauses else None
+        best = np.maximum.reduce(clauses) if clauses else None
+        return cls(lexical, similar, ranking.with_clauses(whole, clauses), best)
+
+    def at(self, nth: Places) -> _Scored:
+        """Some of them, which fit as well as they do among all."""
+        return _Scored(
+            self.lexical[:, nth],
+            None if self.similar is None else self.similar[:, nth],
+            self.scores[nth],
+            None if self.clause is None else self.clause[nth],
+        )
 
     def decisive(self, top_k: int) -> Places:
         """The best ones, and those by which the others are measured: without the rest, these score the same."""

@@ -78,7 +78,7 @@ class PassageRanking(msgspec.Struct, frozen=True):
         if self.vectors is None:
             return None
         compared = self._around(places)
-        exact = np.zeros(self.found.size, np.float32)
+        exact = np.zeros(self.found.shards.size, np.float32)
         exact[compared] = np.maximum(self.columns.between(self.vectors[:1], compared)[0], 0)
         return self._spread(exact, places)
 

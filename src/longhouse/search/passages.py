@@ -271,8 +271,8 @@ class PassageIndex:
             return []
         found = await scores.of_rows(rows)
         asked = await self._queries.embedded(tuple(_telling(text, found) for text in texts), within=within)
-        columns = await self._cache.of(asked.space, _shards(rows), found.live)
-        permitted = found.live & _within(columns, since, until)
+        columns = await self._cache.of(asked.space, _shards(rows), found.shards.live)
+        permitted = found.shards.live & _within(columns, since, until)
         for allowed in only:
             permitted &= found.having(allowed)
         if without:
@@ -283,7 +283,7 @@ class PassageIndex:
         return await self._hits(ranked, found, words[0])
 
     async def _hits(self, ranked: Ranked, found: QueryPostings, words: Sequence[str]) -> list[PassageHit]:
-        numbers = found.numbers(ranked.places)
+        numbers = found.shards.numbers(ranked.places)
         rows = await stored.at(self.db, numbers)
         worth = {word: found.rarity(word, ranking.LEAST_TEXTS) for word in words}
         hits = []
@@ -320,7 +320,7 @@ class PassageIndex:
 
 def _telling(text: str, found: QueryPostings) -> str:
     """The text without words that a large part of the passages has; whole, if nothing else is left."""
-    if found.texts < ranking.FEWEST_TEXTS:
+    if found.shards.texts < ranking.FEWEST_TEXTS:
         return text
 
     def is_common(word: str) -> bool:

@@ -1,0 +1,92 @@
+"""The postings of terms that were searched for before, kept while the index stays as it is.
+
+Which shards a caller may see follows from the state of the index, and what their postings are from the shards' own
+signature: callers who see the same shards share what is kept of them.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from longhouse.search import scores
+from longhouse.search.kept_results import KeptResults, State
+from longhouse.search.scores import QueryPostings, Shards, Signature, TermPostings
+from longhouse.store.catalog.repository import Kind
+from longhouse.store.database import Database
+from longhouse.store.search import postings
+
+MOST: Final = 8 * 2**20
+"""Bytes that are kept: of the terms of a hundred thousand descriptions, about the quarter that is asked for most."""
+OVERHEAD: Final = 400
+"""Bytes that a term takes besides its postings; many have none at all."""
+MOST_CALLERS: Final = 1_024
+
+
+class _KeptTerms:
+    """The postings of some terms in the same shards; those that were used least recently come first."""
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards = shards
+        self.nbytes = shards.live.nbytes
+        self._terms: OrderedDict[str, TermPostings] = OrderedDict()
+
+    def among(self, terms: Sequence[str]) -> dict[str, TermPostings]:
+        found = {term: self._terms[term] for term in terms if term in self._terms}
+        for term in found:
+            self._terms.move_to_end(term)
+        return found
+
+    def add(self, terms: Sequence[str], found: QueryPostings) -> None:
+        """A term that no document has is known too."""
+        for term in terms:
+            if term not in self._terms:
+                self._terms[term] = found.of(term).copied()
+                self.nbytes += self._terms[term].nbytes + OVERHEAD
+
+    def shrink(self, most: int) -> None:
+        while self._terms and self.nbytes > most:
+            self.nbytes -= self._terms.popitem(last=False)[1].nbytes + OVERHEAD
+
+
+class PostingsCache:
+    def __init__(self, db: Database, most: int = MOST) -> None:
+        self._db = db
+        self._most = most
+        self._seen_by = KeptResults[Signature](MOST_CALLERS)
+        self._kept: OrderedDict[Signature, _KeptTerms] = OrderedDict()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self._kept.values())
+
+    async def read(self, kind: Kind, caller: str | None, terms: Sequence[str], now: State | None) -> QueryPostings:
+        """The postings of these terms in all shards that the caller may see.
+
+        `now` is the state of the index, read before; without it, nothing that is kept is used.
+        """
+        signature = self._seen_by.get((kind, caller), now)
+        known = None if signature is None else self._kept.get(signature)
+        found = known.among(terms) if known else {}
+        missing = [term for term in terms if term not in found]
+        if known and not missing:
+            return QueryPostings(known.shards, found)
+        read = await scores.of_rows(await postings.read(self._db, kind, caller, missing))
+        if known and read.shards.signature != known.shards.signature:
+            # The index has changed meanwhile: what is kept does not belong to what was read.
+            known, found, missing = None, {}, list(terms)
+            read = await scores.of_rows(await postings.read(self._db, kind, caller, terms))
+        if now is None:
+            return read
+        self._seen_by.keep((kind, caller), now, self._keep(read, missing))
+        return QueryPostings(read.shards, {**read.terms, **found})
+
+    def _keep(self, read: QueryPostings, terms: Sequence[str]) -> Signature:
+        """Keeps what was read of these terms; drops what was used least recently."""
+        key = read.shards.signature
+        kept = self._kept[key] = self._kept.get(key) or _KeptTerms(read.shards)
+        self._kept.move_to_end(key)
+        kept.add(terms, read)
+        while len(self._kept) > 1 and self.nbytes > self._most:
+            self._kept.popitem(last=False)
+        kept.shrink(self._most)
+        return kept.shards.signature
