@@ -164,9 +164,9 @@ class ToolDescriptor(Versioned):
     def tool(self) -> Tool:
         """The tool as agents get it. The class's requirements are unknown before it is bound: the strictest apply."""
         if self.runtime_binding.python_entrypoint:
-            return _tool_of(replace(self, effect="once", needs_approval=True))
+            return _tool_of(replace(self, needs_approval=True), "once")
         is_foreign = self.runtime_binding.remote_endpoint or self.runtime_binding.mcp
-        return _tool_of(replace(self, effect=self.effect or ("once" if is_foreign else "read")))
+        return _tool_of(self, self.effect or ("once" if is_foreign else "read"))
 
     def bound_to(self, own: "ToolDescriptor") -> Tool:
         """The tool once its class is known: the stricter value of both, or the class's value where this sets none."""
@@ -175,12 +175,11 @@ class ToolDescriptor(Versioned):
         approval = bool(self.needs_approval or own.needs_approval)
         remembers = (self.remembers or own.remembers) if effect == "read" else ""
         set_now = {
-            "effect": effect,
             "needs_approval": approval,
             "remembers": remembers,
             "probe": self.probe or own.probe,
         }
-        return _tool_of(replace(self, **{**left, **set_now}))
+        return _tool_of(replace(self, **{**left, **set_now}), effect)
 
     def weakened(self, own: "ToolDescriptor") -> tuple[str, str] | None:
         """The first field in which this is less strict than the class, with the error message, or None."""
@@ -227,16 +226,16 @@ def _is_default(name: str, value: Any) -> bool:
     return name in DEFAULTS and value == DEFAULTS[name]
 
 
-def _tool_of(descriptor: ToolDescriptor) -> Tool:
+def _tool_of(descriptor: ToolDescriptor, effect: Effect) -> Tool:
     given = {name: getattr(descriptor, name) for name in DEFAULTS}
     known = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
-    remembers = descriptor.remembers if descriptor.effect == "read" else ""
+    remembers = descriptor.remembers if effect == "read" else ""
     return Tool(
         name=descriptor.name,
         version=descriptor.version,
         description=descriptor.description_long or descriptor.description_short,
         schema=known.pop("input_schema"),
-        effect=descriptor.effect or "once",
+        effect=effect,
         **known,
         approval_timeout=descriptor.approval_timeout,
         per_minute=descriptor.security_policy.rate_limits.per_minute,
@@ -244,7 +243,7 @@ def _tool_of(descriptor: ToolDescriptor) -> Tool:
         # Whoever returns outlines, pages or passages is a source of knowledge, wherever it runs.
         role=role_of(descriptor.name) or ("knowledge" if remembers else ""),
         remembers=remembers,
-        probe=descriptor.probe if descriptor.effect == "once" else "",
+        probe=descriptor.probe if effect == "once" else "",
     )
 
 

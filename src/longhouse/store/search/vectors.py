@@ -40,6 +40,8 @@ BUSY: Final = 1_000_000
 """From this many numbers on, vectors are decoded and compared in a thread, so that the event loop is not blocked."""
 CLOSE: Final = 50
 """Times the number that is wanted are compared in full: those that are probably the nearest."""
+PAUSE: Final = 8_000_000
+"""Numbers whose signs are compared at a time: a millisecond at most, after which others have their turn."""
 FEWEST_SIGNS: Final = 128
 """Vectors of fewer numbers are all compared in full: their signs would tell too little."""
 PLANES: Final = 2
@@ -172,12 +174,19 @@ class Query:
 
     def likely(self, part: ShardVectors, nth: int) -> Vectors:
         """About the cosine similarities with the vectors of the shard of this number."""
-        differ = part.signs ^ self._signs[:, nth : nth + 1]
         apart = np.zeros(len(part.rows), np.uint16)
-        for plane, bits in enumerate(self._planes):
-            apart += np.bitwise_count(differ & bits[:, nth : nth + 1]).sum(axis=0, dtype=np.uint16) << plane
-        likely: Vectors = np.float32(self._all[nth]) - 2 * apart.astype(np.float32)
-        likely *= part.scales * self._units[nth]
+        planes = (bits[:, nth] for bits in self._planes)
+        # Word by word: what is computed in between stays in the processor's cache.
+        for word, signs, *sizes in zip(part.signs, self._signs[:, nth], *planes, strict=True):
+            differ = word ^ signs
+            count = np.bitwise_count(differ & sizes[0])
+            for plane, bits in enumerate(sizes[1:], 1):
+                count += np.bitwise_count(differ & bits) << plane
+            apart += count
+        likely: Vectors = apart.astype(np.float32)
+        likely -= np.float32(self._all[nth]) / 2
+        likely *= part.scales
+        likely *= -2 * self._units[nth]
         likely += part.along
         likely += self._common[nth]
         return likely
@@ -243,10 +252,13 @@ class VectorSet:
         size = int(self._starts[-1])
         if size <= count or len(vector) < FEWEST_SIGNS:
             return np.arange(size) if among is None else np.flatnonzero(among)
-        query, found = Query(vector, self._parts), list[Vectors]()
+        query, found, held = Query(vector, self._parts), list[Vectors](), 0
         for nth, part in enumerate(self._parts):
             found.append(query.likely(part, nth))
-            await asyncio.sleep(0)  # others have their turn; a thread takes longer than all of this
+            held += len(part.rows) * len(vector)
+            if held >= PAUSE:
+                held = 0
+                await asyncio.sleep(0)  # a thread takes longer than all of this
         likely = np.concatenate(found)
         if among is not None:
             likely[~among] = -np.inf
