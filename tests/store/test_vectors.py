@@ -10,7 +10,7 @@ from longhouse.search.indexer import Indexer
 from longhouse.store.database import Database
 from longhouse.store.search import vectors
 from longhouse.store.search.query import SearchFilters
-from longhouse.store.search.vectors import Places, ShardVectors, VectorCache, Vectors, VectorSet
+from longhouse.store.search.vectors import Places, Query, ShardVectors, VectorCache, Vectors, VectorSet
 from search_helpers import Buckets, found, indexed, publish, tool
 
 QUERIES = ("counting in the town of place7", "Count to 1200. Then tell me what is in place3.", "nothing of the kind")
@@ -134,6 +134,16 @@ async def test_few_vectors_are_compared_in_full_and_hardly_any_of_the_nearest_is
     assert near.compared < len(asked) * 2 * len(stored) * 0.4
 
 
+def test_signs_tell_the_product_where_all_numbers_of_a_vector_are_of_one_size() -> None:
+    """And those of the query are multiples of the size by which they are told from each other."""
+    chance = np.random.default_rng(7)
+    rows = chance.choice([-0.0625, 0.0625], size=(300, 256)).astype(np.float16)
+    part = ShardVectors.of(np.concatenate((rows, -rows)))
+    query = np.repeat([0, 1, 2, 3], [135, 65, 40, 16]) * chance.choice([-1, 1], size=256).astype(np.float32)
+    likely = Query(query, [part]).likely(part, 0)
+    assert likely == pytest.approx(part.rows.astype(np.float32) @ query, rel=0.001)
+
+
 async def test_what_has_no_vector_costs_no_comparison() -> None:
     chance = np.random.default_rng(7)
     few = {slot: chance.normal(size=256).astype(np.float16).tobytes() for slot in range(0, 9_000, 100)}
@@ -159,3 +169,19 @@ def test_half_precision_is_widened_to_the_same_numbers() -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)]
     assert vectors.widened(halves).tobytes() == halves.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("above", [0.0, -np.inf])
+def test_the_highest_scores_are_found_whatever_a_sample_of_them_tells(above: float) -> None:
+    """Of many and of few, with equal ones and zeros, in order, and where those looked at are high, or others."""
+    chance = np.random.default_rng(7)
+    for size in (0, 1, 130, 5_000):
+        scores = chance.normal(size=size)
+        lonely = [np.where(np.arange(size) % vectors.SAMPLED == nth, scores + 9, scores) for nth in (0, 1)]
+        few = np.where(chance.random(size) < 0.02, scores, -np.inf)
+        for some in (scores, np.sort(scores), np.round(scores), np.maximum(scores, 0), *lonely, few, -abs(scores)):
+            exact = some.astype(np.float32)
+            for count in (1, 20, 60, 1_500):
+                found = vectors.top(exact, count, above)
+                assert len(set(found.tolist())) == len(found)
+                assert np.sort(exact[found]).tolist() == np.sort(exact[exact > above])[-count:].tolist()

@@ -211,9 +211,9 @@ def to_row(content: dict[str, Any]) -> dict[str, Any]:
 
 def from_row(row: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as it was published. Old rows do not tell set defaults from unset fields: all are unset."""
+    if not _is_of_class(row):
+        return row
     content = {name: value for name, value in row.items() if name != UNSET}
-    if not _is_of_class(content):
-        return content
     unset = row.get(UNSET, [name for name, value in content.items() if _is_default(name, value)])
     return {**content, **dict.fromkeys(unset)}
 

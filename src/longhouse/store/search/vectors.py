@@ -53,8 +53,10 @@ SAMPLE: Final = 2048
 SIGN_AND_REST: Final = 0x8FFFE000 - 2**32
 """The bits of a number in half precision once they are in place; between them are copies of its sign."""
 
-FLOORS: Final = (0.5, 0.25, 0)
-"""Shares of the best score below which scores are dropped, where enough are left."""
+SAMPLED: Final = 16
+"""Of so many scores, one tells about how high the highest are."""
+SPARE: Final = 8
+"""Scores of the sample: the more, the less often it tells of too few."""
 
 READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = :shard AND slot >= :first AND model = :model"
 
@@ -179,9 +181,10 @@ class Query:
         # Word by word: what is computed in between stays in the processor's cache.
         for word, signs, *sizes in zip(part.signs, self._signs[:, nth], *planes, strict=True):
             differ = word ^ signs
-            count = np.bitwise_count(differ & sizes[0])
-            for plane, bits in enumerate(sizes[1:], 1):
-                count += np.bitwise_count(differ & bits) << plane
+            count = np.bitwise_count(differ & sizes[-1])
+            for bits in reversed(sizes[:-1]):
+                count += count
+                count += np.bitwise_count(differ & bits)
             apart += count
         likely: Vectors = apart.astype(np.float32)
         likely -= np.float32(self._all[nth]) / 2
@@ -262,8 +265,7 @@ class VectorSet:
         likely = np.concatenate(found)
         if among is not None:
             likely[~among] = -np.inf
-        close = np.argpartition(likely, -count)[-count:]
-        return close[likely[close] > -np.inf]
+        return top(likely, count, above=-np.inf)
 
     def between(self, vectors: Vectors, places: Places) -> Vectors:
         """The cosine similarities at some places, a row for each vector."""
@@ -277,12 +279,12 @@ class VectorSet:
         return cosines
 
 
-def top(scores: Vectors, count: int) -> Places:
-    """The indexes of the highest scores above zero. Those below a share of the best are dropped before sorting, where
-    enough are left."""
-    best = scores.max(initial=np.float32(0))
-    for share in FLOORS:
-        above = np.flatnonzero(scores > best * np.float32(share))
-        if len(above) >= count:
-            return above[np.argpartition(scores[above], -count)[-count:]]
-    return above
+def top(scores: Vectors, count: int, above: float = 0.0) -> Places:
+    """The indexes of the highest scores above this one. A sample tells which of many are not among them; a few more
+    than are wanted are compared with each other."""
+    sample, nth = np.sort(scores[::SAMPLED]), 2 * count // SAMPLED + SPARE
+    floor = sample[-nth] if nth <= len(sample) else above
+    places = np.flatnonzero(scores >= floor if floor > above else scores > above)
+    if len(places) < count:
+        places = np.flatnonzero(scores > above)
+    return places if len(places) <= count else places[np.argpartition(scores[places], -count)[-count:]]
