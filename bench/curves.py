@@ -38,8 +38,9 @@ HISTORIES: Final = (10, 100, 1_000)
 TOOLS: Final = (10, 1_000, 100_000)
 SESSIONS: Final = (0, 1_000_000)
 AT_ONCE: Final = 4
-ROUNDS, WARM_UP = 24, 4
-"""Of so many sessions at once; each begins anew, or goes on from a talk of its own."""
+ROUNDS, WARM_UP = 24, 12
+"""Of so many sessions at once; each begins anew, or goes on from a talk of its own. Until the warm-up ends, a process
+still reads what it keeps from then on, as the postings of the words that most tasks have."""
 ROUNDS_PLAYED: Final = range(WARM_UP + ROUNDS)
 PLAYED: Final = (WARM_UP + ROUNDS) * AT_ONCE
 AT_HAND: Final = 4
@@ -223,6 +224,7 @@ async def _by_tables(
             turns[name, size] = (await stack.enter_async_context(_open(under)), turn)
         for server, _ in turns.values():
             await indexed(server.under)
+            await filling.settle(server.under.db)
             await server.under.settled()
         points = _points(await _play(turns, ROUNDS_PLAYED, {}))
     return Curve(name, [points[name, size] for size in sizes])
