@@ -356,7 +356,7 @@ async def test_of_a_few_permitted_passages_none_is_left_out_by_the_first_compari
     permitted[[7, 8, 9]] = True
     coarse = await columns.coarse(asked)
     assert coarse[7] < 0
-    found = scores.decoded([{"id": 1, "slots": 1200, "gone": 0, "term": None, "postings": None}])
+    found = scores.weighted([{"id": 1, "slots": 1200, "gone": 0, "term": None, "postings": None}])
     ranked = PassageRanking(found, columns, permitted, asked[None], coarse).best([[]], 3)
     assert 7 in ranked.places
     assert set(ranked.places) <= {7, 8, 9}

@@ -32,16 +32,15 @@ class Noted:
         monkeypatch.setattr(postings, "read", noted)
 
 
-async def told(db: Database, cache: PostingsCache, caller: str | None, terms: Sequence[str]) -> object:
-    """The scores by what is kept, which are the same as those by all that Postgres has."""
+async def assert_as_in_postgres(db: Database, cache: PostingsCache, caller: str | None, terms: Sequence[str]) -> None:
+    """The scores by what is kept are those by all that Postgres has."""
     kept = await cache.read("tool", caller, terms, await index.now(db, "tool"))
-    fresh = scores.decoded(await postings.read(db, "tool", caller, terms))
+    fresh = scores.weighted(await postings.read(db, "tool", caller, terms))
     texts = [terms, *([term] for term in terms)]
     assert kept.shards.signature == fresh.shards.signature
     assert np.allclose(kept.scores(texts), fresh.scores(texts), rtol=1e-5)
     assert [kept.rarity(term) for term in terms] == [fresh.rarity(term) for term in terms]
     assert kept.having(terms).tolist() == fresh.having(terms).tolist()
-    return kept.postings
 
 
 async def test_a_term_is_read_once_and_only_what_is_missing_is_read(
@@ -71,26 +70,36 @@ async def test_what_is_kept_is_what_postgres_has_whoever_changes_it(db: Database
             assert await indexer.catch_up()
         for cache in caches:
             for caller in (None, "a", "b"):
-                await told(db, cache, caller, chance.sample(WORDS, 4))
+                await assert_as_in_postgres(db, cache, caller, chance.sample(WORDS, 4))
     for cache in caches:
-        await told(db, cache, None, WORDS)
+        await assert_as_in_postgres(db, cache, None, WORDS)
     assert caches[1].nbytes <= 3_000 < caches[0].nbytes
+
+
+async def test_shards_that_were_asked_for_longest_ago_make_room(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    await indexed(db, *(tool(f"of_{owner}", "Bakes bread", owner=owner) for owner in ("a", "b", "c")))
+    cache, now, noted = PostingsCache(db, most=1_000), await index.now(db, "tool"), Noted(monkeypatch)
+    for caller in ("a", "b", "a", "c", "a"):
+        await cache.read("tool", caller, ["bread"], now)
+    assert len(noted.asked) == 3, "those of a were used last when those of c came"
+    await cache.read("tool", "b", ["bread"], now)
+    assert len(noted.asked) == 4
 
 
 async def test_an_index_that_changes_between_two_looks_is_read_as_a_whole(db: Database) -> None:
     """The state is read before the postings: by then they may be newer, and places in them other ones."""
     await indexed(db, tool("baker", "Bakes bread in an oven"))
     cache, before = PostingsCache(db), await index.now(db, "tool")
-    assert (await cache.read("tool", None, ["bread"], before)).postings == 1
+    assert (await cache.read("tool", None, ["bread"], before)).count == 1
     await publish(db, tool("mill", "Grinds flour for bread"), tool("baker", "Sells stamps"))
     assert await Indexer(db, None).catch_up()
     late = await cache.read("tool", None, ["bread", "flour", "stamp"], before)
-    assert late.shards.signature == scores.decoded(await postings.read(db, "tool", None, [])).shards.signature
+    assert late.shards.signature == scores.weighted(await postings.read(db, "tool", None, [])).shards.signature
     assert [int(late.having([term]).sum()) for term in ("bread", "flour", "stamp")] == [1, 1, 1]
     assert late.having(["bread"]).tolist() == late.having(["flour"]).tolist()
 
 
-async def test_an_empty_index_is_not_remembered_as_one(db: Database) -> None:
+async def test_an_index_that_was_empty_is_read_again_once_it_has_something(db: Database) -> None:
     finder = await indexed(db)
     assert await found(finder, "bread") == []
     await publish(db, tool("baker", "Bakes bread"), tool("mine", "Eats bread", owner="me"))

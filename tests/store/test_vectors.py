@@ -177,7 +177,7 @@ def test_the_highest_scores_are_found_whatever_a_sample_of_them_tells(above: flo
     chance = np.random.default_rng(7)
     for size in (0, 1, 130, 5_000):
         scores = chance.normal(size=size)
-        lonely = [np.where(np.arange(size) % vectors.SAMPLED == nth, scores + 9, scores) for nth in (0, 1)]
+        lonely = [np.where(np.arange(size) % vectors.SCORE_SAMPLE == nth, scores + 9, scores) for nth in (0, 1)]
         few = np.where(chance.random(size) < 0.02, scores, -np.inf)
         for some in (scores, np.sort(scores), np.round(scores), np.maximum(scores, 0), *lonely, few, -abs(scores)):
             exact = some.astype(np.float32)

@@ -16,7 +16,7 @@ from longhouse.search.kept_results import KeptResults, State
 from longhouse.search.postings_cache import PostingsCache
 from longhouse.search.query_embedder import QueryEmbedder, SearchQuery
 from longhouse.search.ranking import Scores
-from longhouse.search.scores import Shards
+from longhouse.search.shards import Shards
 from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import index
@@ -106,7 +106,7 @@ class Finder:
         if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):
             return []
         found = await self._postings.read(kind, filters.caller, wanted, now)
-        is_busy = found.postings * len(terms) >= scores.BUSY
+        is_busy = found.count * len(terms) >= scores.BUSY
         lexical = await asyncio.to_thread(found.scores, terms) if is_busy else found.scores(terms)
         near = await self._vectors.of(query.space, found.shards.slots) if query.space else None
         evidence = _Evidence(lexical, near, query.vectors)
@@ -193,7 +193,7 @@ class _Scored(msgspec.Struct, frozen=True):
         return cls(lexical, similar, ranking.with_clauses(whole, clauses), best)
 
     def at(self, nth: Places) -> _Scored:
-        """Some of them, which fit as well as they do among all."""
+        """Some of them, with the scores that they have among all."""
         return _Scored(
             self.lexical[:, nth],
             None if self.similar is None else self.similar[:, nth],
@@ -202,7 +202,8 @@ class _Scored(msgspec.Struct, frozen=True):
         )
 
     def decisive(self, top_k: int) -> Places:
-        """The best ones, and those by which the others are measured: without the rest, these score the same."""
+        """The best ones, and those with the highest of each score, by which all are scaled: if all of these are
+        permitted, the scores stand."""
         if len(self.scores) <= top_k:
             return np.arange(len(self.scores))
         decide = self.scores >= np.partition(self.scores, -top_k)[-top_k]

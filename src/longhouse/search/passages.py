@@ -269,7 +269,7 @@ class PassageIndex:
         rows = await stored.read_shards(self.db, scopes, kinds, list(wanted))
         if not rows:
             return []
-        found = await scores.of_rows(rows)
+        found = await scores.weighted_aside(rows)
         asked = await self._queries.embedded(tuple(_telling(text, found) for text in texts), within=within)
         columns = await self._cache.of(asked.space, _shards(rows), found.shards.live)
         permitted = found.shards.live & _within(columns, since, until)
@@ -320,7 +320,7 @@ class PassageIndex:
 
 def _telling(text: str, found: QueryPostings) -> str:
     """The text without words that a large part of the passages has; whole, if nothing else is left."""
-    if found.shards.texts < ranking.FEWEST_TEXTS:
+    if found.shards.documents < ranking.FEWEST_TEXTS:
         return text
 
     def is_common(word: str) -> bool:

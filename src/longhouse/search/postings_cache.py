@@ -1,7 +1,8 @@
 """The postings of terms that were searched for before, kept while the index stays as it is.
 
-Which shards a caller may see follows from the state of the index, and what their postings are from the shards' own
-signature: callers who see the same shards share what is kept of them.
+While the state of the index stays the same, a caller sees the same shards; and while the signature of these stays the
+same, so do their postings. Callers who see the same shards share what is kept: for all of these shards together, since
+a posting is weighted by how rare its term is in all of them.
 """
 
 from collections import OrderedDict
@@ -10,16 +11,18 @@ from typing import Final
 
 from longhouse.search import scores
 from longhouse.search.kept_results import KeptResults, State
-from longhouse.search.scores import QueryPostings, Shards, Signature, TermPostings
+from longhouse.search.scores import QueryPostings, TermPostings
+from longhouse.search.shards import Shards, Signature
 from longhouse.store.catalog.repository import Kind
 from longhouse.store.database import Database
 from longhouse.store.search import postings
 
 MOST: Final = 8 * 2**20
-"""Bytes that are kept: of the terms of a hundred thousand descriptions, about the quarter that is asked for most."""
+"""Bytes that are kept; those of all terms of 100,000 short descriptions would be ten million, besides the overhead."""
 OVERHEAD: Final = 400
-"""Bytes that a term takes besides its postings; many have none at all."""
+"""Bytes that are counted for a term besides its postings: one that no document has would be free otherwise."""
 MOST_CALLERS: Final = 1_024
+"""Callers of whom it is known which shards they see; about a kilobyte each, not counted in MOST."""
 
 
 class _KeptTerms:
@@ -52,7 +55,7 @@ class PostingsCache:
     def __init__(self, db: Database, most: int = MOST) -> None:
         self._db = db
         self._most = most
-        self._seen_by = KeptResults[Signature](MOST_CALLERS)
+        self._signature_of = KeptResults[Signature](MOST_CALLERS)
         self._kept: OrderedDict[Signature, _KeptTerms] = OrderedDict()
 
     @property
@@ -64,24 +67,32 @@ class PostingsCache:
 
         `now` is the state of the index, read before; without it, nothing that is kept is used.
         """
-        signature = self._seen_by.get((kind, caller), now)
-        known = None if signature is None else self._kept.get(signature)
+        known = self._known(kind, caller, now)
         found = known.among(terms) if known else {}
         missing = [term for term in terms if term not in found]
         if known and not missing:
             return QueryPostings(known.shards, found)
-        read = await scores.of_rows(await postings.read(self._db, kind, caller, missing))
+        read = await self._read(kind, caller, missing)
         if known and read.shards.signature != known.shards.signature:
             # The index has changed meanwhile: what is kept does not belong to what was read.
-            known, found, missing = None, {}, list(terms)
-            read = await scores.of_rows(await postings.read(self._db, kind, caller, terms))
+            read, found, missing = await self._read(kind, caller, terms), {}, list(terms)
         if now is None:
             return read
-        self._seen_by.keep((kind, caller), now, self._keep(read, missing))
+        self._signature_of.keep((kind, caller), now, self._keep(read, missing))
         return QueryPostings(read.shards, {**read.terms, **found})
 
+    async def _read(self, kind: Kind, caller: str | None, terms: Sequence[str]) -> QueryPostings:
+        return await scores.weighted_aside(await postings.read(self._db, kind, caller, terms))
+
+    def _known(self, kind: Kind, caller: str | None, now: State | None) -> _KeptTerms | None:
+        signature = self._signature_of.get((kind, caller), now)
+        if signature is None or signature not in self._kept:
+            return None
+        self._kept.move_to_end(signature)
+        return self._kept[signature]
+
     def _keep(self, read: QueryPostings, terms: Sequence[str]) -> Signature:
-        """Keeps what was read of these terms; drops what was used least recently."""
+        """Keeps what was read of these terms; drops the shards that were used least recently, then terms."""
         key = read.shards.signature
         kept = self._kept[key] = self._kept.get(key) or _KeptTerms(read.shards)
         self._kept.move_to_end(key)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import asyncpg
 import msgspec
 
 from longhouse.search import ranking
 from longhouse.search.ranking import Scores
-from longhouse.store.search.postings import GONE, POSTING, POSTING_BYTES, SLOTS
+from longhouse.search.shards import Shards
+from longhouse.store.search.postings import POSTING, POSTING_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,10 +22,7 @@ else:
     from longhouse import arrays as np
 
 BUSY: Final = 200_000
-"""From this many postings on, scores are computed in a thread, so that the event loop stays free."""
-
-Signature: TypeAlias = tuple[tuple[int, int, int], ...]
-"""The id, slots and deleted documents of each shard: while they stay the same, so do all postings."""
+"""From this many postings on, they are weighted in a thread, and added up in one: almost a millisecond each."""
 
 
 class TermPostings(msgspec.Struct, frozen=True):
@@ -38,57 +36,8 @@ class TermPostings(msgspec.Struct, frozen=True):
         return int(self.places.nbytes + self.weights.nbytes)
 
     def copied(self) -> TermPostings:
-        """By itself, without the arrays that it is a part of."""
+        """A copy, so that keeping it does not keep the arrays of a whole query."""
         return TermPostings(self.places.copy(), self.weights.copy())
-
-
-class Shards:
-    """All shards that a caller may see, one array index for each slot."""
-
-    def __init__(self, rows: Sequence[asyncpg.Record]) -> None:
-        shards = {row["id"]: row for row in rows}
-        self.signature: Signature = tuple((row["id"], row["slots"], row["gone"]) for row in shards.values())
-        self.texts = sum(row["slots"] - row["gone"] for row in shards.values())
-        self._ids = np.array(list(shards), np.int64)
-        self._starts = np.cumsum([0, *(row["slots"] for row in shards.values())])
-        self.start_of = dict(zip(shards, self._starts.tolist(), strict=False))
-        self.live = np.ones(self.size, np.bool_)
-        for row in rows:
-            if row["term"] == GONE:
-                self.live[np.frombuffer(row["postings"], ">i2").astype(np.intp) + self.start_of[row["id"]]] = False
-
-    @property
-    def size(self) -> int:
-        return int(self._starts[-1])
-
-    @property
-    def slots(self) -> dict[int, int]:
-        """Shard id -> its number of slots."""
-        return {shard: slots for shard, slots, _ in self.signature}
-
-    def numbers(self, places: npt.NDArray[np.intp]) -> list[int]:
-        """The shard and slot at each of these indexes, as one number: a shorter list is cheaper to send."""
-        nth = np.searchsorted(self._starts, places, side="right") - 1
-        numbers: list[int] = (self._ids[nth] * SLOTS + places - self._starts[nth]).tolist()
-        return numbers
-
-    def places(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.intp]:
-        """The indexes of the shards and slots in these rows; -1 for rows added after the postings were read."""
-        if not rows or not self.signature:
-            return np.full(len(rows), -1, np.intp)
-        shards = np.array([row["shard"] for row in rows], np.int64)
-        slots = np.array([row["slot"] for row in rows], np.int64)
-        nth = np.minimum(np.searchsorted(self._ids, shards), len(self._ids) - 1)
-        places = self._starts[nth] + slots
-        known = (self._ids[nth] == shards) & (places < self._starts[nth + 1])
-        return np.where(known, places, -1).astype(np.intp)
-
-    def mask(self, rows: Sequence[asyncpg.Record]) -> npt.NDArray[np.bool_]:
-        """True at the indexes of these rows."""
-        mask = np.zeros(self.size, np.bool_)
-        places = self.places(rows)
-        mask[places[places >= 0]] = True
-        return mask
 
 
 class QueryPostings:
@@ -98,7 +47,7 @@ class QueryPostings:
         self.shards, self.terms = shards, terms
 
     @property
-    def postings(self) -> int:
+    def count(self) -> int:
         return sum(len(one.places) for one in self.terms.values())
 
     def of(self, term: str) -> TermPostings:
@@ -114,6 +63,7 @@ class QueryPostings:
         for row, text in zip(scores, texts, strict=True):
             if found := [self.terms[term] for term in text if term in self.terms]:
                 places = np.concatenate([one.places for one in found])
+                # In place and in single precision: bincount would make a row of doubles for all slots.
                 np.add.at(row, places, np.concatenate([one.weights for one in found]))
         return scores
 
@@ -126,8 +76,8 @@ class QueryPostings:
         return mask
 
 
-def decoded(rows: Sequence[asyncpg.Record]) -> QueryPostings:
-    """The postings in these rows, of all shards that are in them."""
+def weighted(rows: Sequence[asyncpg.Record]) -> QueryPostings:
+    """The postings in these rows, without deleted documents, weighted by how rare their terms are in all the shards."""
     shards = Shards(rows)
     # Postings of a term are adjacent, whatever shards they come from: each term is one slice of the arrays.
     known = sorted((row for row in rows if row["term"]), key=itemgetter("term"))
@@ -150,10 +100,11 @@ def decoded(rows: Sequence[asyncpg.Record]) -> QueryPostings:
 
 
 def _rarity(found: int, shards: Shards, besides: int = 0) -> float:
-    return ranking.rarity(min(found, shards.texts), shards.texts + besides)
+    return ranking.rarity(min(found, shards.documents), shards.documents + besides)
 
 
-async def of_rows(rows: Sequence[asyncpg.Record]) -> QueryPostings:
+async def weighted_aside(rows: Sequence[asyncpg.Record]) -> QueryPostings:
+    """The same; of many, in a thread."""
     if sum(len(row["postings"] or b"") for row in rows) < BUSY * POSTING_BYTES:
-        return decoded(rows)
-    return await asyncio.to_thread(decoded, rows)
+        return weighted(rows)
+    return await asyncio.to_thread(weighted, rows)

@@ -40,23 +40,25 @@ BUSY: Final = 1_000_000
 """From this many numbers on, vectors are decoded and compared in a thread, so that the event loop is not blocked."""
 CLOSE: Final = 50
 """Times the number that is wanted are compared in full: those that are probably the nearest."""
-PAUSE: Final = 8_000_000
-"""Numbers whose signs are compared at a time: a millisecond at most, after which others have their turn."""
+COMPARED_AT_ONCE: Final = 8_000_000
+"""Numbers whose signs are compared, by whole shards, before others have their turn: about half a millisecond."""
 FEWEST_SIGNS: Final = 128
 """Vectors of fewer numbers are all compared in full: their signs would tell too little."""
 PLANES: Final = 2
-"""Bits by which a query's numbers are told from each other; a third one finds few more."""
+"""Bits by which a query's numbers are told from each other. Two at most, since 64 * (2**PLANES - 1) are added up in a
+byte; a third bit finds few more."""
 LARGE: Final = 2.5
 """From this many times the usual size of a query's numbers on, one counts as much as a larger one."""
-SAMPLE: Final = 2048
+MIDDLE_SAMPLE: Final = 2048
 """Vectors by which the middle of a shard's is found."""
 SIGN_AND_REST: Final = 0x8FFFE000 - 2**32
 """The bits of a number in half precision once they are in place; between them are copies of its sign."""
 
-SAMPLED: Final = 16
-"""Of so many scores, one tells about how high the highest are."""
-SPARE: Final = 8
-"""Scores of the sample: the more, the less often it tells of too few."""
+SCORE_SAMPLE: Final = 16
+"""One score in so many is sorted first, to see about how high the wanted ones are."""
+MARGIN, SPARE = 2, 8
+"""The floor is so many times as far down in the sample as the last wanted score would be, and so many scores more. If
+too few are as high, all are looked through."""
 
 READ: Final = "SELECT slot, vector FROM search_documents WHERE shard = :shard AND slot >= :first AND model = :model"
 
@@ -112,7 +114,7 @@ class ShardVectors(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: npt.NDArray[np.float16]) -> ShardVectors:
-        sample = widened(rows[:: len(rows) // SAMPLE + 1])
+        sample = widened(rows[:: len(rows) // MIDDLE_SAMPLE + 1])
         sample = sample[sample.any(axis=1)]
         middle = sample.mean(axis=0) if len(sample) else np.zeros(rows.shape[1], np.float32)
         return cls(rows, middle, len(rows), *_quantized(rows, middle))
@@ -178,14 +180,16 @@ class Query:
         """About the cosine similarities with the vectors of the shard of this number."""
         apart = np.zeros(len(part.rows), np.uint16)
         planes = (bits[:, nth] for bits in self._planes)
-        # Word by word: what is computed in between stays in the processor's cache.
-        for word, signs, *sizes in zip(part.signs, self._signs[:, nth], *planes, strict=True):
-            differ = word ^ signs
+        # 64 numbers at a time: what is computed in between stays in the processor's cache.
+        for theirs, ours, *sizes in zip(part.signs, self._signs[:, nth], *planes, strict=True):
+            differ = theirs ^ ours
+            # The highest bit first, doubled for each one below it: numpy shifts bytes one by one.
             count = np.bitwise_count(differ & sizes[-1])
             for bits in reversed(sizes[:-1]):
                 count += count
                 count += np.bitwise_count(differ & bits)
             apart += count
+        # (all - 2 * apart) * scale * unit, in place.
         likely: Vectors = apart.astype(np.float32)
         likely -= np.float32(self._all[nth]) / 2
         likely *= part.scales
@@ -255,13 +259,13 @@ class VectorSet:
         size = int(self._starts[-1])
         if size <= count or len(vector) < FEWEST_SIGNS:
             return np.arange(size) if among is None else np.flatnonzero(among)
-        query, found, held = Query(vector, self._parts), list[Vectors](), 0
+        query, found, compared = Query(vector, self._parts), list[Vectors](), 0
         for nth, part in enumerate(self._parts):
             found.append(query.likely(part, nth))
-            held += len(part.rows) * len(vector)
-            if held >= PAUSE:
-                held = 0
-                await asyncio.sleep(0)  # a thread takes longer than all of this
+            compared += len(part.rows) * len(vector)
+            if compared >= COMPARED_AT_ONCE:
+                compared = 0
+                await asyncio.sleep(0)  # Others have their turn. A thread would take longer than all of this.
         likely = np.concatenate(found)
         if among is not None:
             likely[~among] = -np.inf
@@ -280,9 +284,9 @@ class VectorSet:
 
 
 def top(scores: Vectors, count: int, above: float = 0.0) -> Places:
-    """The indexes of the highest scores above this one. A sample tells which of many are not among them; a few more
-    than are wanted are compared with each other."""
-    sample, nth = np.sort(scores[::SAMPLED]), 2 * count // SAMPLED + SPARE
+    """The indexes of the `count` highest scores above `above`, in no order. A sample gives a floor that about twice as
+    many reach; only those are compared with each other."""
+    sample, nth = np.sort(scores[::SCORE_SAMPLE]), MARGIN * count // SCORE_SAMPLE + SPARE
     floor = sample[-nth] if nth <= len(sample) else above
     places = np.flatnonzero(scores >= floor if floor > above else scores > above)
     if len(places) < count:
