@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-Figure = tuple[int, float, float]
-"""How many there were, and the milliseconds of CPU a step of Longhouse and of Postgres."""
+Figure = tuple[int, float, float, float]
+"""How many there were, the milliseconds of CPU a step of Longhouse and of Postgres, and how many times the first."""
 
 PANEL, HEIGHT, TOP, BOTTOM, LEFT = 250, 300, 56, 56, 16
 BAR: Final = 46
@@ -14,7 +14,7 @@ OURS, POSTGRES, INK, LINE = "#2f6f8f", "#e0a458", "#333", "#b03a2e"
 
 
 def drawn(curves: Sequence[tuple[str, Sequence[Figure]]]) -> str:
-    highest = max(max(cpu + postgres for _, cpu, postgres in figures) for _, figures in curves)
+    highest = max(max(cpu + postgres for _, cpu, postgres, _ in figures) for _, figures in curves)
     highest = 1.1 * max(highest, *(MOST * (figures[0][1] + figures[0][2]) for _, figures in curves), 0.1)
     width = PANEL * len(curves) + LEFT
     parts = [
@@ -41,22 +41,23 @@ def _legend() -> Iterator[str]:
 
 def _panel(what: str, figures: Sequence[Figure], scale: float) -> Iterator[str]:
     ground, gap = HEIGHT - BOTTOM, (PANEL - 30) / len(figures)
-    first = figures[0][1] + figures[0][2]
-    for nth, (size, cpu, postgres) in enumerate(figures):
+    limit = ground - MOST * (figures[0][1] + figures[0][2]) * scale
+    yield f'<path d="M0 {limit:.1f}H{PANEL - 30}" stroke="{LINE}" stroke-dasharray="4 3"/>'
+    yield f'<path d="M0 {ground}H{PANEL - 30}" stroke="{INK}"/>'
+    for nth, (size, cpu, postgres, times) in enumerate(figures):
         x, ours, total = nth * gap + (gap - BAR) / 2, cpu * scale, (cpu + postgres) * scale
         yield f'<rect x="{x:.1f}" y="{ground - ours:.1f}" width="{BAR}" height="{ours:.1f}" fill="{OURS}"/>'
         yield (
             f'<rect x="{x:.1f}" y="{ground - total:.1f}" width="{BAR}" height="{total - ours:.1f}" fill="{POSTGRES}"/>'
         )
         middle = x + BAR / 2
-        told = f"{cpu + postgres:.1f} ms" + (f" · {(cpu + postgres) / first:.2f} x" if nth else "")
+        told = f"{cpu + postgres:.1f} ms" + (f" · {times:.2f} x" if nth else "")
         yield _text(middle, ground - total - 6, told)
         yield _text(middle, ground + 18, f"{size:,}")
-    limit = ground - MOST * first * scale
-    yield f'<path d="M0 {limit:.1f}H{PANEL - 30}" stroke="{LINE}" stroke-dasharray="4 3"/>'
-    yield f'<path d="M0 {ground}H{PANEL - 30}" stroke="{INK}"/>'
     yield _text((PANEL - 30) / 2, ground + 40, what)
 
 
 def _text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{INK}">{escape(text)}</text>'
+    # With a white edge: it may lie on the line of the limit.
+    edge = 'paint-order="stroke" stroke="#fff" stroke-width="4"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{INK}" {edge}>{escape(text)}</text>'

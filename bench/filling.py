@@ -11,7 +11,7 @@ from longhouse.store.memory import interactions
 AGENT: Final = "tool_calling_agent"
 OWNERS: Final = 1_000
 """Owners besides `local`, to whom every tenth session belongs."""
-TABLES: Final = ("sessions", "journal", "asking_sessions", "rests", "projection_cursors")
+UNINDEXED: Final = ("sessions", "journal", "asking_sessions", "rests", "projection_cursors")
 BATCH: Final = 200_000
 _LIMITS: Final = events.Limits(max_iterations=20, max_clarifications=3, time_budget=1800)
 _BEGIN: Final[tuple[events.Event, ...]] = (
@@ -128,7 +128,7 @@ async def fill(
 async def unindexed(db: Database) -> AsyncIterator[None]:
     """The tables have no indexes but those of their constraints while the block lasts: built at once, they cost less
     than row by row. Nobody else may use the tables meanwhile."""
-    found = await db.rows(_INDEXES, tables=list(TABLES))
+    found = await db.rows(_INDEXES, tables=list(UNINDEXED))
     for index in found:
         await db.run(f'DROP INDEX "{index["name"]}"')
     yield
@@ -141,6 +141,6 @@ def _batches(number: int) -> Iterator[tuple[int, int]]:
 
 
 async def settle(db: Database) -> None:
-    """What autovacuum would have done by and by, perhaps while something is measured."""
+    """Vacuums and analyses every table, so that autovacuum does not do it while something is measured."""
     await db.run("VACUUM (ANALYZE)")
     await db.run("CHECKPOINT")

@@ -187,7 +187,7 @@ class NearestTools:
         asked = await self._finder.query(text)
         if asked.space is None or asked.vectors is None:
             return []
-        shards = scores.decoded(await postings.read(self._finder.db, "tool", None, ())).shards
+        shards = scores.weighted(await postings.read(self._finder.db, "tool", None, ())).shards
         near = await (await self._vectors.of(asked.space, shards.slots)).nearest(asked.vectors[0], count)
         rows = await search.at(self._finder.db, "tool", SearchFilters(), shards.numbers(near))
         return [row["name"] for row in rows]
