@@ -26,7 +26,7 @@ BUDGETS = {
     "memory": 5_540,  # working memory, documents, their parsers and who reads next, recall, the ledger
     "models": 2_590,  # bounded counts; SOCKS proxies
     "runtime": 5_390,  # reservations; rehearsals; results of clients; schedules; outbox; what keeps NATS away
-    "search": 2_350,  # passages of documents and memory; only candidates that decide are read; postings that are kept
+    "search": 2_360,  # passages of documents and memory; only candidates that decide are read; postings that are kept
     "store": 14_970,  # the pool of connections; webhooks, schedules, forks, responses; shared commits; signs of vectors
     "tools": 6_510,  # gRPC tools; tools of clients; names in any spelling; results that are remembered; documents
 }

@@ -59,7 +59,7 @@ async def test_a_term_is_read_once_and_only_what_is_missing_is_read(
 async def test_what_is_kept_is_what_postgres_has_whoever_changes_it(db: Database) -> None:
     """Two processes search while a third publishes, changes, retires and tidies; owners have tools of their own."""
     chance, catalog, indexer = random.Random(5), Catalog(db), Indexer(db, None)
-    caches = [PostingsCache(db), PostingsCache(db, most=3_000)]
+    caches = [PostingsCache(db), PostingsCache(db, most=6_000)]
     for turn in range(40):
         name, owner = f"tool_{chance.randrange(12)}", chance.choice((None, "a", "b"))
         text = " ".join(chance.sample(WORDS[:-1], 3))
@@ -73,17 +73,48 @@ async def test_what_is_kept_is_what_postgres_has_whoever_changes_it(db: Database
                 await assert_as_in_postgres(db, cache, caller, chance.sample(WORDS, 4))
     for cache in caches:
         await assert_as_in_postgres(db, cache, None, WORDS)
-    assert caches[1].nbytes <= 3_000 < caches[0].nbytes
+    assert caches[1].nbytes <= 6_000 < caches[0].nbytes
 
 
 async def test_shards_that_were_asked_for_longest_ago_make_room(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     await indexed(db, *(tool(f"of_{owner}", "Bakes bread", owner=owner) for owner in ("a", "b", "c")))
-    cache, now, noted = PostingsCache(db, most=1_000), await index.now(db, "tool"), Noted(monkeypatch)
+    cache, now, noted = PostingsCache(db, most=6_000), await index.now(db, "tool"), Noted(monkeypatch)
     for caller in ("a", "b", "a", "c", "a"):
         await cache.read("tool", caller, ["bread"], now)
     assert len(noted.asked) == 3, "those of a were used last when those of c came"
     await cache.read("tool", "b", ["bread"], now)
     assert len(noted.asked) == 4
+
+
+async def test_words_that_no_document_has_take_room_and_one_long_question_takes_only_a_part(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await indexed(db, tool("baker", "Bakes bread"))
+    cache, now, noted = PostingsCache(db, most=20_000), await index.now(db, "tool"), Noted(monkeypatch)
+    await cache.read("tool", None, ["bread"], now)
+    await cache.read("tool", None, [f"absent{n}" for n in range(100)], now)
+    await cache.read("tool", None, ["bread"], now)
+    assert len(noted.asked) == 2, "what others ask for was not dropped for it"
+    for number in range(100):
+        await cache.read("tool", None, [f"rare{number}"], now)
+        await cache.read("tool", None, ["bread"], now)
+    assert noted.asked.count(["bread"]) == 1, "what is asked for again stays"
+    for number in range(100):
+        await cache.read("tool", None, [f"missing{number}"], now)
+    await cache.read("tool", None, ["bread"], now)
+    assert noted.asked[-1] == ["bread"]
+    assert cache.nbytes <= 20_000
+
+
+async def test_a_term_counts_more_once_other_documents_that_have_it_are_gone(db: Database) -> None:
+    """Nothing is added meanwhile: the shard has as many slots as before."""
+    await indexed(db, *(tool(f"baker_{n}", "Bakes bread") for n in range(4)), tool("rail", "Drives a train"))
+    cache = PostingsCache(db)
+    await assert_as_in_postgres(db, cache, None, ["bread"])
+    await Catalog(db).tools.deactivate("baker_0")
+    assert await Indexer(db, None).catch_up()
+    await assert_as_in_postgres(db, cache, None, ["train"])
+    await assert_as_in_postgres(db, cache, None, ["bread"])
 
 
 async def test_an_index_that_changes_between_two_looks_is_read_as_a_whole(db: Database) -> None:

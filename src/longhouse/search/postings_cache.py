@@ -19,8 +19,12 @@ from longhouse.store.search import postings
 
 MOST: Final = 8 * 2**20
 """Bytes that are kept; those of all terms of 100,000 short descriptions would be ten million, besides the overhead."""
+SHARE: Final = 0.25
+"""What one query adds is this part of it at most: a long text leaves room for what others ask."""
 OVERHEAD: Final = 400
 """Bytes that are counted for a term besides its postings: one that no document has would be free otherwise."""
+SHARDS_OVERHEAD: Final = 2_000
+"""Bytes that are counted for the shards that a caller sees, and for each of them a tenth of it."""
 MOST_CALLERS: Final = 1_024
 """Callers of whom it is known which shards they see; about a kilobyte each, not counted in MOST."""
 
@@ -30,7 +34,7 @@ class _KeptTerms:
 
     def __init__(self, shards: Shards) -> None:
         self.shards = shards
-        self.nbytes = shards.live.nbytes
+        self.nbytes = shards.live.nbytes + SHARDS_OVERHEAD + len(shards.signature) * SHARDS_OVERHEAD // 10
         self._terms: OrderedDict[str, TermPostings] = OrderedDict()
 
     def among(self, terms: Sequence[str]) -> dict[str, TermPostings]:
@@ -39,12 +43,15 @@ class _KeptTerms:
             self._terms.move_to_end(term)
         return found
 
-    def add(self, terms: Sequence[str], found: QueryPostings) -> None:
-        """A term that no document has is known too."""
+    def add(self, terms: Sequence[str], found: QueryPostings, most: int) -> None:
+        """Keeps those of these terms that fit into so many bytes; one that no document has is known too."""
         for term in terms:
-            if term not in self._terms:
-                self._terms[term] = found.of(term).copied()
-                self.nbytes += self._terms[term].nbytes + OVERHEAD
+            one = found.of(term)
+            size = one.nbytes + OVERHEAD
+            if term not in self._terms and size <= most:
+                self._terms[term] = one.copied()
+                self.nbytes += size
+                most -= size
 
     def shrink(self, most: int) -> None:
         while self._terms and self.nbytes > most:
@@ -57,10 +64,7 @@ class PostingsCache:
         self._most = most
         self._signature_of = KeptResults[Signature](MOST_CALLERS)
         self._kept: OrderedDict[Signature, _KeptTerms] = OrderedDict()
-
-    @property
-    def nbytes(self) -> int:
-        return sum(one.nbytes for one in self._kept.values())
+        self.nbytes = 0
 
     async def read(self, kind: Kind, caller: str | None, terms: Sequence[str], now: State | None) -> QueryPostings:
         """The postings of these terms in all shards that the caller may see.
@@ -93,11 +97,13 @@ class PostingsCache:
 
     def _keep(self, read: QueryPostings, terms: Sequence[str]) -> Signature:
         """Keeps what was read of these terms; drops the shards that were used least recently, then terms."""
-        key = read.shards.signature
-        kept = self._kept[key] = self._kept.get(key) or _KeptTerms(read.shards)
-        self._kept.move_to_end(key)
-        kept.add(terms, read)
-        while len(self._kept) > 1 and self.nbytes > self._most:
-            self._kept.popitem(last=False)
+        signature = read.shards.signature
+        kept = self._kept.pop(signature, None)
+        self.nbytes -= kept.nbytes if kept else 0
+        kept = self._kept[signature] = kept or _KeptTerms(read.shards)
+        kept.add(terms, read, int(self._most * SHARE))
         kept.shrink(self._most)
-        return kept.shards.signature
+        self.nbytes += kept.nbytes
+        while len(self._kept) > 1 and self.nbytes > self._most:
+            self.nbytes -= self._kept.popitem(last=False)[1].nbytes
+        return signature

@@ -1,9 +1,9 @@
 """Embedding vectors: their stored format, the cache of a process, and cosine similarity.
 
 Of many, those are compared in full that are probably the nearest by their signs: a bit for each number tells much of
-where a vector points, and the bits of 100,000 vectors are read in two milliseconds. Measured with 104,000 tools, 200
-questions of people and the table of embeddings that ships with us: 98 in a hundred of the thirty nearest were found so,
-and 99 of the ten nearest; and as many when all vectors were turned to one side, as those of some models are.
+where a vector points, and the bits of 100,000 vectors are compared in two milliseconds. Measured with 104,000 tools,
+200 questions of people and the table of embeddings that ships with us: 98 in a hundred of the thirty nearest were found
+so, and 99 of the ten nearest; and as many when all vectors were turned to one side, as those of some models are.
 """
 
 from __future__ import annotations
