@@ -1,5 +1,6 @@
 """Postings that are kept are those that Postgres has: for each caller, at each moment, in any order."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 
@@ -57,7 +58,8 @@ async def test_a_term_is_read_once_and_only_what_is_missing_is_read(
 
 
 async def test_what_is_kept_is_what_postgres_has_whoever_changes_it(db: Database) -> None:
-    """Two processes search while a third publishes, changes, retires and tidies; owners have tools of their own."""
+    """Two processes search, several searches at once, what a third publishes, changes and retires; owners have tools of
+    their own."""
     chance, catalog, indexer = random.Random(5), Catalog(db), Indexer(db, None)
     caches = [PostingsCache(db), PostingsCache(db, most=6_000)]
     for turn in range(40):
@@ -68,9 +70,8 @@ async def test_what_is_kept_is_what_postgres_has_whoever_changes_it(db: Database
             await catalog.tools.deactivate(f"{owner or 'all'}_{name}")
         if turn % 3:
             assert await indexer.catch_up()
-        for cache in caches:
-            for caller in (None, "a", "b"):
-                await assert_as_in_postgres(db, cache, caller, chance.sample(WORDS, 4))
+        asked = [(cache, caller, chance.sample(WORDS, 4)) for cache in caches for caller in (None, None, "a", "b")]
+        await asyncio.gather(*(assert_as_in_postgres(db, *each) for each in asked))
     for cache in caches:
         await assert_as_in_postgres(db, cache, None, WORDS)
     assert caches[1].nbytes <= 6_000 < caches[0].nbytes

@@ -135,7 +135,8 @@ async def test_few_vectors_are_compared_in_full_and_hardly_any_of_the_nearest_is
 
 
 def test_signs_tell_the_product_where_all_numbers_of_a_vector_are_of_one_size() -> None:
-    """And those of the query are multiples of the size by which they are told from each other."""
+    """The query's numbers are just the sizes that its bits can tell: so many of each that the unit, LARGE times their
+    root mean square in three steps, is 1."""
     chance = np.random.default_rng(7)
     rows = chance.choice([-0.0625, 0.0625], size=(300, 256)).astype(np.float16)
     part = ShardVectors.of(np.concatenate((rows, -rows)))

@@ -173,10 +173,9 @@ class ToolDescriptor(Versioned):
         left = {name: getattr(own, name) for name in DEFAULTS if getattr(self, name) is None}
         effect = max(self.effect or "read", own.effect or "read", key=EFFECTS.index)
         approval = bool(self.needs_approval or own.needs_approval)
-        remembers = (self.remembers or own.remembers) if effect == "read" else ""
         set_now = {
             "needs_approval": approval,
-            "remembers": remembers,
+            "remembers": self.remembers or own.remembers,
             "probe": self.probe or own.probe,
         }
         return _tool_of(replace(self, **{**left, **set_now}), effect)
