@@ -3,9 +3,12 @@
 import asyncio
 import socket
 import sys
+from pathlib import Path
 
+from longhouse.models.scripted import call
+from longhouse.models.scripted_server import serve as serve_model
 from pages import PORT, ROOT, blocks, runnable
-from server_helpers import process
+from server_helpers import launched, process
 
 README = ROOT / "README.md"
 TRANSLATED = [ROOT / "docs" / f"quickstart.{language}.md" for language in ("ru", "zh")]
@@ -46,7 +49,7 @@ async def run(*command: str) -> str:
 async def test_the_examples_of_the_readme_run_as_written(dsn: str) -> None:
     port = free_port()
     shell = [block.code.replace(PORT, port) for block in runnable(README, "bash")]
-    python = [block.code.replace(PORT, port) for block in runnable(README, "python")]
+    python = [block.code.replace(PORT, port) for block in runnable(README, "python") if not block.file]
     assert (len(shell), len(python)) == (3, 2)
     async with process("serve", "--port", port, database_url=dsn):
         first = await run("bash", "-ec", shell[0])
@@ -66,3 +69,20 @@ async def test_the_examples_of_the_readme_run_as_written(dsn: str) -> None:
 
         told = await run("bash", "-ec", shell[2])
         assert "It remembers: My name is Aliya.; I live in Oslo.." in told
+
+
+async def test_the_agent_of_the_readme_asks_before_it_pays(dsn: str, tmp_path: Path) -> None:
+    files = {block.file: block.code for block in blocks(README) if block.file}
+    assert set(files) == {"agents.yaml", "tools.py"}
+    for name, code in files.items():
+        (tmp_path / name).write_text(code, "utf-8")
+    script = [call("refund", order="A-17", euros=49), call("finalanswertool", answer="Paid.", status="completed")]
+    async with serve_model(script) as model:
+        settings = {"database_url": dsn, "llm_base_url": model.url, "llm_model": "script", "port": str(free_port())}
+        async with launched("longhouse", "dev", folder=tmp_path, **settings) as house:
+            asked = await house.say("I want my money back.", model="support")
+            assert "needs your approval" in asked["choices"][0]["message"]["content"]
+            paid = await house.say("yes", model=asked["model"])
+            assert paid["choices"][0]["message"]["content"] == "Paid."
+            told = str(model.requests[-1]["messages"])
+            assert "49 euros of order A-17 are paid back." in told
