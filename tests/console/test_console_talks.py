@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 from playwright.async_api import Browser, expect
 
-from browser_helpers import entries, needs_chromium, visiting
+from browser_helpers import NARROW, entries, needs_chromium, visiting
+from longhouse.models.scripted import Say
 from server_helpers import Serving
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="session")]
@@ -111,3 +112,35 @@ async def test_an_approval_given_in_the_inbox_is_seen_once_in_the_chat(serving: 
         await chat.reload()
         await expect(chat.locator(".answer-foot")).to_have_count(1)
         assert await entries(chat) == shown
+
+
+async def test_on_a_telephone_the_menu_closes_and_stars_stay_stars(serving: Serving, browser: Browser) -> None:
+    sums = "2 * 3 * 4 is 24, 2 ** 3 ** 4 is more, a_b_c is a name; *this* and **that** are marked."
+    async with serving([Say(text=sums)]) as house, visiting(browser, house.url) as visit:
+        answer = await house.say("Reckon.", model="tool_calling_agent")
+        page = await visit.open(f"/s/{answer['model']}")
+        reply = page.locator(".entry.reply[data-key]").last
+        await expect(reply.locator("em")).to_have_text(["this"])
+        await expect(reply.locator("strong")).to_have_text(["that"])
+        await expect(reply).to_contain_text(
+            "2 * 3 * 4 is 24, 2 ** 3 ** 4 is more, a_b_c is a name; this and that are marked."
+        )
+
+        await page.set_viewport_size(NARROW)
+        menu, places = page.get_by_role("button", name="Menu"), page.locator("#side")
+        await expect(places).to_be_hidden()
+        await menu.click()
+        await expect(places).to_be_visible()
+        await expect(menu).to_have_attribute("aria-expanded", "true")
+        await page.keyboard.press("Escape")
+        await expect(places).to_be_hidden()
+        await expect(menu).to_be_focused()
+        await menu.click()
+        await page.locator("#scrim").click(position={"x": NARROW["width"] - 10, "y": 400})
+        await expect(places).to_be_hidden()
+        await expect(menu).to_have_attribute("aria-expanded", "false")
+        await menu.click()
+        await places.get_by_role("link", name="Inbox").click()
+        await expect(page.locator("#main")).to_contain_text("Nothing waits for a person.")
+        await expect(places).to_be_hidden()
+        await expect(menu).to_have_attribute("aria-expanded", "false")

@@ -50,8 +50,12 @@ const jsonLink = h("a", { class: "button plain", target: "_blank", rel: "noopene
 function frame() {
   const menu = h("button", { type: "button", class: "button plain only-narrow", "aria-label": "Menu", "aria-expanded": "false", onclick: toggleMenu },
     icon(ICONS.menu), h("span", { class: "count question-count", hidden: true }));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && document.body.classList.contains("menu-open")) closeMenu();
+  });
   return [
     h("a", { class: "skip", href: "#main" }, "To the content"),
+    h("div", { id: "scrim", onclick: closeMenu }),
     h("aside", { id: "side" }, h("a", { class: "brand", href: "/" }, icon("M12 3 2 11h3v9h14v-9h3z"), "Longhouse"), nav),
     h("div", { id: "body" }, strip, h("header", { id: "top" }, menu, heading, tools), main),
     h("div", { id: "messages", "aria-live": "polite" }),
@@ -59,6 +63,12 @@ function frame() {
   function toggleMenu() {
     const isOpen = document.body.classList.toggle("menu-open");
     menu.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) nav.querySelector("a")?.focus();
+  }
+  function closeMenu() {
+    document.body.classList.remove("menu-open");
+    menu.setAttribute("aria-expanded", "false");
+    menu.focus();
   }
 }
 
@@ -91,6 +101,7 @@ function isHere(address) {
  */
 function show(screen) {
   document.body.classList.remove("menu-open");
+  document.querySelector("#top > .only-narrow").setAttribute("aria-expanded", "false");
   document.body.dataset.screen = screen.name ?? "";
   setTitle(screen.title);
   showPlaces();
