@@ -83,10 +83,10 @@ async def get_image(caller: auth.User, sessions: Held, session_id: str, digest: 
     """An image that was sent to the session, by the digest that its `Prompted` event names."""
     row = await sessions.find(caller, session_id)
     kept = await files.of_session(sessions.db, row.id, [digest] if _DIGEST.fullmatch(digest) else [])
-    if digest not in kept:
+    media_type, content = kept.get(digest, ("", b""))
+    if not files.safe_media_type(media_type).startswith("image/"):
         raise wire.not_found("There is no such image.", code="image_not_found")
-    media_type, content = kept[digest]
-    headers = {"content-type": files.safe_media_type(media_type), "content-disposition": "inline"}
+    headers = {"content-type": media_type, "content-disposition": "inline"}
     return Image(content, headers=_UNTRUSTED | headers)
 
 

@@ -13,7 +13,8 @@ CREATE INDEX session_files_digest ON session_files (digest);
 -- The files that the body of an event names: the file that is stored, or the images of messages. In a text that somebody
 -- wrote a quote is escaped, so that no text is taken for the address of an image.
 CREATE FUNCTION files_in(kind text, body text) RETURNS TABLE (digest text, media_type text) LANGUAGE sql IMMUTABLE AS $$
-    SELECT body::json ->> 'digest', body::json ->> 'media_type' WHERE kind = 'Stored'
+    SELECT body::json ->> 'digest', body::json ->> 'media_type'
+    WHERE kind = 'Stored' AND body::json ->> 'digest' IS NOT NULL
     UNION ALL
     SELECT named[1], named[2]
     FROM regexp_matches(
