@@ -1,6 +1,10 @@
 """Owners live apart: what is one's is not there for the other, whatever id the other has got hold of."""
 
+import base64
+import hashlib
+import io
 import uuid
+import zipfile
 from typing import Any
 
 from attack_helpers import CHAT, ask, chat, remains
@@ -202,3 +206,81 @@ async def test_what_an_agent_remembers_for_one_owner_is_not_there_for_another(se
         assert ("Error" in seen, SECRET in seen) == (True, False)
         await ann.say("read it", model="keeper", chat_id="d")
         assert SECRET in str(house.model.requests[5])
+
+
+def shown_to(session: str, content: bytes) -> str:
+    return f"/v1/sessions/{session}/images/{hashlib.sha256(content).hexdigest()}"
+
+
+def data_url(content: bytes, kind: str = "png") -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+async def showing(client: Client, *parts: Any, **extra: Any) -> str:
+    """The session of a message of these parts: texts and addresses of images."""
+    sent = [
+        {"type": "text", "text": part}
+        if not part.startswith("data:")
+        else {"type": "image_url", "image_url": {"url": part, "detail": "low"}}
+        for part in parts
+    ]
+    body = chat(messages=[{"role": "user", "content": sent}], **extra)
+    async with client.ask("POST", CHAT, body) as response:
+        assert response.status == 200, await response.text()
+        return str((await response.json())["model"])
+
+
+async def seen(client: Client, path: str) -> tuple[int, str, bytes]:
+    async with client.ask("GET", path) as response:
+        return response.status, response.content_type, await response.read()
+
+
+async def test_a_file_is_there_for_those_who_stored_it_and_goes_with_them(serving: Serving) -> None:
+    """What bob writes are names of ann's file, as short text, as long text, and as the JSON of an image."""
+    picture = b"\x89PNG" + SECRET.encode()
+    digest = hashlib.sha256(picture).hexdigest()
+    name = f"longhouse-file:{digest}"
+    as_image = f'{{"type":"image_url","image_url":{{"url":"{name}"}}}} 图 "url":"{name}"'
+    async with keyed(serving, ask) as house:
+        ann, bob = await client_of(house, "ann"), await client_of(house, "bob")
+        theirs = await showing(ann, "Что это?", data_url(picture))
+        long = f"{as_image} " + "字" * 30_000
+        ours = [await showing(bob, text) for text in (name, as_image, long)]
+        ours.append(await showing(bob, "mine", data_url(b"\x89PNG of bob"), as_image, chat_id="b"))
+        for session in ours:
+            assert (await seen(bob, shown_to(session, picture)))[0] == 404, session
+            _, _, capsule = await seen(bob, f"/v1/sessions/{session}/capsule")
+            with zipfile.ZipFile(io.BytesIO(capsule)) as archive:
+                assert not any(digest in entry for entry in archive.namelist())
+        assert await seen(bob, shown_to(ours[-1], b"\x89PNG of bob")) == (200, "image/png", b"\x89PNG of bob")
+        # Items of a conversation that nobody reads are kept as they were written.
+        item = {"type": "reasoning", "content": [{"type": "input_image", "detail": "low", "image_url": name}]}
+        async with bob.ask("POST", "/v1/conversations/b/items", {"items": [item]}) as response:
+            added = (await response.json())["data"]
+        listed = (await bob.got("/v1/conversations/b/items"))["data"]
+        assert [one["content"] for one in (*added, *listed) if one["type"] == "reasoning"] == [item["content"]] * 2
+        assert base64.b64encode(picture).decode() not in str(listed)
+        # Who has the same bytes learns nothing of who else has: neither their type, nor that they were there.
+        same = await showing(bob, "Что это?", data_url(picture, "webp"), chat_id="same")
+        assert await seen(bob, shown_to(same, picture)) == (200, "image/webp", picture)
+        assert await seen(ann, shown_to(theirs, picture)) == (200, "image/png", picture)
+        assert house.model is not None
+        assert data_url(picture, "webp") in str(house.model.requests[-1]["messages"])
+        for query in ("?dry_run=true", ""):
+            assert (await erased(bob, f"/v1/conversations/same{query}"))["counts"]["files"] == 1
+        assert await seen(ann, shown_to(theirs, picture)) == (200, "image/png", picture)
+        # A branch holds what it shows, also once the session that it came from is gone.
+        async with ann.ask("POST", f"/v1/sessions/{theirs}/fork", {"after": 2}) as response:
+            branch = (await response.json())["session_id"]
+        await erased(ann, f"/v1/sessions/{theirs}")
+        assert await seen(ann, shown_to(branch, picture)) == (200, "image/png", picture)
+        await erased(ann, f"/v1/sessions/{branch}")
+        left = await house.db.rows("SELECT content FROM files")
+        assert picture not in [row["content"] for row in left], "bob's texts name it, and keep nothing"
+        assert await seen(bob, shown_to(ours[-1], b"\x89PNG of bob")) == (200, "image/png", b"\x89PNG of bob")
+
+
+async def erased(client: Client, path: str) -> Any:
+    async with client.ask("DELETE", path) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()

@@ -2,7 +2,9 @@
 
 import asyncio
 import uuid
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from longhouse.journal import events
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.runtime.inbox import Inbox
-from longhouse.store import journals
+from longhouse.store import journals, projections, sessions
 from longhouse.store.database import Database
 from longhouse.store.erasing import erasure
 from longhouse.store.erasing.erasures import Target
@@ -158,6 +160,49 @@ async def test_whoever_still_writes_while_it_is_forgotten_writes_nothing(db: Dat
         assert await write == "forgotten"
     assert await Memories(db).delete(life.scope("conversation"), "theirs.md", key=f"{life.id}:9") == "forgotten"
     assert await left(db) == ["theirs.md"]
+
+
+COLUMNS = """
+    SELECT table_name, column_name FROM information_schema.columns c JOIN pg_tables t ON t.tablename = c.table_name
+    WHERE c.table_schema = current_schema() AND t.schemaname = current_schema()
+      AND c.data_type = 'text' AND c.table_name <> 'forgotten'
+"""
+BLOCKED = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+
+
+async def test_whoever_is_late_leaves_no_row_of_a_session_that_is_gone(db: Database) -> None:
+    """Projections that save how far they came, and a response that ends: after the erasure, and while it goes on."""
+    early, late = await begun(db), await begun(db, conversation="d")
+
+    def writes(session: str) -> list[Coroutine[Any, Any, object]]:
+        return [
+            projections.save(db, "redis", epoch="x", heads={session: 2, early.id: 1}),
+            projections.claim(db, "session_log", session, before=0, head=2),
+            sessions.mark_rest(db, "f" * 64, session, 2),
+        ]
+
+    async with db.connection() as erasing:
+        await erasing.execute("BEGIN")
+        await erasing.execute("DELETE FROM sessions WHERE id = $1", late.id)
+        writing = [asyncio.create_task(one) for one in writes(late.id)]
+        async with asyncio.timeout(20):
+            while await db.value(BLOCKED) < len(writing):
+                await asyncio.sleep(0.01)
+        await erasing.execute("DELETE FROM journal WHERE session_id = $1", late.id)
+        await erasing.execute("COMMIT")
+    _, claimed, _ = await asyncio.gather(*writing)
+    assert claimed is False
+    for one in writes(late.id):
+        await one
+    left_in = [
+        table
+        for table, column in await db.rows(COLUMNS)
+        if await db.value(f'SELECT EXISTS (SELECT FROM "{table}" WHERE "{column}" = :id)', id=late.id)
+    ]
+    assert left_in == []
+    assert await projections.cursor(db, "redis", early.id) == 1
+    await projections.save_place(db, "redis", "forgotten", 7)
+    assert await projections.cursor(db, "redis", "forgotten") == 7
 
 
 async def test_what_a_session_writes_that_begins_meanwhile_stays(db: Database) -> None:

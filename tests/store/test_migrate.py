@@ -1,17 +1,20 @@
 """Numbered SQL files, each applied once; a schema that is not ours is refused in one sentence."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import asyncpg
+import msgspec
 import pytest
 import structlog
 
 from conftest import database, plain_role
 from longhouse.errors import SetupError
-from longhouse.store import migrate
+from longhouse.journal import events
+from longhouse.store import files, migrate
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import open_postgres
 from longhouse.store.postgres.embedded import open_embedded
@@ -166,6 +169,68 @@ async def test_appends_go_on_while_their_tables_are_migrated(empty: str, monkeyp
             # One that needs both, and in the other order, gives way and comes again.
             assert [one["name"] for one in logs if one["event"] == "migration_waits"] == [later.name] * (last is later)
     await appending.close()
+
+
+DIGESTS = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("made", "shown", "long", "said", "brought")}
+
+
+async def _write_as_before(db: Database, session: str) -> None:
+    """What a process of the release before writes: a tool's file, images in a short and a long prompt, a text."""
+    image = '[[{"type":"image_url","image_url":{"url":"longhouse-file:%s"}}]]'
+    long = '{"v":1,"kind":"Prompted","content":%s}' % (image % DIGESTS["long"])
+    digest = await files.put(db, long.encode(), "application/json")
+    bodies = [
+        ("Stored", events.encode(events.Stored(path="図", digest=DIGESTS["made"], media_type="text/csv")), None),
+        ("Prompted", '{"v":1,"kind":"Prompted","content":%s}' % (image % DIGESTS["shown"]), None),
+        ("Prompted", "{}", digest),
+        (
+            "Prompted",
+            msgspec.json.encode({"v": 1, "kind": "Prompted", "content": [image % DIGESTS["said"]]}).decode(),
+            None,
+        ),
+    ]
+    await db.run(
+        "INSERT INTO sessions (id, owner, conversation_id, side, agent, head, due, version, created_at, updated_at)"
+        " VALUES (:id, 'ann', :id, 'root', 'a', 4, false, 1, now(), now())",
+        id=session,
+    )
+    for seq, (kind, body, body_digest) in enumerate(bodies, 1):
+        await db.run(
+            "INSERT INTO journal (session_id, seq, conversation_id, kind, append_id, nth, body, body_digest, at)"
+            " VALUES (:id, :seq, :id, :kind, gen_random_uuid(), 1, :body, :digest, now())",
+            id=session, seq=seq, kind=kind, body=body, digest=body_digest,
+        )  # fmt: skip
+    request = {"metadata": {"image_url": f"longhouse-file:{DIGESTS['said']}"}, "input": []}
+    part = {"type": "input_image", "detail": "auto", "image_url": f"longhouse-file:{DIGESTS['brought']}"}
+    request["input"] = [{"type": "message", "content": [part]}]
+    await db.run(
+        "INSERT INTO responses (id, owner, placed_in, placed_at, session_id, trace_id, after, request, is_stored,"
+        " created_at) VALUES (:id, 'ann', :id, 1, :id, 't', 1, :request, true, now())",
+        id=session, request=msgspec.json.encode(request).decode(),
+    )  # fmt: skip
+
+
+async def test_files_belong_to_the_sessions_of_before_and_of_processes_of_before(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = migrate.known()
+    async with open_database(empty) as db:
+        monkeypatch.setattr(migrate, "known", lambda: known[:41])
+        await migrate.migrate(db)
+        await _write_as_before(db, "before")
+        for session in ("before", "deleted", "forgotten", "forgotten here /logs"):
+            await db.run("INSERT INTO projection_cursors VALUES ('redis', :id, '', 1)", id=session)
+        monkeypatch.setattr(migrate, "known", lambda: known)
+        await migrate.migrate(db)
+        left = "SELECT session_id FROM projection_cursors ORDER BY session_id"
+        assert [row[0] for row in await db.rows(left)] == ["before", "forgotten", "forgotten here /logs"]
+        await _write_as_before(db, "beside")
+        for session in ("before", "beside"):
+            found = await db.rows("SELECT digest, media_type FROM session_files WHERE session_id = :id", id=session)
+            types = {DIGESTS[name]: None for name in ("shown", "long", "brought")} | {DIGESTS["made"]: "text/csv"}
+            assert dict(found) == types
+        await db.run("DELETE FROM responses; DELETE FROM sessions")
+        assert await db.value("SELECT count(*) FROM session_files") == 0
 
 
 async def test_statements_are_never_compiled_whatever_the_server_says(empty: str) -> None:

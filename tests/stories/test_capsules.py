@@ -1,5 +1,6 @@
 """A session in one file: opened in another house it is the same in every byte, and never goes on."""
 
+import base64
 import hashlib
 import zipfile
 from collections.abc import AsyncIterator
@@ -204,6 +205,45 @@ async def test_a_capsule_names_no_address_of_tools_and_models(serving: Serving, 
         lines = archive.read("catalog.jsonl").decode()
     assert ('"name":"order"' in lines, '"name":"ann"' in lines) == (True, True)
     assert not [word for word in (url, "T0PSECRET", model.url) if word in lines]
+
+
+async def test_a_capsule_has_the_files_that_came_with_it_and_no_others(
+    serving: Serving, elsewhere: str, tmp_path: Path
+) -> None:
+    """It names a file of the other house, and types that no header takes."""
+    file, other = tmp_path / "a.capsule", tmp_path / "b.capsule"
+    pictures = {hashlib.sha256(one).hexdigest(): one for one in (b"\x89PNG theirs", b"\x89PNG ours")}
+    theirs, ours = pictures
+
+    async def showing(house: House, picture: bytes) -> str:
+        url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+        parts = [{"type": "text", "text": "Что это?"}, {"type": "image_url", "image_url": {"url": url}}]
+        asked = {"model": "tool_calling_agent", "messages": [{"role": "user", "content": parts}]}
+        async with house.http.post("/v1/chat/completions", json=asked) as response:
+            return str((await response.json())["model"])
+
+    async with serving([call("finalanswertool", answer="Да.")]) as house:
+        session = await showing(house, pictures[ours])
+        async with house.http.get(f"/v1/sessions/{session}/capsule") as response:
+            file.write_bytes(await response.read())
+    with zipfile.ZipFile(file) as archive:
+        journal = archive.read("journal.jsonl")
+        assert msgspec.json.decode(archive.read("manifest.json"))["files"] == {ours: "image/png"}
+    image = b'{"type":"image_url","image_url":{"url":"longhouse-file:%s"}},'
+    journal = journal.replace(b',"media_type":"image/png"', b"")  # as earlier releases wrote them
+    altered(file, other, "journal.jsonl", journal.replace(b'"content":[[', b'"content":[[' + image % theirs.encode()))
+    async with Serving(elsewhere)([call("finalanswertool", answer="Да.")]) as house:
+        await showing(house, pictures[theirs])
+        with capsules.reading(other) as capsule:
+            capsule.manifest.files[ours] = "text/html\r\nset-cookie: a=b"
+            await importing.bring(house.db, capsule)
+        path = f"/admin/sessions/{session}/images"
+        for digest in pictures:
+            await got(house, f"{path}/{digest}", status=404)
+        await house.db.run("UPDATE session_files SET media_type = 'image/png'")
+        await got(house, f"{path}/{theirs}", status=404)
+        async with house.http.get(f"{path}/{ours}") as response:
+            assert (response.content_type, await response.read()) == ("image/png", pictures[ours])
 
 
 async def test_a_capsule_that_lies_is_refused_and_nothing_of_it_is_kept(

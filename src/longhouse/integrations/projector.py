@@ -154,7 +154,7 @@ class Projector(ABC):
         while traces := await erasure.since(self._db, self._erased_up_to):
             await self.forget(traces)
             self._erased_up_to = traces[-1].nth
-            await projections.save(self._db, self.name, epoch="", heads={self.place: self._erased_up_to})
+            await projections.save_place(self._db, self.name, self.place, self._erased_up_to)
 
     def _next_hints(self) -> list[str]:
         taken = list(islice(self._hints, self.batch))

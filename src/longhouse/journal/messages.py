@@ -26,6 +26,8 @@ class TextPart(_WireStruct, frozen=True, kw_only=True, tag_field="type", tag="te
 
 class ImageUrl(_WireStruct, frozen=True, kw_only=True):
     url: str
+    media_type: str | None = None
+    """Of a file, as its sender named it; right behind the URL, where the database looks for it. No model is sent it."""
     detail: str | None = None
 
 

@@ -2,48 +2,52 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from longhouse.store.database import Database, Executor
+from longhouse.store.database import Executor
+
+_MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
 
 PUT: Final = """
     INSERT INTO files (digest, media_type, content) VALUES (:digest, :media_type, :content)
     ON CONFLICT (digest) DO NOTHING
 """
-CONTENT: Final = "SELECT content FROM files WHERE digest = :digest"
-GET: Final = "SELECT digest, media_type, content FROM files WHERE digest = ANY(:digests)"
-SHOWN: Final = """
-    SELECT f.media_type, f.content FROM files f WHERE f.digest = :digest AND EXISTS (
-        SELECT FROM journal j LEFT JOIN files long ON long.digest = j.body_digest
-        WHERE j.session_id = :session AND j.kind = 'Prompted'
-          AND (position('longhouse-file:' || f.digest IN j.body::text) > 0
-               OR position(convert_to('longhouse-file:' || f.digest, 'UTF8') IN long.content) > 0)
-    )
+# To a session exists what it holds: what others have stored is not there.
+GET: Final = """
+    SELECT f.digest, COALESCE(held.media_type, f.media_type) AS media_type, f.content
+    FROM session_files held JOIN files f ON f.digest = held.digest
+    WHERE held.session_id = :session AND held.digest = ANY(:digests)
 """
-
-_UNUSED: Final = """
-    f.digest = ANY(:digests)
-      AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest {besides})
-      AND NOT EXISTS (SELECT FROM journal j WHERE j.kind = 'Stored' AND j.body ->> 'digest' = f.digest {besides})
-      AND NOT EXISTS (
-          SELECT FROM journal j WHERE j.kind = 'Prompted' AND j.body::text LIKE '%longhouse-file:%'
-          AND position('longhouse-file:' || f.digest IN j.body::text) > 0 {besides}
-      )
-      AND NOT EXISTS (
-          SELECT FROM journal j JOIN files long ON long.digest = j.body_digest
-          WHERE j.kind = 'Prompted' AND j.body_digest IS NOT NULL
-            AND position(convert_to('longhouse-file:' || f.digest, 'UTF8') IN long.content) > 0 {besides}
-      )
+HELD: Final = """
+    SELECT digest, max(media_type) AS media_type FROM (
+        SELECT digest, media_type FROM session_files WHERE session_id = ANY(:ids)
+        UNION ALL
+        SELECT body_digest, 'application/json' FROM journal WHERE session_id = ANY(:ids) AND body_digest IS NOT NULL
+    ) AS held GROUP BY digest
 """
 # With `session`, deletes only if that session has been erased.
-UNUSED: Final = f"""
-    DELETE FROM files f WHERE {_UNUSED.format(besides="")}
+UNUSED: Final = """
+    DELETE FROM files f WHERE f.digest = ANY(:digests)
+      AND NOT EXISTS (SELECT FROM session_files held WHERE held.digest = f.digest)
+      AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest)
       AND (:session::text IS NULL OR NOT EXISTS (SELECT FROM sessions s WHERE s.id = :session))
 """
 USED_BY_THESE: Final = f"""
-    SELECT count(*) FROM files f WHERE {_UNUSED.format(besides="AND j.session_id <> ALL(:ids)")}
+    SELECT count(*) FROM ({HELD}) AS theirs WHERE NOT EXISTS (
+        SELECT FROM session_files held JOIN sessions s ON s.id = held.session_id
+        WHERE held.digest = theirs.digest AND s.owner = :owner AND s.id <> ALL(:ids)
+    ) AND NOT EXISTS (
+        SELECT FROM journal j JOIN sessions s ON s.id = j.session_id
+        WHERE j.body_digest = theirs.digest AND s.owner = :owner AND s.id <> ALL(:ids)
+    )
 """
+
+
+def safe_media_type(named: str) -> str:
+    """The type of a file as a header may have it: anybody may have named it."""
+    return named if _MEDIA_TYPE.fullmatch(named) else "application/octet-stream"
 
 
 def digest_of(content: bytes) -> str:
@@ -56,35 +60,35 @@ async def put(db: Executor, content: bytes, media_type: str) -> str:
     return digest
 
 
-async def content(db: Database, digest: str) -> bytes | None:
-    found: bytes | None = await db.value(CONTENT, digest=digest)
-    return found
+async def of_session(db: Executor, session: str, digests: Iterable[str]) -> dict[str, tuple[str, bytes]]:
+    """Those of these files that the session holds, by digest: media type and content."""
+    rows = await db.rows(GET, session=session, digests=list(digests))
+    return {row["digest"]: (row["media_type"], row["content"]) for row in rows}
 
 
-async def shown(db: Database, session: str, digest: str) -> tuple[str, bytes] | None:
-    """Media type and content of an image that was sent to this session."""
-    row = await db.row(SHOWN, session=session, digest=digest)
-    return (row["media_type"], row["content"]) if row else None
+async def data_urls(db: Executor, session: str, digests: Iterable[str]) -> dict[str, str]:
+    """Digest -> data URL, the form in which a file of the session is sent to a model."""
+    found = await of_session(db, session, digests)
+    return {
+        digest: f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+        for digest, (media_type, content) in found.items()
+    }
 
 
-async def drop_unused(db: Executor, digests: Sequence[str], *, session: str | None = None) -> int:
-    """Deletes those of these files that no journal refers to; with `session`, only if that session no longer exists.
-    Returns how many.
+async def held(db: Executor, ids: Sequence[str]) -> dict[str, str | None]:
+    """The files that these sessions hold, long bodies too, with their media types as far as they are known."""
+    return {row["digest"]: row["media_type"] for row in await db.rows(HELD, ids=list(ids))}
+
+
+async def drop_unused(db: Executor, digests: Iterable[str], *, session: str | None = None) -> None:
+    """Deletes those of these files that no session holds; with `session`, only if that session no longer exists.
 
     A file that another process stores again at the same moment, and does not refer to yet, would be deleted too.
     """
-    tag = await db.run(UNUSED, digests=list(digests), session=session) if digests else "DELETE 0"
-    return int(tag.rpartition(" ")[2])
+    if digests:
+        await db.run(UNUSED, digests=list(digests), session=session)
 
 
-async def count_used_by(db: Executor, digests: Sequence[str], ids: Sequence[str]) -> int:
-    """How many of these files no other session than these refers to."""
-    return int(await db.value(USED_BY_THESE, digests=list(digests), ids=list(ids))) if digests else 0
-
-
-async def data_urls(db: Database, digests: Iterable[str]) -> dict[str, str]:
-    """Digest -> data URL, the form in which a file is sent to a model."""
-    rows = await db.rows(GET, digests=list(digests))
-    return {
-        row["digest"]: f"data:{row['media_type']};base64,{base64.b64encode(row['content']).decode()}" for row in rows
-    }
+async def count_used_by(db: Executor, owner: str, ids: Sequence[str]) -> int:
+    """How many files no other session of the owner holds than these; nobody learns who else has the same bytes."""
+    return int(await db.value(USED_BY_THESE, owner=owner, ids=list(ids)))

@@ -60,15 +60,23 @@ OF_CONVERSATIONS: Final = f"""
      AND s.side = CASE WHEN asked.agent IS NULL THEN 'root' ELSE 'sub' END AND s.agent = COALESCE(asked.agent, s.agent)
     ORDER BY s.created_at, s.id
 """
+# Of a session that was erased meanwhile nothing stays: whoever erases it waits for the lock, or is waited for.
 SAVE: Final = """
     INSERT INTO projection_cursors (projection, session_id, epoch, head)
-    SELECT :projection, saved.id, :epoch, saved.head FROM unnest(:ids::text[], :heads::bigint[]) AS saved (id, head)
+    SELECT :projection, there.id, :epoch, saved.head
+    FROM (SELECT id FROM sessions WHERE id = ANY(:ids::text[]) ORDER BY id FOR KEY SHARE) there
+    JOIN unnest(:ids::text[], :heads::bigint[]) AS saved (id, head) ON saved.id = there.id
     ON CONFLICT (projection, session_id) DO UPDATE SET epoch = excluded.epoch, head = excluded.head
     WHERE projection_cursors.head < excluded.head OR projection_cursors.epoch <> excluded.epoch
 """
+SAVE_PLACE: Final = """
+    INSERT INTO projection_cursors AS c (projection, session_id, epoch, head) VALUES (:projection, :place, '', :nth)
+    ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE c.head < excluded.head
+"""
 CURSOR: Final = "SELECT head FROM projection_cursors WHERE projection = :projection AND session_id = :session"
 CLAIM: Final = """
-    INSERT INTO projection_cursors (projection, session_id, epoch, head) VALUES (:projection, :session, '', :head)
+    INSERT INTO projection_cursors (projection, session_id, epoch, head)
+    SELECT :projection, there.id, '', :head FROM (SELECT id FROM sessions WHERE id = :session FOR KEY SHARE) there
     ON CONFLICT (projection, session_id) DO UPDATE SET head = excluded.head WHERE projection_cursors.head = :before
     RETURNING head
 """
@@ -161,12 +169,18 @@ async def save(db: Database, projection: str, *, epoch: str, heads: Mapping[str,
     await db.run(SAVE, projection=projection, epoch=epoch, ids=ids, heads=[heads[one] for one in ids])
 
 
+async def save_place(db: Database, projection: str, place: str, nth: int) -> None:
+    """Stores the erasure up to which this place has none of what was erased; it is told as a session is."""
+    await db.run(SAVE_PLACE, projection=projection, place=place, nth=nth)
+
+
 async def cursor(db: Database, projection: str, session_id: str) -> int:
     return int(await db.value(CURSOR, projection=projection, session=session_id) or 0)
 
 
 async def claim(db: Database, projection: str, session_id: str, *, before: int, head: int) -> bool:
-    """Claims the events between `before` and `head` for this process; False if another process has them."""
+    """Claims the events between `before` and `head` for this process; False if another process has them, or if the
+    session was erased."""
     return await db.value(CLAIM, projection=projection, session=session_id, before=before, head=head) is not None
 
 

@@ -93,9 +93,11 @@ RESTED: Final = """
     ORDER BY is_newest DESC, s.updated_at DESC, r.seq DESC LIMIT 1
 """
 
-MARK: Final = (
-    "INSERT INTO rests (fingerprint, session_id, seq) VALUES (:fingerprint, :session, :seq) ON CONFLICT DO NOTHING"
-)
+MARK: Final = """
+    INSERT INTO rests (fingerprint, session_id, seq)
+    SELECT :fingerprint, there.id, :seq FROM (SELECT id FROM sessions WHERE id = :session FOR KEY SHARE) there
+    ON CONFLICT DO NOTHING
+"""
 
 # In the conversation that a fork has opened, the branch stands for the session without a label.
 FIND: Final = """

@@ -221,8 +221,9 @@ async def _content(db: Database, message: SentMessage) -> Content:
         if isinstance(part, wire.WireImagePart):
             media_type, content = wire.image_bytes(part.image_url.url)
             digest = await files.put(db, content, media_type)
-            url = messages.ImageUrl(url=f"{messages.FILE_SCHEME}{digest}", detail=part.image_url.detail)
-            parts.append(messages.ImagePart(image_url=url))
+            url = f"{messages.FILE_SCHEME}{digest}"
+            image = messages.ImageUrl(url=url, media_type=media_type, detail=part.image_url.detail)
+            parts.append(messages.ImagePart(image_url=image))
         elif isinstance(part, wire.WireTextPart):
             parts.append(messages.TextPart(text=part.text))
     if all(isinstance(part, messages.TextPart) for part in parts):

@@ -16,7 +16,6 @@ from longhouse.api.sessions.routes import SESSION_PATH, Held, Loaded
 from longhouse.journal.session import Artifact, Session
 from longhouse.store import files
 
-_MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _UNTRUSTED: Final = {
     "x-content-type-options": "nosniff",
@@ -73,21 +72,22 @@ async def list_artifacts(session: Loaded, request: Request) -> wire.Json[Page[Sh
 async def get_artifact(sessions: Held, session: Loaded, artifact_id: str) -> Download:
     """Downloads one file: by its id, or by the id of the call that created it (the first of several)."""
     found = next((one for one in session.files if artifact_id in (str(one.seq), one.file.call)), None)
-    content = await files.content(sessions.db, found.file.digest) if found else None
-    if found is None or content is None:
+    kept = await files.of_session(sessions.db, session.id, [found.file.digest]) if found else {}
+    if found is None or found.file.digest not in kept:
         raise wire.not_found("There is no such artifact.", code="artifact_not_found")
-    return Download(content, headers=_headers(found))
+    return Download(kept[found.file.digest][1], headers=_headers(found))
 
 
 @router.get(f"{SESSION_PATH}/images/{{digest}}")
 async def get_image(caller: auth.User, sessions: Held, session_id: str, digest: str) -> Image:
     """An image that was sent to the session, by the digest that its `Prompted` event names."""
     row = await sessions.find(caller, session_id)
-    found = await files.shown(sessions.db, row.id, digest) if _DIGEST.fullmatch(digest) else None
-    if found is None:
+    kept = await files.of_session(sessions.db, row.id, [digest] if _DIGEST.fullmatch(digest) else [])
+    media_type, content = kept.get(digest, ("", b""))
+    if not files.safe_media_type(media_type).startswith("image/"):
         raise wire.not_found("There is no such image.", code="image_not_found")
-    media_type, content = found
-    return Image(content, headers={**_UNTRUSTED, "content-type": media_type, "content-disposition": "inline"})
+    headers = {"content-type": media_type, "content-disposition": "inline"}
+    return Image(content, headers=_UNTRUSTED | headers)
 
 
 @router.get(f"{SESSION_PATH}/sources")
@@ -118,9 +118,7 @@ def _headers(artifact: Artifact) -> dict[str, str]:
     content."""
     name = PurePosixPath(artifact.file.path).name or "artifact"
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
-    media_type = artifact.file.media_type
-    if not _MEDIA_TYPE.fullmatch(media_type):
-        media_type = "application/octet-stream"
+    media_type = files.safe_media_type(artifact.file.media_type)
     return {
         **_UNTRUSTED,
         "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,

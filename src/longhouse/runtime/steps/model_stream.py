@@ -47,7 +47,7 @@ async def listen(
     accumulated.keeps_back |= keeps_answer
     body = request.body
     if digests := window.files_in(body.messages):
-        urls = await files.data_urls(db, digests)
+        urls = await files.data_urls(db, session.id, digests)
         body = msgspec.structs.replace(body, messages=with_files(body.messages, urls))
     try:
         with TimeLimit(REPLY_WITHIN):

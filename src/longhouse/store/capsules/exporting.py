@@ -6,11 +6,11 @@ from typing import Final
 import asyncpg
 import msgspec
 
+from longhouse.store import files
 from longhouse.store.backups.archive import ArchiveWriter
 from longhouse.store.capsules.format import DelegationLine, EventLine, SessionLine, line
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
-from longhouse.store.erasing import erasure
 
 PAGE: Final = 500
 
@@ -63,10 +63,10 @@ async def write_tree(db: Database, writer: ArchiveWriter, found: SessionTree) ->
     known = [_delegation(row) for row in rows if row["prompt"] <= heads[row["child"]]]
     writer.put("delegations.jsonl", b"".join(map(line, known)))
     media_types = {}
-    for row in await db.rows(erasure.FILES, ids=found.ids):
-        if kept := await db.row(FILE, digest=row["digest"]):
-            media_types[row["digest"]] = kept["media_type"]
-            writer.put(f"files/{row['digest']}", kept["content"])
+    for digest, media_type in (await files.held(db, found.ids)).items():
+        if kept := await db.row(FILE, digest=digest):
+            media_types[digest] = media_type or kept["media_type"]
+            writer.put(f"files/{digest}", kept["content"])
     return media_types
 
 

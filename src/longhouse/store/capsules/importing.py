@@ -60,6 +60,8 @@ ADD_VERSION: Final = """
     VALUES (:capsule, :kind, :name, :version, :descriptor)
 """
 ADD_TEXT: Final = "INSERT INTO capsule_texts (session_id, seq, text) VALUES (:session, :seq, :text)"
+# Its events may name any file: it has those that came with it, not those that are here already.
+HOLD_ITS_OWN: Final = "DELETE FROM session_files WHERE session_id = ANY(:ids) AND digest <> ALL(:digests)"
 # Nobody can answer in it: it stands in no list of open questions.
 ASKS_NOBODY: Final = "DELETE FROM asking_sessions WHERE id = ANY(:ids)"
 
@@ -154,7 +156,8 @@ class CapsuleContent:
         # An owner of its own: nobody's conversations, memory or searches ever meet what came from elsewhere.
         owner, capsule = owner_of(manifest.session), manifest.session
         for digest, content in self.files.items():
-            await tx.run(files.PUT, digest=digest, media_type=manifest.files[digest], content=content)
+            media_type = files.safe_media_type(manifest.files[digest])
+            await tx.run(files.PUT, digest=digest, media_type=media_type, content=content)
         for session in self.sessions:
             given = {**msgspec.structs.asdict(session), "owner": owner, "capsule": capsule}
             await tx.run(ADD_SESSION, **given)
@@ -162,6 +165,7 @@ class CapsuleContent:
             for start in range(0, len(lines), PAGE):
                 columns = _columns(lines[start : start + PAGE])
                 await tx.run(ADD_EVENTS, session=session.id, conversation=session.conversation_id, **columns)
+        await tx.run(HOLD_ITS_OWN, ids=[session.id for session in self.sessions], digests=list(self.files))
         await tx.run(ADD_CAPSULE, id=capsule, manifest=msgspec.json.encode(manifest).decode())
         for one in self.delegations:
             fields = msgspec.structs.asdict(one)

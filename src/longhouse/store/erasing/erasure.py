@@ -44,19 +44,6 @@ OUTCOMES: Final = """
     UPDATE delegations d SET outcome = :outcome FROM others o WHERE d.parent = o.parent AND d.call = o.call
     RETURNING d.parent, d.call, d.trace, o.is_open
 """
-FILES: Final = """
-    WITH events AS (
-        SELECT j.kind, j.body_digest,
-               CASE WHEN f.content IS NULL THEN j.body::text ELSE convert_from(f.content, 'UTF8') END AS body
-        FROM journal j LEFT JOIN files f ON f.digest = j.body_digest
-        WHERE j.session_id = ANY(:ids) AND (j.kind IN ('Prompted', 'Stored') OR j.body_digest IS NOT NULL)
-    )
-    SELECT body_digest AS digest FROM events WHERE body_digest IS NOT NULL
-    UNION SELECT body::json ->> 'digest' FROM events WHERE kind = 'Stored'
-    UNION
-    SELECT shown[1] FROM events CROSS JOIN LATERAL regexp_matches(body, 'longhouse-file:([0-9a-f]{64})', 'g') AS shown
-    WHERE kind = 'Prompted'
-"""
 NOTE: Final = f"""
     INSERT INTO forgotten (session_id, owner, conversation_id, side, agent, label, reports, request)
     SELECT s.id, s.owner, s.conversation_id, s.side, s.agent, CASE
@@ -81,7 +68,7 @@ GONE: Final = {
         ("schedule_runs", "session_id"),
         ("projection_cursors", "session_id"),
         ("webhook_news", "session_id"),
-        ("sessions", "id"),  # with counters, places, open questions and deliveries
+        ("sessions", "id"),  # with files, counters, places, open questions and deliveries
     )
 }
 FORGET_LEDGER: Final = "DELETE FROM ledger WHERE session_id = ANY(:ids)"
@@ -213,21 +200,21 @@ class _NotAtRest(Exception):  # noqa: N818 - it is no error
 async def _delete(
     tx: Transaction, owner: str, conversation: str, ids: Sequence[str], request: uuid.UUID, *, lasting: bool
 ) -> Counter[str]:
-    digests = [row["digest"] for row in await tx.rows(FILES, ids=ids)]
+    held, count = await files.held(tx, ids), await files.count_used_by(tx, owner, ids)
     memories = await _forget_memories(tx, owner, conversation, ids, lasting=lasting)
     # The numbers grow in the order of commits, so that a reader that follows them misses none.
     await tx.run(IN_ORDER)
     await tx.run(NOTE, ids=ids, request=request)
     gone = {table: _count(await tx.run(sql, ids=ids)) for table, sql in GONE.items()}
     await tx.run(CUTS, owner=owner, conversation=conversation)
-    unused = await files.drop_unused(tx, digests)
+    await files.drop_unused(tx, held)
     # Last: turns that write passages wait for whoever deletes some.
     found = 0
     for scope, paths in memories.passages.items():
         found += await passages.remove(tx, memory_files.PASSAGES, scope=scope, groups=paths)
     interactions, derived = await forget_derived(tx, ids)
     return Counter(
-        sessions=gone["sessions"], events=gone["journal"], files=unused, interactions=interactions,
+        sessions=gone["sessions"], events=gone["journal"], files=count, interactions=interactions,
         passages=found + derived, memory_files=memories.files,
     )  # fmt: skip
 

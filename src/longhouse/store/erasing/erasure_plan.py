@@ -94,8 +94,7 @@ async def plan(db: Database, target: Target) -> ErasurePlan:
         row = await tx.row(COUNT, ids=ids, kinds=list(passages.OF_SESSIONS))
         assert row is not None
         counts += Counter(dict(row))
-        digests = [row["digest"] for row in await tx.rows(erasure.FILES, ids=ids)]
-        counts["files"] = await files.count_used_by(tx, digests, ids)
+        counts["files"] = await files.count_used_by(tx, target.owner, ids)
         counts += await _count_memories(tx, target, ids)
         of_target = {"owner": target.owner, "name": target.name}
         if found := await tx.value(COUNT_SCHEDULES.format(these=OF_SCHEDULES[target.kind]), **of_target):

@@ -108,7 +108,7 @@ async def add_conversation_items(
     await _changeable(service, caller, conversation_id)
     items = await _stored(service, caller, new.items)
     await conversations.save(service.db, caller.owner, conversation_id, items=items)
-    return wire.Json(page_of(await with_images(service.db, items), ItemListQuery(limit=100, order="asc")))
+    return wire.Json(page_of(items, ItemListQuery(limit=100, order="asc")))
 
 
 @router.get("/{conversation_id}/items/{item_id}", responses=refuses(400))
@@ -199,7 +199,8 @@ async def _items(service: ResponseService, caller: Caller, conversation: str) ->
         base = await journals.load_up_to(db, base, row.after)
         builder = await following.settled(db, service.bus, row, base)
         output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
-        found.append(_Said(row.created_at, [*await with_images(db, builder.request.input), *output]))
+        asked = await with_images(db, row.session_id, builder.request.input)
+        found.append(_Said(row.created_at, [*asked, *output]))
     told = await responses.messages(db, names)
     for name in names:
         found += await _said_in_chat(service, name, told)
@@ -218,7 +219,7 @@ async def _said_in_chat(service: ResponseService, session: str, told: set[tuple[
             traces.add(event.trace)
             content = [part for one in event.content for part in _parts(one)]
             items = [_message(name, "user", content)]
-            said.append(_Said(record.at, await with_images(service.db, items)))
+            said.append(_Said(record.at, await with_images(service.db, session, items)))
         elif isinstance(event, events.Finished) and record.trace in traces:
             text = {"type": "output_text", "text": event.answer, "annotations": []}
             said.append(_Said(record.at, [_message(name, "assistant", [text])]))

@@ -513,7 +513,8 @@ class InputReader(msgspec.Struct, frozen=True):
                 media_type, content = wire.image_bytes(part.image_url or "")
                 digest = await files.put(self.db, content, media_type)
                 url = f"{messages.FILE_SCHEME}{digest}"
-                return {"type": "input_image", "detail": part.detail or "auto", "image_url": url}
+                image = {"image_url": url, "media_type": media_type}  # as ImageUrl in journals
+                return {"type": "input_image", "detail": part.detail or "auto", **image}
             case FileInput():
                 return {"type": "input_file", "filename": part.filename or "file"}
             case RefusalInput():

@@ -107,7 +107,8 @@ async def list_input_items(
 ) -> wire.Json[ItemPage]:
     """What a response was asked."""
     builder = await service.read(caller, response_id)
-    return wire.Json(page_of(await with_images(service.db, builder.request.input), asked))
+    items = await with_images(service.db, builder.row.session_id, builder.request.input)
+    return wire.Json(page_of(items, asked))
 
 
 def page_of(items: list[dict[str, Any]], asked: ItemListQuery) -> ItemPage:
@@ -128,17 +129,27 @@ def page_of(items: list[dict[str, Any]], asked: ItemListQuery) -> ItemPage:
     }
 
 
-async def with_images(db: Database, items: Any) -> list[dict[str, Any]]:
-    """The items with the images that they name, in messages and in results of functions."""
-    parts = [part for item in items for name in _listed_in(item) for part in item[name]]
-    named = {part["image_url"] for part in parts if str(part.get("image_url", "")).startswith(FILE_SCHEME)}
-    urls = await files.data_urls(db, [one.removeprefix(FILE_SCHEME) for one in named]) if named else {}
+async def with_images(db: Database, session: str, items: Any) -> list[dict[str, Any]]:
+    """Items that were read from a session, with the images that they name, in messages and in results of functions.
+
+    What a client wrote has come through types that hold no address of a file.
+    """
+    images = [part for item in items for name in _listed_in(item) for part in item[name] if _is_image(part)]
+    digests = {part["image_url"].removeprefix(FILE_SCHEME) for part in images}
+    urls = await files.data_urls(db, session, digests) if digests else {}
 
     def shown(part: dict[str, Any]) -> dict[str, Any]:
-        url = part.get("image_url")
-        return {**part, "image_url": urls.get(url.removeprefix(FILE_SCHEME), url)} if url else part
+        if not _is_image(part):
+            return part
+        address = part["image_url"]
+        url = urls.get(address.removeprefix(FILE_SCHEME), address)
+        return {"type": part["type"], "detail": part["detail"], "image_url": url}
 
     return [{**item, **{name: [shown(part) for part in item[name]] for name in _listed_in(item)}} for item in items]
+
+
+def _is_image(part: dict[str, Any]) -> bool:
+    return part["type"] == "input_image"
 
 
 def _listed_in(item: dict[str, Any]) -> list[str]:
