@@ -7,7 +7,7 @@ from typing import Any
 from attack_helpers import CHAT, ask, chat, remains
 from key_helpers import Client, admin_of, client_of, keyed, methods_of, routes_of
 
-from delegating_server import agent, answer, cast, in_steps, requests_of
+from delegating_server import SignTool, agent, answer, cast, in_steps, requests_of, session_of
 from delegating_server import ask as delegate
 from longhouse import clock
 from longhouse.agents.builtin import BUILT_IN
@@ -15,6 +15,7 @@ from longhouse.api.auth import CHECKING_ROUTES, READING_PATHS
 from longhouse.models.scripted import call
 from server_helpers import AGENT, Serving, content, dictated, sse
 
+RESPONSES = "/v1/responses"
 OPEN = ("/health", "/ready", "/console/session")
 
 
@@ -173,6 +174,48 @@ async def test_a_key_answers_no_sub_agent_that_it_may_not_use(serving: Serving) 
             assert (status, error["code"]) == (403, "template_not_allowed"), path
         assert await remains(house.db) == before
         assert await free.status("POST", *tries[2]) == 202
+
+
+async def test_a_key_decides_no_call_of_a_sub_agent_that_it_may_not_use(serving: Serving) -> None:
+    """Whichever door it comes by."""
+
+    def play(body: Any) -> Any:
+        roles = {
+            "master": in_steps(delegate("ben", "x"), answer("done")),
+            "ben": in_steps(call("signtool"), answer("!")),
+        }
+        return cast(**roles)(body)
+
+    cast_ = [agent("master", calls=("ben",)), agent("ben", calls=())]
+    async with keyed(serving, play, templates=(*BUILT_IN, *cast_), tools=[SignTool]) as house:
+        free, bound = await client_of(house, "shop"), await client_of(house, "shop", templates=["master"])
+        async with free.ask("POST", RESPONSES, {"model": "master", "input": "hi"}) as response:
+            asked = await response.json()
+        top, below = asked["x_agent"]["session_id"], await session_of(house.db, "ben")
+        [request] = [item for item in asked["output"] if item["type"] == "mcp_approval_request"]
+        given = {"type": "mcp_approval_response", "approval_request_id": request["id"]}
+        yes = chat(model=top, messages=[{"role": "user", "content": "yes ben/1-action-0"}])
+        tries: list[tuple[str, Any]] = [
+            (RESPONSES, {"previous_response_id": asked["id"], "input": [{**given, "approve": True}]}),
+            (RESPONSES, {"previous_response_id": asked["id"], "input": [{**given, "approve": False}]}),
+            (CHAT, yes),
+            (CHAT, {**yes, "model": below}),
+            (f"/v1/sessions/{top}/approval", {"call_id": "ben/1-action-0", "decision": "approve"}),
+            (f"/v1/sessions/{below}/approval", {"call_id": "1-action-0", "decision": "approve"}),
+        ]
+        before = await remains(house.db)
+        for path, body in tries:
+            status, error = await bound.refused("POST", path, body)
+            assert (status, error["code"]) == (403, "template_not_allowed"), path
+        task = f"{top}:{asked['x_agent']['trace_id']}"
+        parts = [{"kind": "text", "text": "yes ben/1-action-0"}]
+        message = {"messageId": "m", "role": "user", "kind": "message", "taskId": task, "parts": parts}
+        sent = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
+        async with bound.ask("POST", "/a2a/master", sent) as response:
+            assert "may not use the agent 'ben'" in (await response.json())["error"]["message"]
+        assert await remains(house.db) == before
+        async with free.ask("POST", *tries[0]) as response:
+            assert (await response.json())["output"][-1]["content"][0]["text"] == "done"
 
 
 async def test_a_key_uses_the_agents_that_it_may_and_no_other(serving: Serving) -> None:

@@ -1,6 +1,7 @@
 """A response is a turn, or a part of one: with sub-agents, behind others, beside decisions, and when it goes wrong."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from test_approval import BANK, DONE, TRANSFER, DraftTool, TransferTool
 from test_delegation_questions import ASKED, DEEP
 
 from delegating_server import answer, ask, last_result, playing
+from longhouse.agents.template import ExecutionPolicy
 from longhouse.models.scripted import ScriptedStatus, call, calls, say, step_of
 from response_helpers import ask as asked_for
 from response_helpers import ended, get, said, streamed, text_of, types_of
@@ -53,6 +55,25 @@ async def test_approvals_of_several_agents_are_given_at_once(serving: Serving) -
         second = await said(house, given, model=None, previous_response_id=first["id"])
         assert text_of(second) == "Ben has."
         assert types_of(second).count("mcp_call") == 2
+
+
+async def test_what_the_chat_may_not_decide_a_response_does_not_decide(serving: Serving) -> None:
+    """The template leaves it to the route, or the request is of another user."""
+    bank = replace(BANK, execution_policy=ExecutionPolicy(approve_in_chat=False))
+    for template, other in ((bank, "ada"), (BANK, "eve"), (BANK, None)):
+        async with serving([TRANSFER, DONE], templates=[template], tools=[TransferTool, DraftTool]) as house:
+            first = await said(house, "Pay", user="ada")
+            [request] = [item for item in first["output"] if item["type"] == "mcp_approval_request"]
+            given = [{"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}]
+            status, refused = await asked_for(house, given, previous_response_id=first["id"], user=other)
+            assert (status, refused["error"]["code"]) == (403, "decided_elsewhere")
+            place = f"POST /v1/sessions/{first['x_agent']['session_id']}/approval"
+            assert place in refused["error"]["message"]
+            assert TransferTool.sent == []
+            if template is BANK:
+                done = await said(house, given, previous_response_id=first["id"], user="ada")
+                assert text_of(done) == "Done."
+                TransferTool.sent.clear()
 
 
 async def test_a_message_beside_a_decision_is_kept_and_its_response_says_so(serving: Serving) -> None:

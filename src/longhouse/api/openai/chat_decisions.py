@@ -6,7 +6,7 @@ from longhouse.api.openai.request import ChatInput, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, append_reply
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, named
-from longhouse.journal.events import Decided, Prompted
+from longhouse.journal.events import Prompted
 from longhouse.journal.session import Session
 from longhouse.runtime.inbox import Inbox
 from longhouse.store import journals, sessions
@@ -38,9 +38,7 @@ async def decide(
         try:
             if found and may_decide:
                 about, decision = found
-                chat.caller.uses(about.session.agent)
-                by, named_user = chat.caller.decider, chat.request.user or None
-                decided = Decided(call=about.call.call, decision=decision, by=by, user=named_user, via="chat")
+                decided = decisions.decided(chat.caller, about, decision, chat=session, user=chat.request.user)
                 return await append_reply(inbox, session, about, [decided], chain=prompt.chain, accepted=chat.accepted)
             aside = structs.replace(prompt, trace=session.turn.trace, aside=True)
             delivered = await inbox.prompt(session, aside, accepted=chat.accepted)

@@ -24,7 +24,7 @@ from longhouse.api.sessions.waiting import Question, find_questions, settled, wa
 from longhouse.api.wire import ChatRequest
 from longhouse.errors import AlreadyReturned, CallerError, ReadOnlySession
 from longhouse.journal import events, fingerprint, imported
-from longhouse.journal.events import Decided, Opened, Prompted, Recorded
+from longhouse.journal.events import Opened, Prompted, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.journal.transcript import Step
@@ -370,13 +370,13 @@ class SessionResolver:
             asking = max((one.session for one in found), key=lambda one: one.id != session.id)
             these = [index for index, one in enumerate(found) if one.session.id == asking.id]
             decided = [
-                Decided(
-                    call=found[index].call.call,
-                    decision=left[index].decision,
-                    by=chat.caller.decider,
-                    user=chat.request.user or None,
+                decisions.decided(
+                    chat.caller,
+                    found[index],
+                    left[index].decision,
                     comment=left[index].comment,
-                    via="chat",
+                    chat=session,
+                    user=chat.request.user,
                 )
                 for index in these
             ]

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from longhouse import clock
+from longhouse.api.caller import Caller
 from longhouse.api.sessions.waiting import (
     Question,
     WaitingStatus,
@@ -18,7 +19,7 @@ from longhouse.api.sessions.waiting import (
     waiting_status,
 )
 from longhouse.errors import CallerError
-from longhouse.journal.events import Decision
+from longhouse.journal.events import Decided, Decision
 from longhouse.journal.session import Session
 from longhouse.journal.words.decision_words import decision_of
 from longhouse.journal.words.pending_decisions import Undecided, decision_text
@@ -28,6 +29,38 @@ RACES: Final = 20
 """How often a decision is retried because the session moved on meanwhile."""
 LONGEST: Final = 300
 """Characters of a decision, enough for the longest name of a call; a longer message is no decision."""
+
+
+def decided(
+    caller: Caller,
+    question: Question,
+    decision: Decision,
+    *,
+    comment: str = "",
+    chat: Session | None = None,
+    user: str | None = None,
+) -> Decided:
+    """A person's decision on a call, as it is journaled. Raises if it is not theirs to make: every door asks here.
+
+    `chat`: the session in whose chat it is made; None: at the route for decisions. `user`: whom the request names.
+    """
+    caller.writes()
+    caller.uses(question.session.agent)
+    if chat and not _is_for_chat(question, chat, is_own_user=is_own_user(chat, caller.user(user))):
+        raise CallerError(
+            f"Decide this at POST /v1/sessions/{chat.id}/approval: its agent leaves no decision to the chat, or the"
+            " request is not of the session's user.",
+            status=403,
+            code="decided_elsewhere",
+        )
+    return Decided(
+        call=question.call.call,
+        decision=decision,
+        by=caller.decider,
+        user=user or None,
+        comment=comment,
+        via="chat" if chat else "",
+    )
 
 
 def read(
@@ -136,6 +169,12 @@ def is_own_user(session: Session, user: str | None) -> bool:
 def _undecided(question: Question, top: Session, *, is_own_user: bool = True) -> Undecided:
     session, asked = question.session, question.session.undecided(question.call)
     asked_by = "" if session.id == top.id else session.agent
-    # The template of the agent that is talked to must allow it too: what it refuses, no sub-agent grants.
-    in_chat = is_own_user and asked.in_chat and top.turn is not None and top.turn.approve_in_chat
+    in_chat = _is_for_chat(question, top, is_own_user=is_own_user)
     return replace(asked, in_chat=in_chat, asked_by=asked_by, label=question.label(top))
+
+
+def _is_for_chat(question: Question, top: Session, *, is_own_user: bool) -> bool:
+    """May the call be decided in the chat? The template of the agent that is talked to must allow it too: what it
+    refuses, no sub-agent grants."""
+    turns = (top.turn, question.session.turn)
+    return is_own_user and all(turn is not None and turn.approve_in_chat for turn in turns)

@@ -308,8 +308,7 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
         if not found or (first and not found[0].is_same(first)):
             raise settled(await decisions.why_not(sessions.db, session, approval.call_id, decision))
         first = found[0]
-        caller.uses(first.session.agent)
-        decided = events.Decided(call=first.call.call, decision=decision, by=caller.decider, comment=approval.comment)
+        decided = decisions.decided(caller, first, decision, comment=approval.comment)
         try:
             await sessions.inbox.decide(first.session, decided, approval.result)
         except journals.NotThere:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from longhouse.api.caller import Caller
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, find_questions
 from longhouse.errors import AlreadyReturned, SetupError
-from longhouse.journal import events
 from longhouse.journal.events import Decision
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.local import Bus
@@ -22,6 +22,7 @@ from longhouse.store.database import Database
 from longhouse.store.forks import Fork, NoSuchEvent
 
 BY: Final = "cli"
+OPERATOR: Final = Caller("", BY, "admin")
 UNASKED: Final = "no call waits for approval (for an unknown outcome, use `longhouse sessions settle`)"
 UNDOUBTED: Final = (
     "no step can be settled so, and no call has an unknown outcome (for approvals, use `longhouse sessions approve` or"
@@ -43,7 +44,7 @@ async def decide(
         if first and not one.is_same(first):
             raise SetupError(GONE)
         first = one
-        decided = events.Decided(call=one.call.call, decision=decision, by=BY, comment=comment)
+        decided = decisions.decided(OPERATOR, one, decision, comment=comment)
         try:
             await _inbox(db).decide(one.session, decided, result)
         except journals.NotThere:
