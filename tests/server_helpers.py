@@ -22,6 +22,7 @@ import msgspec
 import psutil
 import uvicorn
 from aiohttp import web
+from msgspec.structs import replace
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from conformance import Conformance
@@ -435,8 +436,8 @@ def turn_of(session: Session) -> Turn:
 
 
 def open_tools(session: Session, template: Template, tools: Sequence[Tool], now: datetime) -> list[Tool]:
-    """Those of `tools` that the rules leave open at this point of the turn."""
-    now_open = rules.open_tools(session, turn_of(session), template, now)
+    """Those of `tools` that the rules leave open, if the turn has worked until now."""
+    now_open = rules.open_tools(session, replace(turn_of(session), worked_at=now), template)
     return [tool for tool in tools if now_open.includes(tool)]
 
 

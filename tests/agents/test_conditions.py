@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 
 from longhouse.agents import conditions, rules
@@ -116,7 +117,7 @@ def session_of(*new: events.Event) -> Session:
 
 def facts_of(session: Session, template: Template, now: datetime) -> conditions.Facts:
     assert session.turn is not None
-    return rules.TurnFacts(session, session.turn, template, now)
+    return rules.TurnFacts(session, replace(session.turn, worked_at=now), template)
 
 
 def test_every_fact_and_every_limit_is_there_at_every_step() -> None:

@@ -8,6 +8,7 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from longhouse.agents.delegation import (
     AgentTask,
@@ -100,11 +101,11 @@ def test_what_was_used_is_not_handed_down() -> None:
     usage = Usage(prompt_tokens=50, completion_tokens=10, total_tokens=60)
     session = at_work(events.Replied(usage=usage), used("1-action-0"), limits=limits)
     assert session.turn is not None
-    left = remaining(session.turn, session.turn.started_at + timedelta(seconds=20))
+    left = remaining(replace(session.turn, worked_at=session.turn.started_at + timedelta(seconds=20)))
     assert (left.token_budget, left.tool_budget, left.time_budget) == (40, 4, 40)
     spent = folded(returned("1-action-0", spent=Usage(total_tokens=90), calls=3), session=session)
     assert spent.turn is not None
-    left = remaining(spent.turn, spent.turn.started_at + timedelta(seconds=61))
+    left = remaining(replace(spent.turn, worked_at=spent.turn.started_at + timedelta(seconds=61)))
     assert (left.token_budget, left.tool_budget, left.time_budget) == (0, 1, 0)
 
 

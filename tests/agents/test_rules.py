@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from longhouse.agents import rules
 from longhouse.agents.template import DEFAULT_AVAILABILITY, Availability, Rules, Template
@@ -32,6 +33,11 @@ def turn(*new: events.Event, **limits: Any) -> Turn:
     return session.turn
 
 
+def later(turn: Turn, seconds: float) -> Turn:
+    """The turn after so many more seconds of work."""
+    return replace(turn, worked_at=turn.worked_at + timedelta(seconds=seconds))
+
+
 def step(number: int) -> list[events.Event]:
     return [events.Replied(), used(f"{number}-action-0"), returned(f"{number}-action-0")]
 
@@ -50,12 +56,12 @@ def question(answer: events.Outcome) -> list[events.Event]:
 
 def test_within_its_limits_a_turn_has_all_its_tools_in_their_order() -> None:
     assert open_tools(session_of(*steps(2)), TEMPLATE, TOOLS, STARTED_AT) == TOOLS
-    assert rules.spent(turn(*steps(2)), STARTED_AT) is None
+    assert rules.spent(turn(*steps(2))) is None
 
 
 def test_at_max_iterations_only_finishing_tools_are_left() -> None:
     assert open_tools(session_of(*steps(3)), TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
-    assert rules.spent(turn(*steps(3)), STARTED_AT) == "its limit of 3 steps"
+    assert rules.spent(turn(*steps(3))) == "its limit of 3 steps"
 
 
 def test_a_turn_without_finishing_tools_is_left_with_words() -> None:
@@ -63,8 +69,8 @@ def test_a_turn_without_finishing_tools_is_left_with_words() -> None:
 
 
 def test_after_its_limit_an_agent_has_a_few_steps_to_finish() -> None:
-    assert rules.overdue(turn(*steps(3 + rules.GRACE - 1)), STARTED_AT) is None
-    end = rules.overdue(turn(*steps(3 + rules.GRACE)), STARTED_AT)
+    assert rules.overdue(turn(*steps(3 + rules.GRACE - 1))) is None
+    end = rules.overdue(turn(*steps(3 + rules.GRACE)))
     assert end == ("limit_reached", "the agent did not finish within its limit of 3 steps")
 
 
@@ -74,10 +80,10 @@ def test_after_its_limit_an_agent_has_a_few_steps_to_finish() -> None:
 )
 def test_time_closes_tools_and_twice_the_time_ends_the_turn(seconds: float, is_spent: bool, is_overdue: bool) -> None:
     now = STARTED_AT + timedelta(seconds=seconds)
-    assert (rules.spent(turn(), now) == "its limit of 100 seconds") == is_spent
+    assert (rules.spent(replace(turn(), worked_at=now)) == "its limit of 100 seconds") == is_spent
     assert (open_tools(session_of(), TEMPLATE, TOOLS, now) == [FINISH]) == is_spent
     end = ("limit_reached", "the agent did not finish within its limit of 100 seconds")
-    assert (rules.overdue(turn(), now) == end) == is_overdue
+    assert (rules.overdue(replace(turn(), worked_at=now)) == end) == is_overdue
 
 
 def test_waiting_for_a_person_costs_no_time() -> None:
@@ -89,9 +95,35 @@ def test_waiting_for_a_person_costs_no_time() -> None:
     answered_at = BEGAN + timedelta(days=1)
     answered = folded(returned("1-action-0"), session=asking, since=answered_at)
     assert answered.turn is not None
-    assert rules.worked_seconds(answered.turn, answered_at) == 2
-    assert rules.spent(answered.turn, answered_at + timedelta(seconds=97)) is None
-    assert rules.spent(answered.turn, answered_at + timedelta(seconds=98)) is not None
+    assert rules.worked_seconds(answered.turn) == 2
+    assert rules.spent(later(answered.turn, 97)) is None
+    assert rules.spent(later(answered.turn, 98)) is not None
+
+
+def test_what_passes_before_a_takeover_is_no_work_whatever_happens_meanwhile() -> None:
+    """As in journals of earlier releases too."""
+    running = folded(opened(), prompted("x"), started(2), events.Replied(), used("1-action-0"))
+    written_to = folded(prompted("And?", trace="u"), session=running, since=BEGAN + timedelta(hours=8))
+    resumed = events.Resumed(worker="b", previous="a")
+    taken = folded(resumed, session=written_to, since=BEGAN + timedelta(hours=9))
+    lost_twice = folded(resumed, returned("1-action-0"), session=taken, since=BEGAN + timedelta(hours=19))
+    assert lost_twice.turn is not None
+    assert rules.worked_seconds(lost_twice.turn) == 3
+    put_back = folded(resumed, returned("1-action-0"), session=taken, since=BEGAN + timedelta(hours=2))
+    assert put_back.turn is not None
+    assert rules.worked_seconds(put_back.turn) == 3
+
+
+def test_a_wait_over_which_clocks_disagree_is_no_work() -> None:
+    limits = events.Limits(max_iterations=5, max_clarifications=3, time_budget=100)
+    asked = folded(
+        opened(), prompted("x"), started(2, limits=limits),
+        events.Replied(), used("1-action-0", call_kind="ask", question="?"),
+    )  # fmt: skip
+    for since in (timedelta(hours=-1), timedelta(hours=1)):
+        answered = folded(returned("1-action-0"), session=asked, since=BEGAN + since)
+        assert answered.turn is not None
+        assert rules.worked_seconds(answered.turn) == 2
 
 
 @pytest.mark.parametrize(("worked", "counted"), [((10.0,), 10), ((0.0,), 0), ((60.0, 50.0), 100), ((30.0, 20.0), 50)])
@@ -108,11 +140,11 @@ def test_the_work_of_others_is_time_but_never_more_than_has_passed(worked: tuple
     ]
     turn = folded(*outcomes, session=asking, since=back, every=timedelta(0)).turn
     assert turn is not None
-    assert rules.worked_seconds(turn, back) == counted
-    assert (rules.spent(turn, back) is not None) == (counted >= 40)
+    assert rules.worked_seconds(turn) == counted
+    assert (rules.spent(turn) is not None) == (counted >= 40)
     # It has not had a step of its own since: it may say what has come of it.
-    assert rules.overdue(turn, back + timedelta(seconds=79)) is None
-    assert rules.overdue(turn, back + timedelta(seconds=80)) is not None
+    assert rules.overdue(later(turn, 79)) is None
+    assert rules.overdue(later(turn, 80)) is not None
 
 
 def test_tokens_of_others_close_the_tools_and_end_nothing() -> None:
@@ -121,8 +153,8 @@ def test_tokens_of_others_close_the_tools_and_end_nothing() -> None:
     turn = session_of(events.Replied(), call, paid, token_budget=300).turn
     assert turn is not None
     assert (turn.calls, turn.usage.total_tokens) == (5, 900)
-    assert rules.spent(turn, STARTED_AT) == "its limit of 300 tokens"
-    assert rules.overdue(turn, STARTED_AT) is None
+    assert rules.spent(turn) == "its limit of 300 tokens"
+    assert rules.overdue(turn) is None
 
 
 def test_after_enough_clarifications_no_more_are_offered() -> None:
@@ -201,10 +233,10 @@ def test_a_rule_may_name_all_tools_of_a_server() -> None:
 
 def test_many_calls_in_one_reply_leave_a_turn_its_steps_to_finish() -> None:
     many = [event for n in range(60) for event in (used(f"1-action-{n}"), returned(f"1-action-{n}"))]
-    session = session_of(events.Replied(), *many, tool_budget=2, max_iterations=10)
+    session = session_of(events.Replied(), *many, tool_budget=2, max_iterations=10, time_budget=1000)
     assert session.turn is not None
-    assert rules.spent(session.turn, STARTED_AT) == "its limit of 2 tool calls"
-    assert rules.overdue(session.turn, STARTED_AT) is None
+    assert rules.spent(session.turn) == "its limit of 2 tool calls"
+    assert rules.overdue(session.turn) is None
     assert open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
 
 
@@ -218,19 +250,19 @@ def test_searches_tools_and_tokens_have_budgets_too() -> None:
         FINISH,
     ]
     assert open_tools(session_of(*searched, max_searches=2), TEMPLATE, [search, FINISH], STARTED_AT) == [FINISH]
-    assert rules.spent(turn(*steps(2), tool_budget=2), STARTED_AT) == "its limit of 2 tool calls"
+    assert rules.spent(turn(*steps(2), tool_budget=2)) == "its limit of 2 tool calls"
     costly = events.Replied(usage=events.Usage(total_tokens=500))
-    assert rules.spent(turn(costly, token_budget=500), STARTED_AT) == "its limit of 500 tokens"
-    assert rules.spent(turn(costly, token_budget=501), STARTED_AT) is None
+    assert rules.spent(turn(costly, token_budget=500)) == "its limit of 500 tokens"
+    assert rules.spent(turn(costly, token_budget=501)) is None
 
 
 def test_replies_that_cannot_be_read_end_the_turn_unless_one_can() -> None:
     unreadable = events.Replied(text="?", problem="it is not JSON")
-    assert rules.overdue(turn(*[unreadable] * 2, max_iterations=9), STARTED_AT) is None
-    end = rules.overdue(turn(*[unreadable] * 3, max_iterations=9), STARTED_AT)
+    assert rules.overdue(turn(*[unreadable] * 2, max_iterations=9)) is None
+    end = rules.overdue(turn(*[unreadable] * 3, max_iterations=9))
     assert end is not None
     assert end[0] == "unreadable_reply"
-    assert rules.overdue(turn(unreadable, unreadable, *steps(1), unreadable, max_iterations=9), STARTED_AT) is None
+    assert rules.overdue(turn(unreadable, unreadable, *steps(1), unreadable, max_iterations=9)) is None
 
 
 def test_own_rules_join_the_default_ones_once() -> None:

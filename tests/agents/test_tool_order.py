@@ -163,6 +163,7 @@ def session_with(context: dict[str, object], pins: dict[str, int] | None = None)
         limits=limits,
         date="",
         started_at=datetime.now(UTC),
+        worked_at=datetime.now(UTC),
         prompted=Prompted(trace="t", content=("plan my trip",)),
         pins=pins or {},
     )

@@ -6,9 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from engine_fixture import AGENT, Echo, Gate, Room
+import pytest
+from engine_fixture import AGENT, Echo, Gate, Room, under_way
 
 from longhouse import clock
+from longhouse.agents import rules
 from longhouse.agents.rules import GRACE
 from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Availability, ExecutionPolicy, Rules
@@ -21,6 +23,7 @@ from longhouse.models.scripted import Call, Cut, Garbage, Say, ScriptedStatus, c
 from longhouse.runtime.steps.retry_limits import RetryLimits
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
+from longhouse.store.lists import session_counters
 from longhouse.tools import BaseTool, ToolContext
 
 FINISH = call("finalanswertool", answer="Done.")
@@ -117,8 +120,8 @@ async def test_what_changes_in_mid_turn_is_in_the_next_request_of_the_same_run(d
     assert every.issubset(room.offered(8)), "rules of a turn that has just begun"
 
 
-async def begun_before(room: Room, seconds: float) -> str:
-    """A session whose turn was started by a worker so long ago."""
+async def begun_before(room: Room, seconds: float, *, works: bool = True) -> str:
+    """A session whose turn was started by a worker so long ago, and let go at once, or when it had worked until now."""
     session_id = await room.prompt()
     lease = await room.claim(session_id)
     session = await journals.load(room.db, session_id)
@@ -132,6 +135,9 @@ async def begun_before(room: Room, seconds: float) -> str:
     )
     at = clock.now() - timedelta(seconds=seconds)
     await journals.append(room.db, session, [started], fence=lease.fence, worker="w1", at=at, rest=None)
+    if works:
+        spent, session = events.Spent(usage=events.Usage()), await journals.load(room.db, session_id)
+        await journals.append(room.db, session, [spent], fence=lease.fence, worker="w1", at=clock.now(), rest=None)
     await leases.let_go(room.db, lease)
     return session_id
 
@@ -150,6 +156,41 @@ async def test_a_turn_that_has_used_twice_its_time_is_ended(db: Database) -> Non
     assert session.turn is not None
     assert session.turn.error == "the agent did not finish within its limit of 1000 seconds"
     assert room.model.bodies == []
+
+
+async def test_time_without_a_worker_is_no_work(db: Database) -> None:
+    """A deploy, a wait for a place or for a budget: nobody had the session."""
+    step = call("echo", text="x")
+    room = Room(db, [step, step, FINISH], policy=ExecutionPolicy(time_budget=1000))
+    session = await room.advance(await begun_before(room, 2500, works=False))
+    assert (session.state, len(room.offered())) == (State.COMPLETED, len(room.offered(0)))
+    assert "echo" in room.offered()
+    assert session.turn is not None
+    assert rules.worked_seconds(session.turn) < 100
+    [idle] = await room.found(session.id, events.Spent)
+    assert 2490 < idle.waited < 2600, "once, with the first event of the run"
+
+
+@pytest.mark.parametrize("minutes", [61, -61])
+async def test_a_clock_that_is_set_while_a_tool_runs_is_no_work(
+    db: Database, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    class Working(Gate):
+        """Meanwhile the clock is set."""
+
+    true, step = clock.now, call("echo", text="x")
+    room = Room(db, [call("working"), step, FINISH], [Working])
+    session_id = await room.prompt()
+    running = await under_way(room, session_id, Working)
+    monkeypatch.setattr(clock, "now", lambda: true() + timedelta(minutes=minutes))
+    Working.passed.set()
+    await running
+    session = await journals.load(db, session_id)
+    assert (session.state, room.offered()) == (State.COMPLETED, room.offered(0))
+    assert session.turn is not None
+    assert 0 <= rules.worked_seconds(session.turn) < 100
+    [record] = (await session_counters.counted(db, {session_id: session.head})).values()
+    assert 0 <= record.work_seconds < 100, "lists say the same"
 
 
 async def test_after_enough_questions_no_more_are_offered(db: Database) -> None:

@@ -47,6 +47,7 @@ def session(task: str = "the weather", owner: str = "ann", **fields: Any) -> Ses
         limits=limits(),
         date="",
         started_at=datetime.now(UTC),
+        worked_at=datetime.now(UTC),
         prompted=Prompted(trace="t", content=(task,)),
     )
     return Session(id="s_1", agent="tester", owner=owner, conversation="c", turn=turn, **fields)

@@ -1,14 +1,12 @@
 """Who holds which session, who is alive, who is gone."""
 
 import asyncio
-from datetime import timedelta
 
 import asyncpg
 import msgspec
 import pytest
 from unsteady_connection import unsteady
 
-from longhouse import clock
 from longhouse.journal import events
 from longhouse.store import journals, leases
 from longhouse.store.connections import connect
@@ -66,21 +64,21 @@ async def test_only_at_the_head_it_knows_may_a_holder_rest(db: Database) -> None
     lease = await claimed(db, "w", await opened(db))
     await journals.add(db, "s", [events.Prompted(trace="t2", content=("More",))], trace="t2")
     assert not await leases.rest(db, lease, head=2, state="COMPLETED", fingerprint="f")
-    assert not await leases.wait_out(db, lease, head=2, wake_at=clock.now())
+    assert not await leases.wait_out(db, lease, head=2, seconds=0)
     assert await db.value("SELECT due AND holder = 'w' FROM sessions")
     assert await db.value("SELECT count(*) FROM rests") == 0
 
 
 async def test_a_session_waits_out_trouble_without_a_holder(db: Database) -> None:
     lease = await claimed(db, "w", await opened(db))
-    assert await leases.wait_out(db, lease, head=2, wake_at=clock.now() + timedelta(hours=1))
+    assert await leases.wait_out(db, lease, head=2, seconds=3600)
     assert await leases.fire(db) == ([], False, False)
     assert (await leases.claim(db, "s", "w")).lease is None
     await db.run("UPDATE sessions SET wake_at = now() - interval '1 second'")
     again = await claimed(db, "w")
     assert (again.attempts, again.previous, again.fence) == (1, None, 2)
     assert again.troubled_at is not None
-    assert await leases.wait_out(db, again, head=2, wake_at=clock.now() - timedelta(seconds=1))
+    assert await leases.wait_out(db, again, head=2, seconds=-1)
     assert await leases.fire(db) == (["s"], False, False)
     assert await leases.runnable(db, "w", 10, running=[]) == [("s", "local")]
     last = await claimed(db, "w")

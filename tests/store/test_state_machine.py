@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -270,11 +270,13 @@ class StoreMachine(RuleBasedStateMachine):
             return
         if is_interrupted:
             self._prompt(0)
-        wake_at, head = clock.now() + timedelta(seconds=seconds), hold.session.head
+        head = hold.session.head
         may = self._is_current(hold) and head == len(self.expected.told)
-        assert self._lossy(lost, leases.wait_out(self.db, hold.lease, head=head, wake_at=wake_at)) == may
+        assert self._lossy(lost, leases.wait_out(self.db, hold.lease, head=head, seconds=seconds)) == may
         if may:
             attempts = self.expected.attempts + 1 + lost
+            wake_at = self.runner.run(self.db.value("SELECT wake_at FROM sessions WHERE id = :id", id=self.id))
+            assert (wake_at > clock.now()) == (seconds > 0)
             self.expected = replace(self.expected, holder=None, due=False, wake=wake_at, attempts=attempts)
 
     def _fire(self, lost: int) -> None:

@@ -140,7 +140,7 @@ strange = [Tool(name=name, description="", schema={}) for name in ("agent.b", "a
 toolbox = Toolbox(ToolRegistry.list_items())
 for template in BUILT_IN:
     tools = [*filter(None, map(toolbox.find, template.tool_policy.named)), *strange]
-    open_tools = rules.open_tools(session, session.turn, template, at)
+    open_tools = rules.open_tools(session, session.turn, template)
     request = AgentRegistry.resolve([template.base_agent_class])[0]().propose(
         session, template, [tool for tool in tools if open_tools.includes(tool)]
     )

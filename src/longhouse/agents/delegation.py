@@ -5,7 +5,6 @@ import functools
 import json
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -110,7 +109,7 @@ def delegation_of(
         depth=turn.prompted.depth + 1,
         root=turn.prompted.root or session.id,
         rights=turn.rights,
-        budget=remaining(turn, session.updated_at or turn.started_at),
+        budget=remaining(turn),
         shared_budget=shared_budget(turn),
         shared=shared_messages(session, template.memory_policy.share_context),
         named=named,
@@ -121,13 +120,13 @@ def delegation_of(
     return Delegation(call, agent, label, version, task.wait, prompted, brings_history=agent in named)
 
 
-def remaining(turn: Turn, now: datetime) -> Limits:
+def remaining(turn: Turn) -> Limits:
     """The remaining budgets of a turn; steps and questions are not shared, each agent has its own."""
     limits = turn.limits
     return msgspec.structs.replace(
         limits,
         max_searches=None,
-        time_budget=max(0.0, limits.time_budget - rules.worked_seconds(turn, now)),
+        time_budget=max(0.0, limits.time_budget - rules.worked_seconds(turn)),
         tool_budget=_less(limits.tool_budget, turn.calls),
         token_budget=_less(limits.token_budget, turn.usage.total_tokens),
     )

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
@@ -77,13 +76,11 @@ ALL_OPEN: Final = OpenTools()
 ENDING: Final = OpenTools(is_ending=True)
 
 
-def open_tools(
-    session: Session, turn: Turn, template: Template, now: datetime, *, stage: str | None = None
-) -> OpenTools:
+def open_tools(session: Session, turn: Turn, template: Template, *, stage: str | None = None) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
-    if spent(turn, now):
+    if spent(turn):
         return ENDING
-    facts = TurnFacts(session, turn, template, now)
+    facts = TurnFacts(session, turn, template)
     stops = template.execution_policy.stop_conditions
     if stops and any(conditions.holds(stop, facts) for stop in stops):
         return ENDING
@@ -95,15 +92,15 @@ def open_tools(
 
 
 def stage(session: Session, turn: Turn, template: Template) -> str:
-    """The stage of the work by the template's rules, at the time of the last event."""
-    return str(TurnFacts(session, turn, template, session.updated_at or turn.started_at)[conditions.STAGE])
+    """The stage of the work by the template's rules."""
+    return str(TurnFacts(session, turn, template)[conditions.STAGE])
 
 
 class TurnFacts(dict[str, Any]):
     """The facts that conditions can use, and the limits that they compare with; what must be looked for is found when
     it is asked for."""
 
-    def __init__(self, session: Session, turn: Turn, template: Template, now: datetime) -> None:
+    def __init__(self, session: Session, turn: Turn, template: Template) -> None:
         super().__init__(
             asdict(turn.limits),
             iteration=steps_taken(turn),
@@ -112,13 +109,13 @@ class TurnFacts(dict[str, Any]):
             calls=turn.calls,
             tokens=turn.usage.total_tokens,
         )
-        self._session, self._turn, self._template, self._now = session, turn, template, now
+        self._session, self._turn, self._template = session, turn, template
 
     def __missing__(self, name: str) -> Any:
         if name == conditions.STAGE:
             found: Any = self._stage()
         else:
-            found = _FOUND[name](self._session, self._turn, self._now)
+            found = _FOUND[name](self._session, self._turn)
         self[name] = found
         return found
 
@@ -131,11 +128,11 @@ class TurnFacts(dict[str, Any]):
         return next(holding, own)
 
 
-_FOUND: Final[dict[str, Callable[[Session, Turn, datetime], Any]]] = {
-    "seconds": lambda session, turn, now: worked_seconds(turn, now),
-    "sources_found": lambda session, turn, now: len(session.context.get("sources") or ()),
-    "plan_made": lambda session, turn, now: session.plan_made,
-    "enough_data": lambda session, turn, now: session.enough_data,
+_FOUND: Final[dict[str, Callable[[Session, Turn], Any]]] = {
+    "seconds": lambda session, turn: worked_seconds(turn),
+    "sources_found": lambda session, turn: len(session.context.get("sources") or ()),
+    "plan_made": lambda session, turn: session.plan_made,
+    "enough_data": lambda session, turn: session.enough_data,
 }
 
 
@@ -186,18 +183,18 @@ def uses(session: Session) -> Iterator[Use]:
     return chain.from_iterable(step.uses for step in session.steps)
 
 
-def spent(turn: Turn, now: datetime) -> str | None:
+def spent(turn: Turn) -> str | None:
     """The budget of the turn that is used up, in words, or None."""
     limits = turn.limits
     return _reached(
         (steps_taken(turn), limits.max_iterations, "steps"),
-        (worked_seconds(turn, now), limits.time_budget, "seconds"),
+        (worked_seconds(turn), limits.time_budget, "seconds"),
         (turn.calls, limits.tool_budget, "tool calls"),
         (turn.usage.total_tokens, limits.token_budget, "tokens"),
     )
 
 
-def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
+def overdue(turn: Turn) -> tuple[str, str] | None:
     """Why the turn must be aborted now, as (code, reason): the agent had its grace steps to finish and did not."""
     if turn.unreadable >= UNREADABLE:
         return "unreadable_reply", f"the model's replies could not be read, {turn.unreadable} times in a row"
@@ -205,7 +202,7 @@ def overdue(turn: Turn, now: datetime) -> tuple[str, str] | None:
     # What sub-agents used counts against the budget that closes tools, but not against the grace.
     reached = _reached(
         (steps_taken(turn) - GRACE, limits.max_iterations, "steps"),
-        ((worked_seconds(turn, now) - subagents.seconds) / 2, limits.time_budget, "seconds"),
+        ((worked_seconds(turn) - subagents.seconds) / 2, limits.time_budget, "seconds"),
         ((turn.usage.total_tokens - subagents.tokens) / 2, limits.token_budget, "tokens"),
     )
     return ("limit_reached", f"the agent did not finish within {reached}") if reached else None
@@ -224,6 +221,6 @@ def steps_taken(turn: Turn) -> int:
     return turn.iteration - turn.is_thinking
 
 
-def worked_seconds(turn: Turn, now: datetime) -> float:
-    """Working seconds of the turn, without the time spent waiting for people."""
-    return (now - turn.started_at).total_seconds() - turn.waited
+def worked_seconds(turn: Turn) -> float:
+    """Working seconds of the turn, as its runs have measured them up to its last event."""
+    return (turn.worked_at - turn.started_at).total_seconds() - turn.waited

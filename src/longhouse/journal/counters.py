@@ -52,18 +52,26 @@ class Counters(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Calls without an outcome, without their arguments."""
     since: datetime | None = None
     """While a turn runs: since when it works, or waits."""
+    worked_at: datetime | None = None
+    """While a turn runs: the last moment of work, as `fold` tells it."""
     delegated_seconds: float = 0.0
-    """Seconds that sub-agents have worked for it since then."""
+    """Seconds that sub-agents have worked for it since `since`."""
 
     def add(self, record: Recorded) -> None:
         """Counts one event; those of one session are counted in their order."""
         was_waiting, was_running = are_waiting(self.open), self.since is not None
+        is_work = self._is_work(record.event)
+        if isinstance(record.event, events.Resumed) and self.worked_at and not was_waiting:
+            self._wait((record.at - self.worked_at).total_seconds())
         is_running = self._count(record.event, record.seq, was_running)
         self._apply(record)
         if was_running and (not is_running or are_waiting(self.open) != was_waiting):
             self._settle(record.at, was_waiting)
+            is_work = True
+        if is_work:
+            self.worked_at = record.at
         if not is_running:
-            self.since = None
+            self.since = self.worked_at = None
         elif self.since is None:
             self.since = record.at
         self.head = record.seq
@@ -89,13 +97,25 @@ class Counters(msgspec.Struct, kw_only=True, omit_defaults=True):
             present = max(0.0, (now - self.since).total_seconds())
             is_waiting = asks_person and are_waiting(self.open)
             work, waiting = (work, waiting + present) if is_waiting else (work + present, waiting)
-        return round(work, 3), round(waiting, 3)
+        return round(max(0.0, work), 3), round(max(0.0, waiting), 3)
+
+    def _is_work(self, event: Event) -> bool:
+        """Whether a worker has recorded it, and not somebody outside."""
+        if isinstance(event, events.Returned):
+            call = self.open.get(event.call)
+            return call is not None and call.is_due
+        return type(event) not in events.OUTSIDE
+
+    def _wait(self, seconds: float) -> None:
+        """So much of what counts as work was none."""
+        self.work_seconds -= seconds
+        self.waiting_seconds += seconds
 
     def _settle(self, at: datetime, was_waiting: bool) -> None:
         """Adds the time that ends now, as `fold` divides it between people and sub-agents."""
         assert self.since is not None
-        present = max(0.0, (at - self.since).total_seconds())
-        work = min(present, self.delegated_seconds) if was_waiting else present
+        present = (at - self.since).total_seconds()
+        work = min(max(0.0, present), self.delegated_seconds) if was_waiting else present
         self.work_seconds += work
         self.waiting_seconds += present - work
         self.since, self.delegated_seconds = at, 0.0
@@ -117,10 +137,7 @@ class Counters(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self._charge(event.usage)
             case events.Spent():
                 self._charge(event.usage)
-                self.work_seconds, self.waiting_seconds = (
-                    self.work_seconds - event.waited,
-                    self.waiting_seconds + event.waited,
-                )
+                self._wait(event.waited)
                 self.title = titles.first_words(event.title) if event.title else self.title
             case events.Returned():
                 self._return(event)

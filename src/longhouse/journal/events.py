@@ -377,14 +377,15 @@ class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):
 
 class Spent(_Fact, frozen=True, kw_only=True, tag="Spent"):
     """What a turn used besides its steps: tokens of a reply that was discarded, whose step is retried, or of a title;
-    or the time in which it waited for a budget of its key."""
+    or time in which nobody worked."""
 
     usage: Usage
     reason: str = ""
     title: str | None = None
     """The title that the model gave the session; empty if it gave none, and is not asked again."""
     waited: float = 0.0
-    """Seconds in which the turn waited for a budget of its key: nobody worked."""
+    """Seconds between two events in which nobody worked, or which a clock has added: less than none, if it was put
+    back. What passes before a `Resumed` is never work, and is not said."""
 
 
 class Noted(_Fact, frozen=True, kw_only=True, tag="Noted"):

@@ -24,7 +24,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 20
+FOLD_VERSION: Final = 21
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -54,6 +54,7 @@ class _Builder:
     def __init__(self, session: Session) -> None:
         self.base = session
         self.turn = session.turn
+        self.worked_at = session.turn.worked_at if session.turn else None
         self.queue = session.queue
         self.open = dict(session.open)
         self.transcript = list(session.transcript)
@@ -69,7 +70,7 @@ class _Builder:
     def freeze(self) -> Session:
         return replace(
             self.base,
-            turn=self.turn,
+            turn=self._turn(),
             queue=self.queue,
             open=self.open,
             transcript=tuple(self.transcript),
@@ -82,6 +83,12 @@ class _Builder:
             head=self.head,
             updated_at=self.updated_at,
         )
+
+    def _turn(self) -> Turn | None:
+        turn = self.turn
+        if turn is None or self.worked_at is None or turn.worked_at == self.worked_at:
+            return turn
+        return replace(turn, worked_at=self.worked_at)
 
     def add(self, event: Event, seq: int, at: datetime) -> None:  # noqa: PLR0912 - one case for each kind of event
         was_waiting = self._is_waiting() if self.open else False
@@ -113,8 +120,7 @@ class _Builder:
             case events.Stored():
                 self.base = replace(self.base, files=(*self.base.files, Artifact(seq=seq, at=at, file=event)))
             case events.Resumed():
-                self.lost += event.is_loss
-                open_calls.apply(self.open, event, seq, at)
+                self._resume(event, seq, at)
             case events.Finished():
                 self._end(self._turn_at(seq), "COMPLETED", answer=event.answer)
             case events.Failed():
@@ -132,6 +138,20 @@ class _Builder:
         if self.turn and is_waiting != was_waiting:
             rested = replace(self.turn, resting_since=at, delegated_seconds=0.0)
             self.turn = rested if is_waiting else _woken(self.turn, at)
+            self.worked_at = at
+        elif type(event) not in events.OUTSIDE and self._is_working():
+            self.worked_at = at
+
+    def _is_working(self) -> bool:
+        return self.turn is not None and not self.turn.ended and self.turn.resting_since is None
+
+    def _resume(self, event: events.Resumed, seq: int, at: datetime) -> None:
+        self.lost += event.is_loss
+        if self.turn and self.worked_at and self._is_working():
+            # Nobody knows how much of the time before a takeover the lost worker has worked: none of it counts.
+            idle = (at - self.worked_at).total_seconds()
+            self.turn = replace(self.turn, waited=self.turn.waited + idle)
+        open_calls.apply(self.open, event, seq, at)
 
     def _is_waiting(self) -> bool:
         return self.turn is not None and not self.turn.ended and are_waiting(self.open)
@@ -188,7 +208,10 @@ class _Builder:
             PromptEntry(seq=seq, content=content, date=event.date, form=event.form) for content in prompt.content
         ]
         prompted = replace(prompt, prior=(), client_tools=None)
-        self.turn = turn = Turn(**asdict(event), prompted=prompted, started_at=at, chain=prompt.chain, user=prompt.user)
+        self.worked_at = at
+        self.turn = turn = Turn(
+            **asdict(event), prompted=prompted, started_at=at, worked_at=at, chain=prompt.chain, user=prompt.user
+        )
         self._offer(prompt.client_tools)
         self.memory = replace(self.memory, query=turn.task[: remembered.MAX_QUERY])
 
@@ -259,7 +282,9 @@ class _Builder:
             return
         if event.user is not None:
             turn = self._joined(turn, event.user)
-        if not call.is_due:  # no tool has given the outcome
+        if call.is_due:
+            self.worked_at = at
+        else:  # no tool has given the outcome
             turn = _answered(turn, call, event, at)
         if event.spent:
             turn = _charged_for_subagent(turn, event, event.spent)
@@ -368,9 +393,9 @@ def _added(there: Any, added: Any) -> Any:
 def _woken(turn: Turn, at: datetime) -> Turn:
     if turn.resting_since is None:
         return turn
-    rested = max(0.0, (at - turn.resting_since).total_seconds())
+    rested = (at - turn.resting_since).total_seconds()
     # Parallel sub-agents work longer in sum than the rest lasted; ones that wait for a person work shorter.
-    delegated_seconds = min(rested, turn.delegated_seconds)
+    delegated_seconds = min(max(0.0, rested), turn.delegated_seconds)
     subagents = replace(turn.subagents, seconds=turn.subagents.seconds + delegated_seconds)
     return replace(turn, waited=turn.waited + rested - delegated_seconds, resting_since=None, subagents=subagents)
 

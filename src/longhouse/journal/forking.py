@@ -123,7 +123,7 @@ def joined(session: Session, joint: BranchPoint) -> tuple[Session, list[Event]]:
     turn = after.running_turn
     if turn is None:
         return after, new
-    idle = (joint.at - (session.updated_at or joint.at)).total_seconds()
+    idle = (joint.at - turn.worked_at).total_seconds()
     if turn.resting_since is None and idle > 0:
         new.append(events.Spent(usage=events.Usage(), reason="the branch was forked", waited=round(idle, 3)))
     new += [one for call in after.open.values() if (one := _known(call, joint.outcomes))]

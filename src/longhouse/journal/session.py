@@ -204,6 +204,8 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     client_tools: events.ClientTools | None = None
     """What the client offers to run, as it last said."""
     started_at: datetime
+    worked_at: datetime
+    """The last moment of work: that of the last event which a worker has recorded, or at which a wait ended."""
     chain: str = ""
     """The fingerprint of the client's conversation up to the user's last message."""
     user: str | None = None
@@ -220,7 +222,8 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     unreadable: int = 0
     """Consecutive replies that could not be parsed."""
     waited: float = 0.0
-    """Seconds spent waiting for people, or for a budget of the key: they do not count against the time budget."""
+    """Seconds up to `worked_at` in which nobody worked: they do not count against the time budget. Negative after a
+    clock was put back."""
     resting_since: datetime | None = None
     delegated_seconds: float = 0.0
     """Seconds that sub-agents have worked for it since `resting_since`: this part was not waiting for people."""

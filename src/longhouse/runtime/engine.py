@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, get_args
 
 import structlog
@@ -53,8 +53,6 @@ log = structlog.get_logger()
 
 MOST_FENCES: Final = 10_000
 """Runs that were broken off and are remembered, for the case that the session comes back to this process."""
-
-WAITED: Final = "waited for a budget of its key"
 
 ExternalNotes = Callable[[Session], Awaitable[Sequence[events.Noted]]]
 """Finds interactions from outside that a session's agent took part in, as notes for its journal."""
@@ -106,6 +104,8 @@ class Engine:
             with self._tried_alone(run), self._recording_unbegun(run):
                 if lease.previous:
                     await self._take_over(run, lease.previous)
+                else:
+                    run.since = time.monotonic()
                 self._remember(lease)
                 while not run.rested:
                     if self.stopping:
@@ -204,10 +204,6 @@ class Engine:
         async with self.pool.acquired(template, session.id) as instance:
             if not session.is_running:
                 await self._start(run, instance)
-            elif run.lease.paused_at and session.running_turn:
-                waited = (clock.now() - run.lease.paused_at).total_seconds()
-                spent = events.Spent(usage=events.Usage(), reason=WAITED, waited=round(max(0.0, waited), 3))
-                await self.recorder.record(run, [spent])
             while (turn := run.session.running_turn) and run.session.can_step and not run.rested and not self.stopping:
                 await self._turnstile.passed()
                 if not self.stopping:  # others may have gone first for a while
@@ -311,7 +307,7 @@ class Engine:
         elif turn.verdict:
             # The last call besides the finishing one was returned from outside: only the end is left to record.
             await self.recorder.record(run, [])
-        elif end := rules.overdue(turn, clock.now()):
+        elif end := rules.overdue(turn):
             code, reason = end
             await self.recorder.record(run, [events.Failed(reason=reason, code=code)])
         elif not _is_spent(run) or not await self._pause(run):
@@ -406,7 +402,7 @@ class Engine:
             self.db,
             run.lease,
             head=run.session.head,
-            wake_at=now + timedelta(seconds=delay),
+            seconds=delay,
             attempts=attempts,
             troubled_at=troubled_at,
         )

@@ -1,9 +1,11 @@
 """Appends events to the journal, together with their direct consequences in this and in other sessions."""
 
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +29,10 @@ from longhouse.store.delegation.delegations import Recording
 from longhouse.store.leases import Lease
 from longhouse.tools.outcomes import LOST, unknown
 
+NOTICED: Final = 1.0
+"""Seconds without work from which on they are recorded."""
+IDLE: Final = "stood still, or a clock was set"
+
 
 @dataclass
 class Run:
@@ -43,6 +49,8 @@ class Run:
     """Calls of which probes were asked."""
     probe_at: datetime | None = None
     """When probes are asked again whether calls of lost workers took effect."""
+    since: float | None = None
+    """From when on it measures its work, by the clock of the process that nobody sets."""
     is_recording: bool = False
     """A write is in flight: whether it was committed is not known."""
 
@@ -69,7 +77,8 @@ class Recorder(msgspec.Struct, frozen=True):
 
     async def record(self, run: Run, new: Sequence[Event]) -> None:
         """Appends events with their direct consequences; the same statement releases the lease if nothing is left."""
-        at, before = clock.now(), run.session
+        at, before, measured_at = clock.now(), run.session, time.monotonic()
+        new = [*_idle(run, at, measured_at), *new]
         try:
             after, appended, reached = await self._write(run, before, new, at)
         except delegations.DelegationWritten:
@@ -78,6 +87,8 @@ class Recorder(msgspec.Struct, frozen=True):
                 self.bus.turn_ended(run.session)
             return
         run.is_recording = False
+        if after.turn and after.turn.worked_at == at:
+            run.since = measured_at
         run.attempts, run.troubled_at = 0, None
         run.rested, run.spent = appended.rested, appended.spent
         for session_id, seq in reached:
@@ -126,6 +137,18 @@ class Recorder(msgspec.Struct, frozen=True):
         if turn := delegations.ending_turn(before, after):
             return after, *await delegations.end(self.db, before, after, turn, settled, recording=recording)
         return after, await delegations.append(self.db, before, after, settled, recording=recording), []
+
+
+def _idle(run: Run, at: datetime, measured_at: float) -> list[Event]:
+    """What has passed since the last work by the clock on the wall, but not as the run has measured it: nobody worked,
+    or the clock was set."""
+    turn = run.session.running_turn
+    if turn is None or turn.resting_since or run.since is None:
+        return []
+    idle = (at - turn.worked_at).total_seconds() - (measured_at - run.since)
+    if abs(idle) < NOTICED:
+        return []
+    return [events.Spent(usage=events.Usage(), reason=IDLE, waited=round(idle, 3))]
 
 
 def _probed(event: Event, before: Session, asked: Sequence[str]) -> Event:

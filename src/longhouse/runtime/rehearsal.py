@@ -7,13 +7,11 @@ written to a journal.
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from longhouse import clock
 from longhouse.agents import rules
 from longhouse.agents.delegation import capped_by_caller, narrowed
 from longhouse.agents.requests import window
@@ -47,15 +45,6 @@ TRIES: Final = 3
 ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 TextAt = Callable[[int], Awaitable[str]]
 """What a request before the reply of this seq showed from memory, where that is known apart from the session."""
-
-
-def as_of_then(session: Session, now: datetime | None = None) -> Session:
-    """A session of the past as it was then: what was left of its time is left."""
-    turn = session.turn
-    if turn is None or session.updated_at is None:
-        return session
-    since = ((now or clock.now()) - session.updated_at).total_seconds()
-    return replace(session, turn=replace(turn, waited=turn.waited + max(0.0, since)))
 
 
 class DescribedTools(Toolbox):
@@ -290,11 +279,11 @@ class _Playing:
         strategy = strategy_of(self._template.base_agent_class, self._rehearsal.packages)
         model = await self._rehearsal.model_for(self._template)
         while (turn := self._session.running_turn) and not self.reason:
-            if end := rules.overdue(turn, self._at):
+            if end := rules.overdue(turn):
                 code, reason = end
                 self._add([events.Failed(reason=reason, code=code)])
                 return
-            chosen = await self._rehearsal.offering.choose(*self._now(), self._template)
+            chosen = await self._rehearsal.offering.choose(self._session, turn, self._template)
             offered = in_order(self._session, chosen.tools)
             shown = replace(self._session, recall=await self._text(turn))
             request = strategy.propose(shown, self._template, offered)
@@ -338,10 +327,6 @@ class _Playing:
         first = self._turn.records[0].at
         noted = [one.event for one in self._turn.records[1:] if one.at == first and isinstance(one.event, events.Noted)]
         self._session = extended(self._session, [started, *noted], self._at)
-
-    def _now(self) -> tuple[Session, Turn]:
-        session = as_of_then(replace(self._session, updated_at=self._at))
-        return session, session.latest_turn
 
     async def _text(self, turn: Turn) -> str:
         """What was remembered then: the same items, as they are now."""

@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from longhouse import clock
 from longhouse.agents import naming as names
 from longhouse.agents import rules, tool_order
 from longhouse.agents.permission import Permission
@@ -35,7 +34,7 @@ class StepState:
     def __init__(self, template: Template, session: Session, stage: str | None = None) -> None:
         self.template, self.session, self.permission = template, session, Permission(template, session)
         turn = session.turn
-        self.open_tools = rules.open_tools(session, turn, template, clock.now(), stage=stage) if turn else OpenTools()
+        self.open_tools = rules.open_tools(session, turn, template, stage=stage) if turn else OpenTools()
 
 
 class ToolSearchService(msgspec.Struct, frozen=True):

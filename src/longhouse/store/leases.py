@@ -30,8 +30,6 @@ class Lease(msgspec.Struct, frozen=True):
     owner: str = ""
     spent: str | None = None
     """The budget that the session's key has used up."""
-    paused_at: datetime | None = None
-    """Since when it has waited for a budget."""
     limits: tuple[str, ...] = ()
     """Those under which it runs."""
 
@@ -64,7 +62,7 @@ CLAIM_ANYWAY: Final = f"""
     FROM (SELECT id, holder FROM sessions WHERE id = :session FOR UPDATE) old
     WHERE s.id = old.id AND (s.due OR s.wake_at <= now()) AND {_FREE}
     RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
-              {budgets.spent_of("s.key_id")} AS spent, s.paused_at
+              {budgets.spent_of("s.key_id")} AS spent
 """
 # A session under a limit is only found: it is claimed under the lock of the limit.
 CLAIM: Final = f"""
@@ -78,7 +76,7 @@ WITH old AS (
     FROM old
     WHERE s.id = old.id AND NOT old.is_limited AND (s.due OR s.wake_at <= now()) AND {_FREE}
     RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
-              {budgets.spent_of("s.key_id")} AS spent, s.paused_at
+              {budgets.spent_of("s.key_id")} AS spent
 )
 SELECT m.*, o.is_limited FROM old o LEFT JOIN moved m ON true
 """
@@ -101,8 +99,9 @@ SELECT true FROM moved
 """
 
 WAIT_OUT: Final = """
-    UPDATE sessions SET holder = NULL, due = false, wake_at = :wake_at, attempts = COALESCE(:attempts, attempts) + 1,
-                        troubled_at = COALESCE(:troubled_at, troubled_at, now())
+    UPDATE sessions SET holder = NULL, due = false, attempts = COALESCE(:attempts, attempts) + 1,
+                        troubled_at = COALESCE(:troubled_at, troubled_at, now()),
+                        wake_at = now() + make_interval(secs => :seconds)
     WHERE id = :session AND fence = :fence AND head = :head RETURNING true
 """
 
@@ -247,7 +246,7 @@ async def claim(db: Database, session_id: str, worker: str, *, per_key: int | No
     """Claims a session, if its limits have a place for it; `per_key`: the limit of keys that have none of their own."""
     row = await db.row(CLAIM, session=session_id, worker=worker, per_key=per_key)
     if row is None or not row["is_limited"]:
-        return Claim(Lease(*row[:9]) if row and row["id"] else None)
+        return Claim(Lease(*row[:8]) if row and row["id"] else None)
     limited = await places.claim(db, session_id, CLAIM_ANYWAY, per_key=per_key, worker=worker)
     lease = replace(Lease(*limited.row), limits=limited.limits) if limited.row else None
     return Claim(lease, limited.let_in)
@@ -266,16 +265,16 @@ async def wait_out(
     lease: Lease,
     *,
     head: int,
-    wake_at: datetime,
+    seconds: float,
     attempts: int | None = None,
     troubled_at: datetime | None = None,
 ) -> bool:
-    """Releases the session until `wake_at`: back-off while the provider fails.
+    """Releases the session for so many seconds: back-off while the provider fails.
 
     Each append resets the row's retry counter. `attempts` (retries before this one) and `troubled_at` (the time of the
     first failure) are given where the row has lost them.
     """
-    values = {"head": head, "wake_at": wake_at, "attempts": attempts, "troubled_at": troubled_at}
+    values = {"head": head, "seconds": seconds, "attempts": attempts, "troubled_at": troubled_at}
     return bool(await db.value(WAIT_OUT, session=lease.session_id, fence=lease.fence, **values))
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
-from longhouse import clock
 from longhouse.agents import rules, tool_order
 from longhouse.agents.naming import NamePatterns
 from longhouse.agents.permission import Permission, differs_by
@@ -81,7 +80,7 @@ class Offering(msgspec.Struct):
         if asked is None or not asked.tools or not template.allow_client_tools:
             return own
         tools = own.tools or await self._final_answer(session)
-        open_tools = rules.open_tools(session, turn, template, clock.now())
+        open_tools = rules.open_tools(session, turn, template)
         return msgspec.structs.replace(own, tools=client_tools.beside(tools, asked, template, open_tools))
 
     async def _final_answer(self, session: Session) -> list[Tool]:
@@ -116,7 +115,7 @@ class Offering(msgspec.Struct):
     async def _named(self, session: Session, turn: Turn, known: Known) -> Offered:
         """The tools that the policy names, in its order; over the cap, required tools come first."""
         policy = known.template.tool_policy
-        open_tools = rules.open_tools(session, turn, known.template, clock.now())
+        open_tools = rules.open_tools(session, turn, known.template)
         found = open_tools.among(await self._permitted(session, known))
         if len(found) <= policy.max_tools_in_prompt:
             return Offered(found)

@@ -24,7 +24,6 @@ from longhouse.journal.comparing import CallChange, MadeCall, call_changes, text
 from longhouse.journal.events import Usage
 from longhouse.journal.json_text import object_of
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.rehearsal import as_of_then
 from longhouse.runtime.steps.model_stream import listen
 from longhouse.runtime.steps.reply_handler import MAX_RECORDED, in_order
 from longhouse.runtime.workers.instances import ModelFor, strategy_of
@@ -163,7 +162,7 @@ class StepReplays(msgspec.Struct, frozen=True):
 
     async def _offered(self, then: BeforeReply, template: Template) -> Sequence[Tool]:
         """The tools that this version would be offered in the step."""
-        session = as_of_then(then.session)
+        session = then.session
         if self.offering is None or session.turn is None:
             return await offered_then(then, self.toolbox.resolve)
         chosen = await self.offering.choose(session, session.turn, template)

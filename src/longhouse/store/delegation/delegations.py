@@ -125,7 +125,7 @@ async def begin(
         # A reply may call agents without awaiting them, and also end the turn.
         kept, ended = None, list[asyncpg.Record]()
         if turn := ending_turn(session, after):
-            kept = results.of_turn(turn, outcome_of(after, turn), recording.at)
+            kept = results.of_turn(turn, outcome_of(after, turn))
             ended += await tx.rows(END, child=after.id, prompt=turn.prompt, outcome=kept.counted.encoded)
         touched = {session.id, *filter(None, children.values()), *(row["parent"] for row in ended)}
         if len(touched) > 1:  # the append locks the session's own row
@@ -155,7 +155,7 @@ async def end(
     append_id = uuid.uuid4()
 
     async def write(tx: Transaction) -> tuple[Appended, list[tuple[str, int]]]:
-        kept = results.of_turn(turn, outcome_of(after, turn), recording.at)
+        kept = results.of_turn(turn, outcome_of(after, turn))
         ended = await tx.rows(END, child=after.id, prompt=turn.prompt, outcome=kept.counted.encoded)
         await tx.rows(LOCK_ROWS, ids=sorted({session.id, *(row["parent"] for row in ended)}))
         appended = await append(tx, session, after, settled, recording=recording, append_id=append_id)

@@ -1,6 +1,5 @@
 """Results of delegations: outcomes and their cost, the number of open tasks, and the budget left."""
 
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -65,7 +64,7 @@ def decode(kept: str) -> DelegationResult:
     return _decoder.decode(kept)
 
 
-def of_turn(turn: Turn, outcome: Outcome, at: datetime) -> DelegationResult:
+def of_turn(turn: Turn, outcome: Outcome) -> DelegationResult:
     """The outcome of an ended turn, with its cost."""
     # Budgets do not count the call that gives the final answer.
     calls = turn.calls - bool(turn.verdict)
@@ -73,7 +72,7 @@ def of_turn(turn: Turn, outcome: Outcome, at: datetime) -> DelegationResult:
         outcome=outcome,
         spent=turn.usage,
         calls=calls,
-        seconds=max(0.0, rules.worked_seconds(turn, at)),
+        seconds=max(0.0, rules.worked_seconds(turn)),
         own_calls=calls - turn.subagents.calls,
         own_tokens=turn.usage.total_tokens - turn.subagents.tokens,
         user=None if turn.user == turn.prompted.user else turn.user,
