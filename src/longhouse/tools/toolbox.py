@@ -21,6 +21,7 @@ from longhouse.journal.json_text import object_of
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, ReadSource, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
+from longhouse.tools.arguments import apart
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
 from longhouse.tools.config import ToolConfig
@@ -222,7 +223,7 @@ class Toolbox:
     async def check(self, tool: Tool, arguments: str, *, before: tuple[str, str] | None = None) -> Fault | None:
         """Why a call with these arguments cannot run. `before`: the session and the call that are to run next."""
         binding = self._binding(tool.name, tool.version)
-        work = _bound_to(binding, tool.name, arguments)
+        work = await _bound_to(binding, tool.name, arguments)
         if isinstance(work, Fault):
             return work
         fault = await binding.check(arguments) if binding and binding.check else None
@@ -263,7 +264,7 @@ class Toolbox:
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)
         binding = self._binding(call.tool, call.version)
-        work = self._work_of(call, session, binding)
+        work = await self._work_of(call, session, binding)
         if isinstance(work, Fault) or tool is None or binding is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
         config, overlay = await self._config_of(call.tool, session), self._overlay(call.tool)
@@ -300,12 +301,12 @@ class Toolbox:
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
             return _failed(tool, error)
 
-    def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
+    async def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
         """The work of a call, from its check where that was in this process and its tool is still the same."""
         checked = self._checked.get(session.id, {}).pop(call.call, None)
         if checked and checked.binding is binding and checked.arguments == call.arguments:
             return checked.work
-        return _bound_to(binding, call.tool, call.arguments)
+        return await _bound_to(binding, call.tool, call.arguments)
 
     async def _config_of(self, tool: str, session: Session) -> ToolConfig:
         """What a tool of the session's agent is called with, in this turn."""
@@ -405,12 +406,12 @@ class Toolbox:
         return self._bound.get((name, version)) or self._here.get(name)
 
 
-def _bound_to(binding: Binding | None, name: str, arguments: str) -> Work | Fault:
+async def _bound_to(binding: Binding | None, name: str, arguments: str) -> Work | Fault:
     if binding is None:
         return _unknown(name)
     if len(arguments) > MAX_ARGUMENTS:
         return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
-    return binding.bind(arguments)
+    return await apart(partial(binding.bind, arguments))
 
 
 def reading_key(tool: Tool, arguments: str, user: str | None = None) -> str:
