@@ -194,10 +194,10 @@ class _Check:
         self.spend(len(value))
         known = schema.get("properties", ())
         others = [name for name in value if name not in known]
-        if said is False and others:
-            yield where, "Additional properties are not allowed: {}", others
-        elif said is not False:
-            for name in others:
+        for name in others:
+            if said is False:
+                yield where, "Additional properties are not allowed, and {} was unexpected", name
+            else:
                 yield from self.problems(value[name], said, (where, name))
 
     def names(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:

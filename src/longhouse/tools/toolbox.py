@@ -27,7 +27,7 @@ from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, cl
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
 from longhouse.tools.execution import CallExecutor, CallTimedOut, obeyed
-from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
+from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, is_in_doubt, text_of, unknown
 
 log = structlog.get_logger()
 
@@ -279,6 +279,7 @@ class Toolbox:
         if refused:
             return Result(refused)
         about = {"tool": call.tool, "session": session.id, "call": call.call}
+        has_returned = False
         try:
             context = context_of(call, session, turn, self._services_of(session), memory_scope)
             before = None if is_blank(context, turn) else written(context)
@@ -288,6 +289,7 @@ class Toolbox:
                 output = await obeyed(partial(work, context, config), tool.timeout)
             else:
                 output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
+            has_returned = True
             if isinstance(output, Performed):
                 return Result(Output(content=output.text), output.writes, output.adds, output.made)
             text = bounded(clean(text_of(output)), tool.max_output)
@@ -299,7 +301,9 @@ class Toolbox:
             if isinstance(error, CallTimedOut):
                 return _late(tool, error)
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
-            return _failed(tool, error)
+            is_known = binding.runs_here or isinstance(error, CallError)
+            in_doubt = has_returned or not is_known or is_in_doubt(error)
+            return _failed(tool, error, in_doubt=in_doubt)
 
     async def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
         """The work of a call, from its check where that was in this process and its tool is still the same."""
@@ -448,12 +452,15 @@ def _late(tool: Tool, late: CallTimedOut) -> Result:
     return _in_doubt(tool, message) if tool.effect == "once" else Result(Fault(code="timeout", message=message))
 
 
-def _failed(tool: Tool, error: BaseException) -> Result:
-    if isinstance(error, CallError) and error.in_doubt and tool.effect == "once":
-        return _in_doubt(tool, clean(str(error))[:2000], has_ended=error.has_ended)
+def _failed(tool: Tool, error: BaseException, *, in_doubt: bool) -> Result:
+    words = clean(f"{type(error).__name__}: {error}")[:2000]
+    if in_doubt and tool.effect == "once":
+        if isinstance(error, CallError):
+            return _in_doubt(tool, clean(str(error))[:2000], has_ended=error.has_ended)
+        return _in_doubt(tool, words)
     if isinstance(error, ToolFailed):
         return Result(Fault(code=error.code, message=clean(str(error))[:2000]))
-    return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
+    return Result(Fault(code="tool_failed", message=words))
 
 
 def _in_doubt(tool: Tool, why: str, *, has_ended: bool = False) -> Result:

@@ -26,7 +26,7 @@ from longhouse.tools.arguments import BadSchema, client_schema
 MOST_TOOLS: Final = 128
 MAX_SIZE: Final = 256_000
 """Bytes of all schemas and descriptions together: they are part of every request to the model."""
-NOT_RUN: Final = Fault(code="not_run", message="the client did not run this call: the user has written instead")
+NOT_RUN: Final = Fault(code="not_run", message="the client sent no result of this call: the user has written instead")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ID: Final = re.compile(rf"{PREFIX}[0-9a-f]{{32}}")
