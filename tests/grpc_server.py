@@ -68,7 +68,7 @@ class GrpcServer:
 
 @asynccontextmanager
 async def grpc_server(folder: Path, *options: str, port: int = 0) -> AsyncIterator[GrpcServer]:
-    """`options`: `tls`, with `key.pem` and `cert.pem` in the folder; `no_probe`; `garbage`."""
+    """`options`: `tls`, with `key.pem` and `cert.pem` in the folder; `no_probe`; `garbage`; `silent`."""
     compiled(folder)
     process = await asyncio.create_subprocess_exec(
         sys.executable, __file__, str(folder), str(port), *options, stdout=asyncio.subprocess.PIPE
@@ -166,9 +166,27 @@ def main(folder: Path, port: int, options: list[str]) -> None:
             (folder / "seen.jsonl").write_text(json.dumps({"method": "Call", "host": host}) + "\n")
             return b"\xff\xff not a message"
 
+    class Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
+        """Calls that do their work and end well, without a message."""
+
+        def service(self, details: Any) -> Any:
+            if not details.method.endswith("/Call"):
+                read, write = messages.ProbeRequest.FromString, messages.ProbeResponse.SerializeToString
+                return grpc.unary_unary_rpc_method_handler(Tools().Probe, read, write)
+            return grpc.unary_stream_rpc_method_handler(self.answer, messages.CallRequest.FromString)
+
+        def answer(self, request: Any, context: Any) -> Any:
+            note("Call", request, context)
+            (folder / "settled").mkdir(exist_ok=True)
+            happened = {"outcome": "HAPPENED", "result_json": json.dumps("Оплачено 付款了")}
+            (folder / "settled" / request.idempotency_key).write_text(json.dumps(happened))
+            return iter(())
+
     server = grpc.server(futures.ThreadPoolExecutor(16), options=[("grpc.max_send_message_length", -1)])
     if "garbage" in options:
         server.add_generic_rpc_handlers((Garbage(),))
+    elif "silent" in options:
+        server.add_generic_rpc_handlers((Silent(),))
     else:
         service.add_ToolServicer_to_server(Tools(), server)
     place = f"127.0.0.1:{port}"

@@ -1,15 +1,18 @@
 """What a client may send as its functions, and what is refused, with the name of the field."""
 
+import json
 from typing import Any
 
+import jsonschema
 import pytest
 
 from client_tools import WEATHER, function
+from longhouse.agents.schema.strict import restored, strict
 from longhouse.api.openai import client_tools
-from longhouse.api.openai.client_tools import MAX_DESCRIPTION, MAX_SIZE, MOST_TOOLS
+from longhouse.api.openai.client_tools import MAX_SIZE, MOST_TOOLS
 from longhouse.errors import CallerError
-from longhouse.journal.events import ClientTool, ClientTools
-from longhouse.tools.client_tools import schema_of
+from longhouse.journal.events import ClientTool, ClientTools, Fault
+from longhouse.tools.client_tools import fault_of, schema_of, tool_of
 
 DEEP: Any = {"type": "object"}
 for _ in range(40):
@@ -35,7 +38,6 @@ def changed(**fields: Any) -> dict[str, Any]:
         (changed(name="agent.clerk"), "tools[0].function.name"),
         (changed(name=7), "tools[0].function.name"),
         (changed(description=7), "tools[0].function.description"),
-        (changed(description="x" * (MAX_DESCRIPTION + 1)), "tools[0].function.description"),
         (changed(strict="yes"), "tools[0].function.strict"),
         (changed(parameters=[]), "tools[0].function.parameters"),
         (changed(parameters={"type": "array"}), "tools[0].function.parameters"),
@@ -59,7 +61,10 @@ def test_there_is_a_most_of_them() -> None:
     with pytest.raises(CallerError) as refused:
         client_tools.read([*many, function("one_more")])
     assert refused.value.param == "tools"
-    heavy = [changed(name=f"f{n}", description="x" * MAX_DESCRIPTION) for n in range(MAX_SIZE // MAX_DESCRIPTION + 1)]
+    assert client_tools.read([changed(description="x" * (MAX_SIZE - 1_000))]), (
+        "a long description alone is none too much"
+    )
+    heavy = [changed(name=f"f{n}", description="x" * 60_000) for n in range(5)]
     with pytest.raises(CallerError, match="together"):
         client_tools.read(heavy)
     with pytest.raises(CallerError) as refused:
@@ -89,6 +94,69 @@ def test_what_libraries_write_is_taken() -> None:
     assert bare == ClientTools(tools=(ClientTool(name="ping"),))
     flat = client_tools.read([{"type": "function", "name": "ping", "parameters": {"type": "object"}}], nested=False)
     assert flat == ClientTools(tools=(ClientTool(name="ping", parameters='{"type":"object"}'),))
+
+
+ITEM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+KNOWN: list[tuple[dict[str, Any], Any, Any]] = [
+    (
+        {"properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}},
+        {"kids": [{"kids": [{}]}]},
+        {"kids": [{"kids": 1}]},
+    ),
+    (
+        {"$id": "https://a.b/tree", "properties": {"kid": {"$ref": "https://a.b/tree"}}},
+        {"kid": {}},
+        {"kid": {"kid": 1}},
+    ),
+    ({"$id": "https://a.b/tree", "properties": {"kid": {"$ref": "tree"}}}, {"kid": {}}, {"kid": {"kid": 1}}),
+    (
+        {"properties": {"a": {"$ref": "#item"}}, "$defs": {"b": {"$anchor": "item", **ITEM}}},
+        {"a": {"name": ""}},
+        {"a": {}},
+    ),
+    ({"properties": {"a": {"$ref": "item"}}, "$defs": {"b": {"$id": "item", **ITEM}}}, {"a": {"name": ""}}, {"a": {}}),
+    ({"$dynamicAnchor": "n", "properties": {"kid": {"$dynamicRef": "#n"}}}, {"kid": {"kid": {}}}, {"kid": {"kid": 1}}),
+    ({"$recursiveAnchor": True, "properties": {"kid": {"$recursiveRef": "#"}}}, {"kid": {}}, {"kid": {"kid": 1}}),
+    (
+        {"properties": {"pair": {"type": "array", "items": [ITEM, {"$ref": "#/properties/pair/items/0"}]}}},
+        {"pair": [{"name": ""}, {"name": ""}]},
+        {"pair": [{"name": ""}, {}]},
+    ),
+    ({"properties": {"pair": {"items": [{}], "additionalItems": False}}}, {"pair": [1]}, {"pair": [1, 2]}),
+    ({"properties": {"$id": {"type": "string"}, "items": {"enum": [{"$id": 1}]}}}, {"items": {"$id": 1}}, {"$id": 1}),
+    (
+        {"properties": {"a/b": {"$id": "#x", **ITEM}, "c": {"$ref": "#/properties/a~1b"}, "d": {"$ref": "#x"}}},
+        {},
+        {"d": {}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "fitting", "other"), KNOWN)
+def test_a_schema_may_refer_to_itself_and_name_its_parts(schema: Any, fitting: Any, other: Any) -> None:
+    """Taken as OpenAI takes them; agents get pointers alone."""
+    found = client_tools.read([changed(parameters={"type": "object", **schema})])
+    assert found is not None
+    [tool] = found.tools
+    assert not {"$anchor", "$dynamicRef", "$recursiveRef"} & set(tool.parameters.split('"'))
+    made = tool_of(tool)
+    assert fault_of(made, json.dumps(fitting)) is None
+    assert isinstance(fault_of(made, json.dumps(other)), Fault)
+    form = strict(made.schema)
+    jsonschema.Draft202012Validator.check_schema(form)
+    assert "$ref" not in json.dumps(form)
+
+
+def test_however_often_parts_refer_to_each_other_they_are_written_out_in_bounds() -> None:
+    names = [f"d{n}" for n in range(30)]
+    each = {"type": "object", "properties": {name: {"$ref": f"#/$defs/{name}"} for name in names[:25]}}
+    parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": dict.fromkeys(names, each)}
+    found = client_tools.read([changed(parameters=parameters)])
+    assert found is not None
+    made = tool_of(found.tools[0])
+    assert len(json.dumps(strict(made.schema))) < 1_000_000
+    inner = '{"d1": {"d2": {}}}'
+    assert restored({"a": {"d0": inner, **dict.fromkeys(names[1:25])}}, made.schema) == {"a": {"d0": json.loads(inner)}}
 
 
 def test_a_choice_says_what_may_and_what_must_be_called() -> None:

@@ -285,7 +285,7 @@ async def test_who_writes_instead_goes_on_without_the_results(serving: Serving) 
         told = await program.say("Forget it")
         assert (finish(told), content(told), told["model"]) == ("stop", "As you like.", session_id)
         seen = await results_seen(house)
-        not_run = "Error: the client did not run this call: the user has written instead"
+        not_run = "Error: the client sent no result of this call: the user has written instead"
         assert seen[-3:] == [("tool", not_run), ("tool", not_run), ("user", "Forget it")]
         kinds = await house.kinds(session_id)
         assert kinds.count("Started") == 1, "in the same turn"

@@ -191,6 +191,16 @@ async def test_a_payment_in_the_middle_of_which_the_house_is_killed_is_settled_b
         assert (code, words.strip().splitlines()[-1].endswith("can be used here")) == (0, True), words
 
 
+async def test_a_payment_that_ends_without_a_message_is_asked_about_and_not_made_again(
+    serving: Serving, tmp_path: Path, folder: Path
+) -> None:
+    async with grpc_server(folder, "silent") as served:
+        described = {name: str(path) for name, path in written(tmp_path, agents=files(served.place)).items()}
+        async with serving(cashier, **described) as house:
+            assert content(await house.say("pay pay", model=AGENT)) == "Оплачено 付款了"
+            assert [one["method"] for one in served.seen] == ["Call", "Probe"]
+
+
 async def test_the_page_on_grpc_tools_is_followed_word_by_word(
     serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

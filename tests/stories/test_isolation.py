@@ -63,6 +63,25 @@ class Charge(BaseTool):
         os._exit(0)
 
 
+class Rude:
+    def __str__(self):
+        raise ValueError("no words")
+
+
+class Bill(BaseTool):
+    "Pays a bill, and then something is wrong."
+
+    effect: ClassVar[str] = "once"
+    text: str = ""
+
+    async def __call__(self, context, config=None, **kwargs):
+        if self.text == "lost":
+            raise ConnectionResetError("the bank is gone")
+        if self.text == "refused":
+            raise ValueError("no money")
+        return Rude()
+
+
 class Looks(BaseTool):
     "Looks around."
 
@@ -262,6 +281,18 @@ async def test_a_once_tool_whose_process_ends_is_a_question_and_never_runs_twice
         await post(house, f"/v1/sessions/{answered['model']}/approval", given, status=202)
         assert (await house.until(answered["model"], "COMPLETED"))["result"] == "charged"
         assert len((tmp_path / package / "ledger").read_text().split()) == 1
+
+
+async def test_a_once_tool_whose_answer_is_lost_or_cannot_be_read_is_a_question(serving: Serving, package: str) -> None:
+    async with serving(clerk, tool_packages=package) as house:
+        await furnish(house, package, "bill")
+        for text, words in (("lost", "the bank is gone"), ("rude", "no words")):
+            answered = await house.say(f"bill={text}", model="clerk")
+            shown = await house.until(answered["model"], "WAITING_FOR_APPROVAL")
+            [question] = shown["questions"]
+            assert question["kind"] == "unknown_outcome"
+            assert words in str(question)
+        assert "no money" in content(await house.say("bill=refused", model="clerk")), "what it says itself is known"
 
 
 async def test_a_class_of_the_program_itself_says_where_it_runs(serving: Serving, package: str) -> None:

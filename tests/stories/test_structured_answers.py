@@ -1,5 +1,6 @@
 """A client that asks for JSON gets JSON that fits its schema, from every strategy; or a plain error."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from strategy_replies import WRITE, written
 from longhouse.agents.requests.answer_format import IN_WORDS
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.models.scripted import Say, call, say
+from longhouse.runtime.steps import answer_check
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import House, Serving, chat, content, sse, user
 
@@ -115,6 +117,49 @@ async def test_an_object_where_a_text_is_asked_for_is_taken(serving: Serving) ->
     async with serving([call("finalanswertool", answer=RAIN)], templates=[thinker()]) as house:
         answer = await chat(house, [user("Rain?")], model="thinker", response_format=FORMAT)
         assert json.loads(content(answer)) == RAIN
+
+
+class Tree(pydantic.BaseModel):
+    name: str
+    kids: list["Tree"] = []
+
+
+@pytest.mark.parametrize("agent", WRITE)
+async def test_an_answer_may_be_a_tree(serving: Serving, agent: str) -> None:
+    tree = Tree(name="дуб", kids=[Tree(name="ветвь", kids=[Tree(name="лист")])])
+    wrong = json.dumps({"name": "дуб", "kids": [{"name": "ветвь", "kids": [{}]}]})
+    script = written(agent, *(("finalanswertool", {"answer": text}) for text in (wrong, tree.model_dump_json())))
+    async with serving(script, templates=[thinker(agent)]) as house:
+        parsed = await house.client.chat.completions.parse(
+            model="thinker", messages=[{"role": "user", "content": "Tree?"}], response_format=Tree
+        )
+        assert parsed.choices[0].message.parsed == tree
+        assert house.model is not None
+        told = json.dumps(house.model.requests[-1]["messages"])
+        assert "kids.0.kids.0: 'name' is a required property" in told
+
+
+async def test_other_requests_are_answered_while_an_answer_is_checked(serving: Serving) -> None:
+    """A schema of 50 kB that asks thousands of things of each item: one effort for all checks of the answer."""
+    names = [f"n{n}" for n in range(4_000)]
+    item = {
+        "anyOf": [{"required": names}, {"enum": names}, {"not": {"anyOf": [{"required": [name]} for name in "ab"]}}]
+    }
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": item}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    long = json.dumps({"a": [{}] * 5_000})
+    async with serving([call("finalanswertool", answer=long), say(GOOD)], templates=[thinker()]) as house:
+        checked = answer_check._problem.cache_info()
+        asking = asyncio.create_task(chat(house, [user("List?")], model="thinker", response_format=form))
+        alive = 0
+        while not asking.done():
+            async with house.http.get("/health") as response:
+                alive += response.status == 200
+        assert json.loads(content(asking.result())) == json.loads(long)
+        assert alive > 1
+        again = answer_check._problem.cache_info()
+        assert (again.misses - checked.misses) <= 2, "the event loop gives up, the thread says it for all"
+        assert again.hits > checked.hits
 
 
 async def test_any_object_will_do_where_no_schema_is_given(serving: Serving) -> None:

@@ -1,6 +1,10 @@
 """Schemas that may be published, and arguments that fit them; in bounded time, and without asking anybody."""
 
+import asyncio
 import json
+import sys
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import jsonschema
@@ -16,11 +20,12 @@ from longhouse.tools.arguments import (
     MAX_NODES,
     MAX_SCHEMA,
     BadSchema,
+    apart,
     checker,
     read,
     schema_problem,
 )
-from longhouse.tools.schema_checker import MAX_CHECKS
+from longhouse.tools.schema_checker import MAX_EFFORT, QUICK, SchemaChecker, TooMuchWork
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -73,6 +78,8 @@ def fits(schema: dict[str, Any], arguments: Any) -> str | None:
         where({"type": "number", "minimum": 0.5, "exclusiveMaximum": 10, "multipleOf": 0.1}),
         of(dependentRequired={"a": ["b"]}, dependentSchemas={"a": {}}, **{"if": {}, "then": {}, "else": {}}),
         nested(MAX_DEPTH),
+        where({"$ref": "#"}),
+        where({"type": "array", "items": {"$ref": "#/properties/a"}}),
     ],
 )
 def test_an_honest_schema_may_be_published(schema: dict[str, Any]) -> None:
@@ -103,9 +110,7 @@ def test_an_honest_schema_may_be_published(schema: dict[str, Any]) -> None:
         (where({"$ref": "#/required/5"}) | {"required": ["a"]}, "points to nothing"),
         (where({"$ref": "#/required/0"}) | {"required": ["a"]}, "points to what is no schema"),
         (where({"$ref": "#/x/bad"}) | {"x": {"bad": {"type": 5}}}, "is not valid"),
-        (where({"$ref": "#"}), "refers to itself"),
         (where({"$ref": "#/properties/a"}), "refers to itself"),
-        (where({"items": {"$ref": "#/properties/a"}}), "refers to itself"),
         (of(**{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}), "itself"),
         (of(**{"$id": "https://example.com/x"}), "holds $id"),
         (where({"$dynamicRef": "#a"}), "holds $dynamicRef"),
@@ -120,8 +125,9 @@ def test_an_honest_schema_may_be_published(schema: dict[str, Any]) -> None:
         (of(anyOf=[{}] * MAX_NODES), f"more than {MAX_NODES} objects"),
         (nested(MAX_DEPTH + 1), "nested deeper"),
         (nested(20_000), "nested deeper"),
-        (doubling(20), "when its references are followed"),
-        (doubling(200), "too deep"),
+        (doubling(20), "too much to check"),
+        (doubling(200), "too much to check"),
+        (of(allOf=[{"$ref": "#"}, {}]), "without end"),
         (of(description="\ud800"), "not plain JSON"),
         (of(default=object()), "not plain JSON"),
     ],
@@ -220,21 +226,143 @@ def test_many_problems_are_told_in_bounded_words() -> None:
     assert len(fault.message) <= 2000
 
 
-def test_no_pattern_is_ever_run_on_arguments() -> None:
-    schema = of(properties={"a": {"pattern": "^(a+)+$"}}, patternProperties={"^(b+)+$": {}}, additionalProperties=False)
-    assert fits(schema, {"a": "a" * 60 + "!", "b" * 60 + "!": 1}) is None
+PLAIN: st.SearchStrategy[Any] = st.sampled_from([None, True, False, 0, 1, 1.0, 2.5, -3, "", "a", "ab", [], {}])
+JSON: st.SearchStrategy[Any] = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+)
+NUMBERS = st.sampled_from([0, 1, 2, 1.5])
+NAMES = st.lists(st.sampled_from("abc"), unique=True, max_size=2)
+TYPES = st.sampled_from(["object", "array", "string", "number", "integer", "boolean", "null"])
+
+
+def subschemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several, named = st.lists(inner, min_size=1, max_size=3), st.dictionaries(st.sampled_from("abc"), inner, max_size=2)
+    whole = st.integers(0, 2)
+    words: dict[str, st.SearchStrategy[Any]] = {
+        **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), several),
+        **dict.fromkeys(("not", "if", "then", "else", "items", "contains", "additionalProperties"), inner),
+        **dict.fromkeys(("properties", "dependentSchemas"), named),
+        **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"), whole),
+        **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), NUMBERS),
+        "propertyNames": st.sampled_from([{"maxLength": 0}, {"enum": ["a"]}, True]),
+        "multipleOf": st.sampled_from([1, 2, 0.5]),
+        "type": TYPES | st.lists(TYPES, min_size=1, max_size=2, unique=True),
+        "enum": st.lists(JSON, min_size=1, max_size=3),
+        "const": JSON,
+        "required": NAMES,
+        "dependentRequired": st.dictionaries(st.sampled_from("abc"), NAMES, max_size=2),
+        "uniqueItems": st.booleans(),
+    }
+    chosen = st.lists(st.sampled_from(sorted(words)), max_size=3, unique=True)
+    return chosen.flatmap(lambda some: st.fixed_dictionaries({word: words[word] for word in some}))
+
+
+SCHEMAS: st.SearchStrategy[Any] = st.recursive(st.booleans(), subschemas, max_leaves=6)
+
+
+@settings(max_examples=75, deadline=None)
+@given(SCHEMAS, JSON)
+def test_our_verdict_is_that_of_the_library(schema: Any, value: Any) -> None:
+    wrapped = where(schema)
+    assert (fits(wrapped, {"a": value}) is None) is jsonschema.Draft202012Validator(wrapped).is_valid({"a": value})
+
+
+TEXT = "a" * 60 + "!"
+
+
+@pytest.mark.parametrize("draft", [{}, {"$schema": DIALECT}, {"$schema": "http://json-schema.org/draft-07/schema#"}])
+def test_no_pattern_is_ever_run_on_arguments(draft: dict[str, str]) -> None:
+    """Not even below a schema that names its draft."""
+    schema = of(properties={"a": {"pattern": "^(a+)+$", **draft}}, patternProperties={"^(b+)+$": {}})
+    assert fits(schema | {"additionalProperties": False}, {"a": TEXT, "b" * 60 + "!": 1}) is None
+    within = where({**draft, "patternProperties": {"^(a+)+$": {}}, "unevaluatedProperties": False})
+    assert fits(within, {"a": {TEXT: 1}}) is None
+
+
+MANY_NAMES = [f"n{n}" for n in range(8_000)]
+
+
+@pytest.mark.parametrize(
+    ("items", "value"),
+    [
+        ({"anyOf": [{"required": MANY_NAMES}, True]}, [{}] * 200),
+        ({"required": MANY_NAMES}, [dict.fromkeys(MANY_NAMES, 1)] * 100),
+        ({"enum": list(range(10_999))}, list(range(-1_000, 0))),
+        ({"enum": [{"a": n} for n in range(5_000)]}, [{"a": -n} for n in range(1_000)]),
+        ({"const": {"a": MANY_NAMES}}, [{"a": MANY_NAMES}] * 100),
+        ({"anyOf": [{"const": n} for n in range(5_000)]}, [-1] * 1_000),
+        ({"dependentRequired": {"a": MANY_NAMES}}, [{"a": 1, **dict.fromkeys(MANY_NAMES)}] * 100),
+        ({"dependentRequired": {name: [] for name in MANY_NAMES}}, [{"a": 1}] * 20_000),
+        ({"properties": dict.fromkeys(MANY_NAMES, True)}, [{"a": 1}] * 20_000),
+        ({"properties": dict.fromkeys(MANY_NAMES, True)}, [dict.fromkeys(MANY_NAMES)] * 200),
+        (dict.fromkeys(MANY_NAMES, 1), [1] * 20_000),
+        ({"anyOf": [{"uniqueItems": True, "maxItems": 1}] * 2_000}, [list(range(10_000))]),
+        ({"anyOf": [{"contains": False}] * 2_000}, [list(range(10_000))]),
+        ({"anyOf": [{"type": "string"}] * 4_000}, [list(range(100_000))] * 5),
+        ({"anyOf": [{"enum": [str(n)]} for n in range(3_000)]}, ["x" * 900_000] * 5),
+        ({"anyOf": [{"propertyNames": True, "maxProperties": 0}] * 2_000}, [{str(n): 1 for n in range(10_000)}]),
+        ({"additionalProperties": {"not": {"not": {"not": False}}}}, [{str(n): 1 for n in range(100_000)}]),
+        ({"multipleOf": 0.1, "minimum": 0.1}, [10**3_000] * 1_000),
+        ({"unevaluatedItems": False, "prefixItems": [True] * 900}, [list(range(10_000))] * 100),
+    ],
+)
+def test_what_a_check_costs_is_bounded_whatever_a_stranger_writes(items: Any, value: list[Any]) -> None:
+    """Each took seconds to minutes where keywords were counted, and not what they cost."""
+    counted = 0
+
+    def count(frame: Any, event: str, given: Any) -> None:
+        nonlocal counted
+        counted += 1
+        assert counted < 30 * QUICK, "this has no end"
+
+    found = SchemaChecker(where({"items": items}))
+    sys.setprofile(count)
+    try:
+        with suppress(TooMuchWork):
+            found.problem({"a": value}, effort=QUICK)
+    finally:
+        sys.setprofile(None)
+
+
+def test_the_effort_is_that_of_what_is_looked_at() -> None:
+    """A short list is looked at as far as it is needed, a long one to its end."""
+    schema = where({"items": {"anyOf": [{"required": MANY_NAMES}, {"enum": MANY_NAMES}]}})
+    found = SchemaChecker(schema)
+    assert "not valid under any" in str(found.problem({"a": [{}] * 10}, effort=len(MANY_NAMES) + 300))
+    assert "not valid under any" in str(found.problem({"a": [{}] * 10}, effort=300)), "the choices are known by now"
+    with pytest.raises(TooMuchWork):
+        found.problem({"a": [dict.fromkeys(MANY_NAMES[:-1])]}, effort=len(MANY_NAMES) // 2)
+
+
+async def test_a_long_check_leaves_the_event_loop_to_others() -> None:
+    check = checker(where({"items": {"type": "integer"}}))
+    turns, ended = 0, asyncio.Event()
+
+    async def others() -> None:
+        nonlocal turns
+        while not ended.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    assert await apart(partial(check, {"a": [1] * 50_000})) is None
+    ended.set()
+    await beside
+    assert turns > 10
+    assert "too much" in str(await apart(partial(check, {"a": [1] * MAX_EFFORT})))
+    assert await apart(partial(check, {"a": [1]})) is None
 
 
 def test_a_check_that_grows_without_bound_is_given_up() -> None:
     assert "too much to check" in str(fits(doubling(40), {}))
-    assert "too much to check" in str(fits(where({"items": {"type": "integer"}}), {"a": [1] * (MAX_CHECKS + 1)}))
+    assert "too much to check" in str(fits(where({"items": {"type": "integer"}}), {"a": [1] * (MAX_EFFORT)}))
     assert fits(where({"items": {"type": "integer"}}), {"a": [1] * 1000}) is None
 
 
 def test_each_check_has_an_effort_of_its_own() -> None:
     check = checker(where({"items": {"type": "integer"}}))
     for _ in range(3):
-        assert check({"a": [1] * (MAX_CHECKS // 2)}) is None
+        assert check({"a": [1] * (MAX_EFFORT // 3)}) is None
 
 
 def test_a_long_list_of_objects_is_searched_for_doubles_in_one_go() -> None:
@@ -247,7 +375,7 @@ def test_a_long_list_of_objects_is_searched_for_doubles_in_one_go() -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        (where({"$ref": "http://127.0.0.1:1/x.json"}), "points outside of itself"),
+        (where({"$ref": "http://127.0.0.1:1/x.json"}), "points outside of the schema"),
         (of(**{"$ref": "#"}), "nested without end"),
     ],
 )

@@ -191,6 +191,14 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
         assert len(served.asked()) == len(known) + len(doubtful) + 3, "nothing was asked twice"
 
 
+async def test_a_call_that_ends_well_without_a_message_is_not_known(tmp_path: Path) -> None:
+    async with reaching(tmp_path, "silent") as (served, channels):
+        assert await failure(channels, served.url, {}) == "weather answered OK: there is no message"
+        fault = await call(channels, served.url, {}, effect="once")
+        assert isinstance(fault, Fault)
+        assert fault.code == "unknown_outcome"
+
+
 async def test_bytes_that_are_no_answer_are_told_and_the_host_is_named_at_its_checked_address(tmp_path: Path) -> None:
     async with reaching(tmp_path, "garbage", lookup=Names(["127.0.0.1"])) as (served, channels):
         told = await failure(channels, f"grpc://Tool.Test:{served.port}", {})

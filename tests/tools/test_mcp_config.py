@@ -103,7 +103,7 @@ def test_no_reference_is_ever_fetched() -> None:
             listener.accept()
     assert not asked.is_set()
     assert isinstance(refused, Fault)
-    assert "points outside of itself" in refused.message
+    assert "points outside of the schema" in refused.message
 
 
 def test_no_pattern_of_a_stranger_is_run() -> None:

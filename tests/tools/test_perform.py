@@ -269,6 +269,68 @@ async def test_an_effect_that_takes_too_long_is_not_known() -> None:
     assert result.outcome.message.startswith("it is not known whether pay took effect: pay did not answer")
 
 
+@pytest.mark.parametrize("error", [TimeoutError("late"), ConnectionResetError("gone"), EOFError("cut"), SystemExit(1)])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+async def test_an_effect_whose_answer_was_lost_is_not_known(error: BaseException, is_wrapped: bool) -> None:
+    class Pay(BaseTool):
+        effect: ClassVar[Effect] = "once"
+
+        async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+            try:
+                raise error
+            except BaseException:
+                if not is_wrapped:
+                    raise
+                raise RuntimeError("paying failed") from error
+
+    result = await perform(Pay)
+    assert "paying failed" in result.doubt if is_wrapped else str(error) in result.doubt
+    assert isinstance(result.outcome, Fault)
+    assert result.outcome.code == "unknown_outcome"
+
+
+@pytest.mark.parametrize("error", [ValueError("no money"), ConnectionRefusedError("closed"), FileNotFoundError("none")])
+async def test_an_effect_that_says_that_it_failed_has_failed(error: Exception) -> None:
+    def fail(context: ToolContext) -> str:
+        raise error
+
+    made = probe(fail)
+    made.effect = "once"
+    result = await perform(made)
+    assert (result.doubt, result.outcome) == ("", Fault(code="tool_failed", message=f"{type(error).__name__}: {error}"))
+
+
+async def test_an_effect_whose_result_cannot_be_read_is_not_known() -> None:
+    class Rude:
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    for do in (lambda context: Rude(), lambda context: context.sources.update(a=object())):
+        made = probe(do)
+        made.effect = "once"
+        result = await perform(made)
+        assert result.doubt
+        assert isinstance(result.outcome, Fault)
+        assert result.outcome.code == "unknown_outcome"
+
+
+async def test_what_goes_wrong_around_a_call_elsewhere_is_not_known() -> None:
+    """Nobody but the tool's own code, or the binding that knows, says that a request did nothing."""
+
+    async def broken(context: ToolContext, config: Any) -> str:
+        raise ValueError("an answer that nobody has thought of")
+
+    for effect, code in (("once", "unknown_outcome"), ("read", "tool_failed")):
+        tool = Tool(name="far", description="", schema={"type": "object"}, effect=effect)
+        toolbox = Toolbox([])
+        toolbox.add(Binding(tool, lambda arguments: broken))
+        session = session_of("far")
+        [call] = session.due_calls
+        outcome = (await toolbox.perform(call, session, turn_of(session))).outcome
+        assert isinstance(outcome, Fault)
+        assert outcome.code == code
+
+
 async def test_an_effect_that_ends_while_it_is_told_to_stop_is_known() -> None:
     class Careful(BaseTool):
         """Ends what it has begun."""

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from longhouse.errors import CallerError
 from longhouse.journal.events import Sampling
-from longhouse.tools.arguments import schema_problem
+from longhouse.tools.arguments import BadSchema, client_schema
 from longhouse.validation_messages import Errors, Where, explain, invalid_value
 
 MAX_BODY: Final = 8 * 1024 * 1024
@@ -188,10 +188,12 @@ def _is_format(value: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(described, dict) or not isinstance(described.get("name"), str):
         raise PydanticCustomError("format", "It should have a json_schema with a name and a schema")
     schema = described.get("schema")
-    # Libraries name their draft under $schema; what such schemas say is the same in all of them.
-    plain = {key: one for key, one in schema.items() if key != "$schema"} if isinstance(schema, dict) else schema
-    if schema is not None and (problem := schema_problem(plain, runs_patterns=False)):
-        raise PydanticCustomError("format", "{problem}", {"problem": f"json_schema.schema: {problem}"})
+    if schema is not None:
+        try:
+            described = {**described, "schema": client_schema(schema)}
+        except BadSchema as error:
+            problem = f"json_schema.schema: {error}"
+            raise PydanticCustomError("format", "{problem}", {"problem": problem}) from None
     known = {"name": str, "description": str, "schema": dict, "strict": bool}
     given = {name: described[name] for name, of in known.items() if isinstance(described.get(name), of)}
     return {"type": kind, "json_schema": given}

@@ -1,9 +1,11 @@
 """JSON Schema of tools: checks schemas before publication, and reads the arguments of calls."""
 
-import importlib
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypedDict, Union
+from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar, Union
 
 import msgspec
 
@@ -11,6 +13,7 @@ from longhouse.agents.schema import resolve
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import clean
 from longhouse.tools import patterns
+from longhouse.tools.schema_checker import MAX_EFFORT, QUICK, SchemaChecker, TooMuchWork
 
 MAX_SCHEMA: Final = 64_000
 """Maximum bytes of a published schema."""
@@ -24,9 +27,15 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 Check = Callable[[dict[str, Any]], str | None]
 """Returns what is wrong with the arguments, or None."""
+T = TypeVar("T")
+
+_is_quick: Final = ContextVar("is_quick", default=False)
+"""Checks that take more than QUICK raise LongCheck."""
+_thread: Final = ThreadPoolExecutor(1, "schema-checks")
+"""Where long checks are made, one at a time: the event loop shares the interpreter with one of them at most."""
 
 _REFUSED: Final = frozenset(("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"))
-"""Other ways to refer to parts of a schema; they are refused, since references with them are hard to follow."""
+"""Other ways to refer to parts of a schema, which publishers have no need of; those of clients are made pointers."""
 
 _Type = Literal["null", "boolean", "object", "array", "number", "string", "integer"]
 _COUNTED: Final = ("Length", "Items", "Contains", "Properties")
@@ -58,6 +67,10 @@ class BadSchema(ValueError):  # noqa: N818 - it says what the schema is
     """Arguments cannot be checked against this schema; the message says why."""
 
 
+class LongCheck(Exception):  # noqa: N818 - it says what was found
+    """A check is too long for the event loop."""
+
+
 def schema_problem(schema: Any, *, runs_patterns: bool = True) -> str | None:
     """Why a tool with this schema is not published; takes bounded time for any input.
 
@@ -66,11 +79,31 @@ def schema_problem(schema: Any, *, runs_patterns: bool = True) -> str | None:
     try:
         _check_size(schema)
         _check_words(schema, runs_patterns)
+        _try(schema)
     except (BadSchema, resolve.BadReference) as error:
         return clean(str(error))[:500]
     except msgspec.ValidationError as error:
         return clean(f"the schema is not valid: {error}")[:500]
     return None
+
+
+def client_schema(schema: Any) -> dict[str, Any]:
+    """The schema of a client as agents use it, in the words of one draft; BadSchema if it cannot be used."""
+    _check_size(schema)
+    kept = resolve.plain(schema)
+    if problem := schema_problem(kept, runs_patterns=False):
+        raise BadSchema(problem)
+    return kept
+
+
+def _try(schema: dict[str, Any]) -> None:
+    """Raises if not even an empty object can be checked."""
+    try:
+        SchemaChecker(schema).problem({}, effort=QUICK)
+    except RecursionError:
+        raise BadSchema("the schema refers to itself without end") from None
+    except TooMuchWork:
+        raise BadSchema("the schema takes too much to check") from None
 
 
 def _check_size(schema: Any) -> None:
@@ -103,6 +136,8 @@ def _check_words(root: dict[str, Any], runs_patterns: bool) -> None:
         for names in (schema.get("type"), schema.get("required"), *schema.get("dependentRequired", {}).values()):
             if isinstance(names, list) and len(set(names)) < len(names):
                 raise BadSchema("the schema is not valid: a name is there twice")
+        if "$ref" in schema and resolve.inlined(schema, root, set()) is None:
+            raise BadSchema("the schema refers to itself without end")
         if refused := _REFUSED & schema.keys():
             raise BadSchema(f"the schema holds {min(refused)}, which is not understood here; leave it out")
         if schema.get("$schema", DIALECT).removesuffix("#") != DIALECT:
@@ -129,7 +164,37 @@ def read(tool: str, arguments: str, check: Check) -> dict[str, Any] | Fault:
 
 
 def checker(schema: dict[str, Any]) -> Check:
-    """A check of arguments against a schema of any draft. What checks is loaded with the first schema: built-in tools
-    do without."""
-    made: Check = importlib.import_module("longhouse.tools.schema_checker").checker(schema)
-    return made
+    """A check of arguments against a schema of any draft."""
+    try:
+        plain = resolve.plain(schema)
+        msgspec.convert(plain, _Schema)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadSchema("the schema is not valid") from error
+    made = SchemaChecker(plain)
+
+    def check(given: dict[str, Any]) -> str | None:
+        is_quick = _is_quick.get()
+        try:
+            return made.problem(given, effort=QUICK if is_quick else MAX_EFFORT)
+        except TooMuchWork:
+            if is_quick:
+                raise LongCheck from None
+            return "they are too much to check; send less at once"
+        except RecursionError:
+            return "its schema or the arguments are nested without end"
+        except Exception as error:  # noqa: BLE001 - a reference may lead to what is no schema, and fails anyhow
+            return f"its schema is not valid: {error!r}"[:300]
+
+    return check
+
+
+async def apart(read: Callable[[], T]) -> T:
+    """What `read` makes of arguments: here where its checks are quick, otherwise in a thread, from the beginning."""
+    token = _is_quick.set(True)
+    try:
+        return read()
+    except LongCheck:
+        pass
+    finally:
+        _is_quick.reset(token)
+    return await asyncio.get_running_loop().run_in_executor(_thread, read)

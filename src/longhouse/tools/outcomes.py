@@ -1,5 +1,6 @@
 """Outcomes of calls: output of bounded length, and calls without an answer, which may have taken effect or not."""
 
+import asyncio
 from typing import Any, Final
 
 import msgspec
@@ -34,6 +35,30 @@ class ToolFailed(CallError):  # noqa: N818 - it says what happened
 
 class NotBegun(CallError):  # noqa: N818 - it says what happened, or did not
     """Nothing was sent or started: the call certainly had no effect."""
+
+
+_NO_ANSWER: Final = (
+    TimeoutError,
+    ConnectionResetError,
+    ConnectionAbortedError,
+    BrokenPipeError,
+    EOFError,
+    MemoryError,
+    SystemExit,
+    asyncio.CancelledError,
+)
+"""By these the code of a tool says that it was interrupted or got no answer, by any other that it failed."""
+
+
+def is_in_doubt(error: BaseException | None) -> bool:
+    """Whether a call that ended with this exception of its tool may have taken effect."""
+    while error:
+        if isinstance(error, CallError):
+            return error.in_doubt
+        if isinstance(error, _NO_ANSWER):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def unknown(tool: str, why: str) -> Fault:

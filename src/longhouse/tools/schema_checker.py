@@ -1,81 +1,308 @@
-"""Checks the arguments of calls against JSON Schemas. No fetch, no pattern is run."""
+"""Checks JSON values against JSON Schema in bounded effort. Nothing is fetched, and no pattern is run.
 
-import itertools
-from collections.abc import Iterator
+Schemas come from strangers, and even a small one can ask for an unbounded number of comparisons. This is why it is
+written in Python, counts what it looks at and not only keywords, and builds no words before they are told.
+"""
+
+import math
+import operator
+import reprlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
-import jsonschema
-import jsonschema_specifications
 import msgspec
-from referencing.exceptions import Unresolvable
 
-from longhouse.tools.arguments import BadSchema, Check
+from longhouse.agents.schema import resolve
 
-MAX_CHECKS: Final = 25_000
-"""Maximum keyword checks for the arguments of one call: at most a second, during which the event loop is blocked."""
+MAX_EFFORT: Final = 300_000
+"""Values, names and keywords that one check looks at: about a second of a processor."""
+QUICK: Final = 5_000
+"""The effort that the event loop can be kept waiting for: some milliseconds."""
+MAX_SECONDS: Final = 5.0
+"""Seconds of a processor for one check, on a machine however slow."""
+LOOK_EVERY: Final = 10_000
+"""The effort after which the clock is looked at."""
 MOST_PROBLEMS: Final = 5
+MAX_SHOWN: Final = 300
+"""Maximum characters of one problem."""
+
+_Where = tuple[Any, ...]
+"""The place of a value: the place that it is in, and its name there; empty for the whole."""
+_Problem = tuple[Any, ...]
+"""A place, a sentence with gaps, and the values that fill the gaps."""
+_TYPES: Final[Mapping[str, Any]] = {
+    "null": type(None), "boolean": bool, "object": dict, "array": list, "string": str, "number": (int, float),
+    "integer": int,
+}  # fmt: skip
+_BOUNDS: Final[Mapping[str, tuple[Any, Callable[[Any, Any], bool], str]]] = {
+    "minimum": ("number", operator.lt, "{} is less than the minimum of {}"),
+    "maximum": ("number", operator.gt, "{} is greater than the maximum of {}"),
+    "exclusiveMinimum": ("number", operator.le, "{} is not more than {}"),
+    "exclusiveMaximum": ("number", operator.ge, "{} is not less than {}"),
+    "minLength": ("string", operator.lt, "{} is too short: the least is {}"),
+    "maxLength": ("string", operator.gt, "{} is too long: the most is {}"),
+    "minItems": ("array", operator.lt, "{} has too few items: the least is {}"),
+    "maxItems": ("array", operator.gt, "{} has too many items: the most is {}"),
+    "minProperties": ("object", operator.lt, "{} has too few properties: the least is {}"),
+    "maxProperties": ("object", operator.gt, "{} has too many properties: the most is {}"),
+}
 
 
-def checker(schema: dict[str, Any]) -> Check:
-    """A check of arguments against a schema of any draft."""
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except (jsonschema.SchemaError, RecursionError) as error:
-        raise BadSchema("the schema is not valid") from error
-    effort = itertools.count(1)
+class TooMuchWork(Exception):  # noqa: N818
+    """A check needs more effort than it may take."""
 
-    def counted(do: Any) -> Any:
-        def run(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-            if next(effort) > MAX_CHECKS:
-                raise _TooMuchWork
-            return do(validator, value, instance, schema)
 
-        return run
+class SchemaChecker:
+    """Checks values against one schema."""
 
-    # Even a small schema can need an unbounded number of checks. This is why the validator is written in Python: a
-    # compiled one cannot be stopped.
-    patient = jsonschema.validators.extend(kind, {word: counted(do) for word, do in _keywords(kind).items()})
-    validator = patient(schema, registry=jsonschema_specifications.REGISTRY)
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._targets: dict[str, Any] = {}
+        """The schemas that references point to."""
+        self._sets: dict[int, frozenset[bytes]] = {}
+        """The encoded values of each `enum` and `const`, by the identity of what holds them."""
 
-    def check(given: dict[str, Any]) -> str | None:
-        nonlocal effort
-        problems, effort = [], itertools.count(1)
+    def problem(self, value: Any, *, effort: int = MAX_EFFORT) -> str | None:
+        """The first problems of the value in words; TooMuchWork if more than this effort is needed."""
+        found = islice(_Check(self, effort).problems(value, self._root, ()), MOST_PROBLEMS)
+        return "; ".join(map(_sentence, found)) or None
+
+    def target(self, ref: Any) -> Any:
+        if ref not in self._targets:
+            self._targets[ref] = resolve.target(self._root, ref)
+        return self._targets[ref]
+
+    def values(self, holder: Any, listed: list[Any], check: "_Check") -> frozenset[bytes]:
+        if id(holder) not in self._sets:
+            self._sets[id(holder)] = frozenset(map(check.encoded, listed))
+        return self._sets[id(holder)]
+
+
+class _Check:
+    """One check of one value."""
+
+    def __init__(self, checker: SchemaChecker, effort: int) -> None:
+        self._checker = checker
+        self._left = effort
+        self._look_at = effort - LOOK_EVERY
+        self._until = time.thread_time() + MAX_SECONDS
+
+    def spend(self, effort: int) -> None:
+        self._left -= effort
+        if self._left > self._look_at and self._left >= 0:
+            return
+        self._look_at = self._left - LOOK_EVERY
+        if self._left < 0 or time.thread_time() > self._until:
+            raise TooMuchWork
+
+    def problems(self, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        if isinstance(schema, bool):
+            self.spend(1)
+            if not schema:
+                yield where, "{} is not allowed", value
+            return
+        self.spend(1 + len(schema))
+        for word, said in schema.items():
+            if word in _BOUNDS:
+                yield from self._bound(word, said, value, where)
+            elif word in _KEYWORDS:
+                yield from _KEYWORDS[word](self, said, value, schema, where)
+
+    def fits(self, value: Any, schema: Any) -> bool:
+        return next(self.problems(value, schema, ()), None) is None
+
+    def encoded(self, value: Any) -> bytes:
+        """Equal values as equal bytes, numbers with and without a fraction of nothing too."""
+        return msgspec.json.encode(self._canonical(value), order="sorted")
+
+    def _canonical(self, value: Any) -> Any:
+        self.spend(1)
+        match value:
+            case dict():
+                return {name: self._canonical(inner) for name, inner in value.items()}
+            case list():
+                return list(map(self._canonical, value))
+            case str():
+                self.spend(len(value) // 1000)
+            case float() if value.is_integer():
+                return int(value)
+        return value
+
+    def _bound(self, word: str, said: Any, value: Any, where: _Where) -> Iterator[_Problem]:
+        kind, is_outside, sentence = _BOUNDS[word]
+        if _is(kind, value) and is_outside(value if kind == "number" else len(value), said):
+            yield where, sentence, value, said
+
+    def type(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        names = said if isinstance(said, list) else [said]
+        if not any(_is(name, value) for name in names):
+            yield where, "{} is not of type " + " or ".join(map(repr, names)), value
+
+    def enum(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        if self.encoded(value) not in self._checker.values(said, said, self):
+            yield where, "{} is not one of {}", value, said
+
+    def const(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        if self.encoded(value) not in self._checker.values(schema, [said], self):
+            yield where, "{} was expected", said
+
+    def multiple_of(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        if not _is("number", value):
+            return
         try:
-            for error in validator.iter_errors(given):
-                where = ".".join(str(part) for part in error.absolute_path)
-                problems.append(f"{where}: {error.message[:300]}" if where else error.message[:300])
-                if len(problems) == MOST_PROBLEMS:
-                    break
-        except Unresolvable as error:
-            return f"its schema points outside of itself ({error.ref[:200]!r}), and nothing is fetched"
-        except RecursionError:
-            return "its schema or the arguments are nested without end"
-        except _TooMuchWork:
-            return "they are too much to check; send less at once"
-        return "; ".join(problems) or None
+            quotient = value / said
+        except OverflowError:  # a number that long is left to the tool
+            return
+        if not math.isinf(quotient) and not quotient.is_integer():
+            yield where, "{} is not a multiple of {}", value, said
 
-    return check
+    def required(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        for name in said if isinstance(value, dict) else ():
+            self.spend(1)
+            if name not in value:
+                yield where, "{} is a required property", name
+
+    def dependent(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        """`dependentRequired` and `dependentSchemas`, and `dependencies`, which held both in earlier drafts."""
+        for name in self._common(said, value):
+            if not isinstance(said[name], list):
+                yield from self.problems(value, said[name], where)
+                continue
+            for other in said[name]:
+                self.spend(1)
+                if other not in value:
+                    yield where, "{} is a dependency of {}", other, name
+
+    def properties(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        for name in self._common(said, value):
+            yield from self.problems(value[name], said[name], (where, name))
+
+    def _common(self, said: Any, value: Any) -> list[str]:
+        """The names that both have, found by those of the shorter."""
+        if not isinstance(value, dict):
+            return []
+        fewer, others = (said, value) if len(said) <= len(value) else (value, said)
+        self.spend(len(fewer))
+        return [name for name in fewer if name in others]
+
+    def additional(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        # Patterns can run for ever on crafted names: where they decide, nothing is additional.
+        if not isinstance(value, dict) or "patternProperties" in schema:
+            return
+        self.spend(len(value))
+        known = schema.get("properties", ())
+        others = [name for name in value if name not in known]
+        for name in others:
+            if said is False:
+                yield where, "Additional properties are not allowed, and {} was unexpected", name
+            else:
+                yield from self.problems(value[name], said, (where, name))
+
+    def names(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        for name in value if isinstance(value, dict) else ():
+            yield from self.problems(name, said, where)
+
+    def prefix(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        for nth, (item, part) in enumerate(zip(value, said, strict=False)) if isinstance(value, list) else ():
+            yield from self.problems(item, part, (where, nth))
+
+    def items(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        first = len(schema.get("prefixItems", ()))
+        for nth in range(first, len(value) if isinstance(value, list) else 0):
+            yield from self.problems(value[nth], said, (where, nth))
+
+    def contains(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        if not isinstance(value, list):
+            return
+        least, most = schema.get("minContains", 1), schema.get("maxContains", len(value))
+        fitting = sum(self.fits(item, said) for item in value)
+        if not least <= fitting <= most:
+            yield (
+                where,
+                "{} holds {} items of those that are counted: {} to {} are expected",
+                value,
+                fitting,
+                least,
+                most,
+            )
+
+    def unique(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        if said and isinstance(value, list) and len(set(map(self.encoded, value))) < len(value):
+            yield where, "an item is there twice"
+
+    def all_of(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        for part in said:
+            yield from self.problems(value, part, where)
+
+    def any_of(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        if not any(self.fits(value, part) for part in said):
+            yield where, "{} is not valid under any of the given schemas", value
+
+    def one_of(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        fitting = len(list(islice((part for part in said if self.fits(value, part)), 2)))
+        if fitting == 0:
+            yield where, "{} is not valid under any of the given schemas", value
+        elif fitting > 1:
+            yield where, "{} is valid under more than one of the given schemas", value
+
+    def negated(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        if self.fits(value, said):
+            yield where, "{} should not be valid under {}", value, said
+
+    def condition(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        yield from self.problems(value, schema.get("then" if self.fits(value, said) else "else", True), where)
+
+    def reference(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        yield from self.problems(value, self._checker.target(said), where)
 
 
-class _TooMuchWork(Exception):  # noqa: N818
-    """A check needs more than MAX_CHECKS keyword checks."""
+_KEYWORDS: Final[Mapping[str, Callable[[_Check, Any, Any, Any, _Where], Iterator[_Problem]]]] = {
+    "type": _Check.type,
+    "enum": _Check.enum,
+    "const": _Check.const,
+    "multipleOf": _Check.multiple_of,
+    "required": _Check.required,
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "dependencies"), _Check.dependent),
+    "properties": _Check.properties,
+    "additionalProperties": _Check.additional,
+    "propertyNames": _Check.names,
+    "prefixItems": _Check.prefix,
+    "items": _Check.items,
+    "contains": _Check.contains,
+    "uniqueItems": _Check.unique,
+    "allOf": _Check.all_of,
+    "anyOf": _Check.any_of,
+    "oneOf": _Check.one_of,
+    "not": _Check.negated,
+    "if": _Check.condition,
+    "$ref": _Check.reference,
+}
 
 
-def _keywords(kind: Any) -> dict[str, Any]:
-    """The function of each keyword. Patterns can run forever on crafted arguments: their keywords do nothing here."""
-    closed = kind.VALIDATORS.get("additionalProperties")
-
-    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-        return closed(validator, value, instance, schema) if closed and "patternProperties" not in schema else ()
-
-    passed = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), lambda *_: ())
-    return {**kind.VALIDATORS, **passed, "additionalProperties": additional, "uniqueItems": _unique}
+def _is(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return name == "boolean"
+    return isinstance(value, _TYPES[name]) or (name == "integer" and isinstance(value, float) and value.is_integer())
 
 
-def _unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
-    """The library compares every pair of items, which takes minutes for a long list of objects."""
-    if not value or not validator.is_type(instance, "array"):
-        return
-    if len({msgspec.json.encode(item, order="sorted") for item in instance}) < len(instance):
-        yield jsonschema.ValidationError("an item is there twice")
+def _sentence(problem: _Problem) -> str:
+    where, sentence, *shown = problem
+    path: list[str] = []
+    while where:
+        where, name = where
+        path.insert(0, str(name))
+    words = sentence.format(*map(_shown, shown))[:MAX_SHOWN]
+    return f"{'.'.join(path)}: {words}" if path else words
+
+
+_shorter: Final = reprlib.Repr()
+_shorter.maxlevel = 2
+_shorter.maxlist = _shorter.maxdict = 30
+_shorter.maxstring = _shorter.maxother = _shorter.maxlong = 200
+
+
+def _shown(value: Any) -> str:
+    """A value in words, whose length and effort are bounded."""
+    return _shorter.repr(value)

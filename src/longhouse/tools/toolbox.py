@@ -21,12 +21,13 @@ from longhouse.journal.json_text import object_of
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, ReadSource, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
+from longhouse.tools.arguments import apart
 from longhouse.tools.base import BaseTool, entrypoint_of
 from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
 from longhouse.tools.execution import CallExecutor, CallTimedOut, obeyed
-from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
+from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, is_in_doubt, text_of, unknown
 
 log = structlog.get_logger()
 
@@ -222,7 +223,7 @@ class Toolbox:
     async def check(self, tool: Tool, arguments: str, *, before: tuple[str, str] | None = None) -> Fault | None:
         """Why a call with these arguments cannot run. `before`: the session and the call that are to run next."""
         binding = self._binding(tool.name, tool.version)
-        work = _bound_to(binding, tool.name, arguments)
+        work = await _bound_to(binding, tool.name, arguments)
         if isinstance(work, Fault):
             return work
         fault = await binding.check(arguments) if binding and binding.check else None
@@ -263,7 +264,7 @@ class Toolbox:
     async def _run(self, call: Open, session: Session, turn: Turn, *, memory_scope: str, begin: Begin) -> Result:
         tool = await self.resolve(call.tool, call.version)
         binding = self._binding(call.tool, call.version)
-        work = self._work_of(call, session, binding)
+        work = await self._work_of(call, session, binding)
         if isinstance(work, Fault) or tool is None or binding is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
         config, overlay = await self._config_of(call.tool, session), self._overlay(call.tool)
@@ -278,6 +279,7 @@ class Toolbox:
         if refused:
             return Result(refused)
         about = {"tool": call.tool, "session": session.id, "call": call.call}
+        has_returned = False
         try:
             context = context_of(call, session, turn, self._services_of(session), memory_scope)
             before = None if is_blank(context, turn) else written(context)
@@ -287,6 +289,7 @@ class Toolbox:
                 output = await obeyed(partial(work, context, config), tool.timeout)
             else:
                 output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
+            has_returned = True
             if isinstance(output, Performed):
                 return Result(Output(content=output.text), output.writes, output.adds, output.made)
             text = bounded(clean(text_of(output)), tool.max_output)
@@ -298,14 +301,16 @@ class Toolbox:
             if isinstance(error, CallTimedOut):
                 return _late(tool, error)
             log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
-            return _failed(tool, error)
+            is_known = binding.runs_here or isinstance(error, CallError)
+            in_doubt = has_returned or not is_known or is_in_doubt(error)
+            return _failed(tool, error, in_doubt=in_doubt)
 
-    def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
+    async def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
         """The work of a call, from its check where that was in this process and its tool is still the same."""
         checked = self._checked.get(session.id, {}).pop(call.call, None)
         if checked and checked.binding is binding and checked.arguments == call.arguments:
             return checked.work
-        return _bound_to(binding, call.tool, call.arguments)
+        return await _bound_to(binding, call.tool, call.arguments)
 
     async def _config_of(self, tool: str, session: Session) -> ToolConfig:
         """What a tool of the session's agent is called with, in this turn."""
@@ -405,12 +410,12 @@ class Toolbox:
         return self._bound.get((name, version)) or self._here.get(name)
 
 
-def _bound_to(binding: Binding | None, name: str, arguments: str) -> Work | Fault:
+async def _bound_to(binding: Binding | None, name: str, arguments: str) -> Work | Fault:
     if binding is None:
         return _unknown(name)
     if len(arguments) > MAX_ARGUMENTS:
         return Fault(code="bad_arguments", message=f"the arguments are longer than {MAX_ARGUMENTS} characters")
-    return binding.bind(arguments)
+    return await apart(partial(binding.bind, arguments))
 
 
 def reading_key(tool: Tool, arguments: str, user: str | None = None) -> str:
@@ -447,12 +452,15 @@ def _late(tool: Tool, late: CallTimedOut) -> Result:
     return _in_doubt(tool, message) if tool.effect == "once" else Result(Fault(code="timeout", message=message))
 
 
-def _failed(tool: Tool, error: BaseException) -> Result:
-    if isinstance(error, CallError) and error.in_doubt and tool.effect == "once":
-        return _in_doubt(tool, clean(str(error))[:2000], has_ended=error.has_ended)
+def _failed(tool: Tool, error: BaseException, *, in_doubt: bool) -> Result:
+    words = clean(f"{type(error).__name__}: {error}")[:2000]
+    if in_doubt and tool.effect == "once":
+        if isinstance(error, CallError):
+            return _in_doubt(tool, clean(str(error))[:2000], has_ended=error.has_ended)
+        return _in_doubt(tool, words)
     if isinstance(error, ToolFailed):
         return Result(Fault(code=error.code, message=clean(str(error))[:2000]))
-    return Result(Fault(code="tool_failed", message=clean(f"{type(error).__name__}: {error}")[:2000]))
+    return Result(Fault(code="tool_failed", message=words))
 
 
 def _in_doubt(tool: Tool, why: str, *, has_ended: bool = False) -> Result:

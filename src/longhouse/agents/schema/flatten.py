@@ -5,14 +5,17 @@ of one type: an object with its properties, an array, a string or another scalar
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from longhouse.agents.schema import resolve
 
-DEPTH: Final = 20
-"""Levels that are expanded; deeper ones, and recursive schemas, are written as JSON in a string."""
+DEPTHS: Final = (20, 10, 6, 4, 3, 2, 1)
+"""Levels that are expanded; deeper ones, and recursive schemas, are written as JSON in a string. The first is taken
+with which the schema has no more than MOST_LEAVES."""
+MOST_LEAVES: Final = 2_000
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
@@ -23,7 +26,7 @@ class SchemaPlace(msgspec.Struct, frozen=True):
     root: dict[str, Any]
     followed: frozenset[str] = frozenset()
     """The references on the path to here: none of them is followed again."""
-    depth: int = DEPTH
+    depth: int = DEPTHS[0]
 
     @property
     def description(self) -> str | None:
@@ -41,10 +44,14 @@ class Leaf(msgspec.Struct, frozen=True):
     @classmethod
     def of_arguments(cls, schema: dict[str, Any]) -> "Leaf":
         """The arguments of a tool: always one object, whatever alternatives the schema has."""
-        place = SchemaPlace(schema, schema)
-        flat, followed = _flat(place) or (schema, place.followed)
-        here = SchemaPlace(schema, schema, followed)
-        return cls(_joined({**flat, "type": "object"}, here), here)
+        for depth in DEPTHS:
+            place = SchemaPlace(schema, schema, depth=depth)
+            flat, followed = _flat(place) or (schema, place.followed)
+            here = SchemaPlace(schema, schema, followed, depth)
+            leaf = cls(_joined({**flat, "type": "object"}, here), here)
+            if len(list(islice(_written_out(leaf), MOST_LEAVES))) < MOST_LEAVES:
+                break
+        return leaf
 
     @property
     def is_object(self) -> bool:
@@ -123,15 +130,28 @@ def leaves(place: SchemaPlace) -> Iterator[Leaf]:
         yield Leaf(schema, here)
 
 
+def _written_out(leaf: Leaf) -> Iterator[Leaf]:
+    """Every alternative of all parts, one after another."""
+    yield leaf
+    left = [leaf]
+    while left:
+        leaf = left.pop()
+        parts = leaf.properties.values() if leaf.is_object else leaf.items if leaf.is_array else ()
+        for part in parts:
+            for inner in leaves(part):
+                yield inner
+                left.append(inner)
+
+
 def _flat(place: SchemaPlace) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """The schema with references and `allOf` merged in; None if it is recursive."""
+    """The schema with references and `allOf` merged in; None if it is recursive or too deep."""
     seen = set(place.followed)
-    whole = resolve.inlined(place.schema, place.root, seen)
+    whole = resolve.inlined(place.schema, place.root, seen) if place.depth >= 0 else None
     if whole is None:
         return None
     followed = frozenset(seen)
     for part in whole.pop("allOf", ()):
-        found = _flat(SchemaPlace(part, place.root, followed)) if isinstance(part, dict) else None
+        found = _flat(SchemaPlace(part, place.root, followed, place.depth - 1)) if isinstance(part, dict) else None
         if found:
             whole, followed = _merged(whole, found[0]), followed | found[1]
     return _typed(whole), followed

@@ -4,14 +4,9 @@ A reference points into the same document: `#`, or a JSON pointer such as `#/$de
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
-
-MAX_DEPTH: Final = 64
-"""Maximum nesting of schemas; a reference counts as a level."""
-MAX_EXPANDED: Final = 10_000
-"""Maximum number of subschemas when every reference is expanded."""
+from urllib.parse import unquote, urljoin
 
 _INDEX: Final = re.compile("[0-9]{1,6}")
 ONE: Final = frozenset((
@@ -21,6 +16,11 @@ ONE: Final = frozenset((
 LISTED: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 NAMED: Final = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
 """The keywords that hold one schema, a list of schemas, and schemas by name, in this order."""
+_REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
+_ANCHORS: Final = frozenset(("$anchor", "$dynamicAnchor"))
+_LEFT_OUT: Final = frozenset(("$schema", "$id", "$recursiveAnchor", "additionalItems"))
+_ONCE_BOOLEAN: Final = frozenset(("required", "exclusiveMinimum", "exclusiveMaximum"))
+"""Keywords that were booleans in drafts of long ago."""
 
 
 class BadReference(ValueError):  # noqa: N818 - it says what the reference is
@@ -66,42 +66,92 @@ def inlined(schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[st
 
 
 def walk(root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
-    """Each subschema once, following parts and references; BadReference if the expansion exceeds its bounds.
+    """Each subschema once, following parts and references; BadReference if one leads nowhere.
 
     `read` raises if a schema or one of its parts is not well formed. It gets the root and each target of a
     reference, since a target may lie where no schema is expected.
     """
-    sizes: dict[int, int] = {}
-
-    def visit(schema: dict[str, Any] | bool, depth: int) -> Generator[dict[str, Any], None, int]:
-        if isinstance(schema, bool):
-            return 1
-        here = id(schema)
-        if here not in sizes:
-            if depth > MAX_DEPTH:
-                raise BadReference("the references of the schema lead too deep")
-            yield schema
-            sizes[here] = 0  # until all parts are visited
-            size = 1
-            for part in _parts(schema, root, read):
-                size += yield from visit(part, depth + 1)
-            if size > MAX_EXPANDED:
-                raise BadReference(f"the schema is longer than {MAX_EXPANDED} schemas when its references are followed")
-            sizes[here] = size
-        if not sizes[here]:
-            raise BadReference("the schema refers to itself")
-        return sizes[here]
-
     read(root)
-    yield from visit(root, 0)
+    seen: set[int] = set()
+    left: list[Any] = [root]
+    while left:
+        schema = left.pop()
+        if isinstance(schema, bool) or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        yield schema
+        if "$ref" in schema:
+            left.append(target(root, schema["$ref"]))
+            read(left[-1])
+        left += _parts(schema)
 
 
-def _parts(schema: dict[str, Any], root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[Any]:
+def plain(root: dict[str, Any]) -> dict[str, Any]:
+    """The schema in the words of draft 2020-12, with JSON pointers as its only references.
+
+    Other names of its parts (`$id`, `$anchor`) are left out, and a list of `items` is called `prefixItems`.
+    """
+    names: dict[str, str] = {}
+    referring: list[tuple[dict[str, Any], str]] = []
+
+    def read(schema: Any, old: str, new: str, base: str) -> Any:
+        names[old] = new
+        if not isinstance(schema, dict):
+            return schema
+        base = _joined(base, schema.get("$id", ""))
+        names.setdefault(base, new)
+        kept: dict[str, Any] = {}
+        for word, value in schema.items():
+            name = _renamed(word, schema)
+            here, there = _at(old, word), _at(new, name)
+            if word in _ANCHORS:
+                names.setdefault(_joined(base, f"#{value}"), new)
+            elif name in LISTED and isinstance(value, list):
+                kept[name] = [read(part, _at(here, nth), _at(there, nth), base) for nth, part in enumerate(value)]
+            elif name in NAMED and isinstance(value, dict):
+                kept[name] = {key: read(part, _at(here, key), _at(there, key), base) for key, part in value.items()}
+            elif name in ONE:
+                kept[name] = read(value, here, there, base)
+            elif name not in _LEFT_OUT and not (name in _ONCE_BOOLEAN and isinstance(value, bool)):
+                kept[name] = value
+        if "$ref" in kept:
+            referring.append((kept, base))
+        return kept
+
+    changed: dict[str, Any] = read(root, "#", "#", "")
+    for schema, base in referring:
+        ref = str(schema["$ref"])
+        whole = _joined(base, ref)
+        uri, _, fragment = whole.partition("#")
+        pointer = unquote(f"#{fragment}" if names.get(uri) == "#" else ref)
+        schema["$ref"] = names.get(pointer) or names.get(whole, schema["$ref"])
+    return changed
+
+
+def _at(pointer: str, name: str | int) -> str:
+    return f"{pointer}/{str(name).replace('~', '~0').replace('/', '~1')}"
+
+
+def _renamed(word: str, schema: Mapping[str, Any]) -> str:
+    """The name of a keyword in draft 2020-12."""
+    if word in _REFERENCES:
+        return "$ref"
+    is_tuple = isinstance(schema.get("items"), list)
+    if word == "items" and is_tuple:
+        return "prefixItems"
+    return "items" if word == "additionalItems" and is_tuple else word
+
+
+def _joined(base: str, ref: Any) -> str:
+    try:
+        return urljoin(base, str(ref))
+    except ValueError:
+        return base
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[Any]:
     for word, value in schema.items():
-        if word == "$ref":
-            read(found := target(root, value))
-            yield found
-        elif word in ONE:
+        if word in ONE:
             yield value
         elif word in LISTED:
             yield from value

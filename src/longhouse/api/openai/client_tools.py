@@ -21,13 +21,12 @@ from longhouse.journal.roles import ROLES
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Step, Use
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.tools.arguments import schema_problem
+from longhouse.tools.arguments import BadSchema, client_schema
 
 MOST_TOOLS: Final = 128
-MAX_DESCRIPTION: Final = 10_000
 MAX_SIZE: Final = 256_000
 """Bytes of all schemas and descriptions together: they are part of every request to the model."""
-NOT_RUN: Final = Fault(code="not_run", message="the client did not run this call: the user has written instead")
+NOT_RUN: Final = Fault(code="not_run", message="the client sent no result of this call: the user has written instead")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ID: Final = re.compile(rf"{PREFIX}[0-9a-f]{{32}}")
@@ -101,10 +100,8 @@ def _tool(given: Any, where: str, *, nested: bool) -> ClientTool:
     name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise CallerError("A name has 1 to 64 of the characters A-Z a-z 0-9 _ -.", param=f"{where}.name")
-    if not isinstance(description, str | None) or len(description or "") > MAX_DESCRIPTION:
-        raise CallerError(
-            f"A description is a text of {MAX_DESCRIPTION:,} characters at most.", param=f"{where}.description"
-        )
+    if not isinstance(description, str | None):
+        raise CallerError("It should be a text.", param=f"{where}.description")
     if not isinstance(strict := function.get("strict"), bool | None):
         raise CallerError("It should be true or false.", param=f"{where}.strict")
     parameters = _parameters(function.get("parameters"), f"{where}.parameters")
@@ -117,21 +114,19 @@ def _parameters(schema: Any, where: str) -> str:
         return ""
     if not isinstance(schema, dict):
         raise CallerError('It should be a JSON Schema: {"type": "object", …}.', param=where)
-    # Libraries name their draft here; what such schemas say is the same in all of them.
-    plain = {key: value for key, value in schema.items() if key != "$schema"}
     try:
-        text = msgspec.json.encode(plain).decode()
+        return _kept(msgspec.json.encode(schema).decode())
     except RecursionError:
         raise CallerError("The schema is nested too deeply.", param=where) from None
-    if problem := _problem(text):
-        raise CallerError(f"{problem[:1].upper()}{problem[1:]}.", param=where)
-    return text
+    except BadSchema as error:
+        problem = str(error)
+        raise CallerError(f"{problem[:1].upper()}{problem[1:]}.", param=where) from None
 
 
 @lru_cache(maxsize=512)
-def _problem(text: str) -> str | None:
-    """Clients send the same schemas with every request."""
-    return schema_problem(msgspec.json.decode(text), runs_patterns=False)
+def _kept(text: str) -> str:
+    """The schema as agents use it. Clients send the same schemas with every request."""
+    return msgspec.json.encode(client_schema(msgspec.json.decode(text))).decode()
 
 
 def _chosen(choice: Any, names: list[str], *, nested: bool) -> tuple[list[str], tuple[str, ...]]:

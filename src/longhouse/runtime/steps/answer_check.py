@@ -1,5 +1,6 @@
 """Checks the final answer of a turn against the response format that its client asked for."""
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,9 +24,9 @@ def shaped(turn: Turn, answer: Any, *, is_cut: bool = False) -> str | Fault:
     read = answer_format.read(answer, is_cut=is_cut)
     if isinstance(read, str):
         return Fault(code=CODE, message=f"{PROBLEM}{read}")
-    text, value = read
+    text, _ = read
     schema = answer_format.schema_of(turn)
-    problem = _check(msgspec.json.encode(schema))(value) if schema is not None else None
+    problem = _problem(msgspec.json.encode(schema), text) if schema is not None else None
     return Fault(code=CODE, message=f"{PROBLEM}{problem}") if problem else text
 
 
@@ -50,6 +51,12 @@ def is_given_up(steps: Sequence[Step]) -> bool:
 
 def _is_misshaped(use: Any) -> bool:
     return isinstance(use.outcome, Fault) and use.outcome.code == CODE
+
+
+@lru_cache(maxsize=32)
+def _problem(schema: bytes, answer: str) -> str | None:
+    """An answer is checked once: when its call is read, before it runs and after it has ended, the same is asked."""
+    return _check(schema)(json.loads(answer))
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,6 +22,7 @@ from longhouse.journal.transcript import Step
 from longhouse.models.protocol import paid_for
 from longhouse.runtime.steps import answer_check
 from longhouse.tools import client_tools
+from longhouse.tools.arguments import apart
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.toolbox import Result, Toolbox
 
@@ -47,7 +49,8 @@ class ReplyHandler(msgspec.Struct, frozen=True):
     """Ids of the remembered items that the request shows."""
 
     async def read(self, strategy: BaseAgent, reply: Reply) -> list[Event]:
-        verdict, misfit = self._shaped(strategy.interpret(self.request, reply), reply)
+        # Later checks of the same answer find the verdict of this one.
+        verdict, misfit = await apart(partial(self._shaped, strategy.interpret(self.request, reply), reply))
         if misfit and answer_check.is_given_up(self.session.steps):
             return self._given_up(reply, verdict, misfit)
         if verdict.answer is not None and self.must_delegate_first:
@@ -176,7 +179,7 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             # The answer may already be streaming to the client; nobody would wait for the other call.
             return Fault(code="answered", message=why)
         if tool.role == "client":
-            return client_tools.fault_of(tool, intent.arguments)
+            return await apart(partial(client_tools.fault_of, tool, intent.arguments))
         runs_next = None if tool.needs_approval or tool.is_delegated else (self.session.id, call_id)
         return await self.toolbox.check(tool, intent.arguments, before=runs_next)
 

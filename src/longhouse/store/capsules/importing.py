@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 import asyncpg
 import msgspec
 
-from longhouse.agents.schema.flatten import Leaf, leaves
-from longhouse.agents.schema.resolve import MAX_EXPANDED
+from longhouse.agents.schema.flatten import Leaf
 from longhouse.errors import SetupError, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
@@ -134,7 +132,7 @@ class CapsuleContent:
         if not {text.session_id for text in texts}.union(*((one.parent, one.child) for one in delegations)) <= ids:
             raise archive.damaged(capsule.path, "its delegations")
         versions = list(_lines(capsule, "catalog.jsonl", VersionLine))
-        if not all(map(_is_bounded, versions)):
+        if not all(map(_is_readable, versions)):
             raise archive.damaged(capsule.path, "its catalog")
         return cls(found, journals, delegations, versions, texts, contents)
 
@@ -188,28 +186,18 @@ def _is_complete(journal: Sequence[tuple[EventLine, events.Event]], head: int, c
     return is_whole and all(one.body_digest is None or one.body_digest in contents for one, _ in journal)
 
 
-def _is_bounded(version: VersionLine) -> bool:
-    """Whether its schema can be written out in bounded time: that was checked where it was published, if it was."""
+def _is_readable(version: VersionLine) -> bool:
+    """Whether its schema can be written out: that was checked where it was published, if it was."""
     descriptor = msgspec.json.decode(version.descriptor)
     if not isinstance(descriptor, dict):
         return False
     schema = descriptor.get("input_schema")
     try:
-        return schema is None or len([*islice(_written_out(schema), MAX_EXPANDED + 1)]) <= MAX_EXPANDED
+        if schema is not None:
+            Leaf.of_arguments(schema)
     except (AttributeError, TypeError, ValueError):
         return False
-
-
-def _written_out(schema: dict[str, Any]) -> Iterator[Leaf]:
-    """Every alternative of a schema and of all its parts, one after another."""
-    left: list[Iterator[Leaf]] = [iter([Leaf.of_arguments(schema)])]
-    while left:
-        if (leaf := next(left[-1], None)) is None:
-            left.pop()
-            continue
-        yield leaf
-        parts = leaf.properties.values() if leaf.is_object else leaf.items if leaf.is_array else ()
-        left += map(leaves, parts)
+    return True
 
 
 def _lines(capsule: Archive[CapsuleManifest], name: str, kind: type[L]) -> Iterator[L]:

@@ -57,6 +57,9 @@ class Binding:
     """Asks its server whether a call took effect; its name ends with OWN_PROBE. None: there is nobody to ask."""
     obeys: bool = False
     """Its work ends as soon as it is cancelled. Work of others may not, and runs in a task that can be left behind."""
+    runs_here: bool = False
+    """Its own code runs here, and says by its exceptions that it failed. Of any other tool an exception that is no
+    CallError says nothing: the request may have been sent."""
 
 
 def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:
@@ -78,7 +81,8 @@ def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None)
         return await cls.model_validate_json(arguments or "{}").revision(context)
 
     # Nobody else may have written what it runs: neither the class nor a subclass in another package.
-    return Binding(tool, bind, revision=revision if tool.remembers else None, obeys=cls.__module__.startswith(BUILT_IN))
+    obeys = cls.__module__.startswith(BUILT_IN)
+    return Binding(tool, bind, revision=revision if tool.remembers else None, obeys=obeys, runs_here=True)
 
 
 def arguments_fault(tool: str, error: pydantic.ValidationError) -> Fault:

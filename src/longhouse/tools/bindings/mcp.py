@@ -17,7 +17,7 @@ from longhouse.tools.arguments import BadSchema, checker, read
 from longhouse.tools.bindings.base import Binding, Work
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
-from longhouse.tools.outcomes import bounded
+from longhouse.tools.outcomes import CallError, bounded
 
 MAX_DESCRIPTION: Final = 4_000
 MAX_SCHEMA: Final = 100_000
@@ -38,7 +38,7 @@ class Unusable(Exception):  # noqa: N818 - it says what the tool is
     """This tool cannot be offered; the message says why."""
 
 
-class McpToolError(Exception):
+class McpToolError(CallError):
     """The tool reported an error; the agent reads its message."""
 
 

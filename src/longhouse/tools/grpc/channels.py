@@ -37,7 +37,7 @@ class Unreachable(Exception):  # noqa: N818 - callers turn it into an error of t
 
 
 class GrpcFailure(Exception):  # noqa: N818 - callers turn it into an error of theirs
-    """A call that ended with a status other than OK, which the server may have sent, or this end have made."""
+    """A call that ended without a message. The server may have sent its status, or this end have made it."""
 
     def __init__(self, status: str, details: str) -> None:
         super().__init__(status)
@@ -100,11 +100,12 @@ class Channels:
             if left <= 0:
                 raise Unreachable("its connection took too long")
             sent.set()
-            return bytes(
-                await channel.grpc.unary_unary(method)(
-                    message, timeout=left, metadata=tuple(metadata.items()), wait_for_ready=False
-                )
+            answer: bytes | None = await channel.grpc.unary_unary(method)(
+                message, timeout=left, metadata=tuple(metadata.items()), wait_for_ready=False
             )
+            if answer is None:
+                raise GrpcFailure("OK", "there is no message")
+            return answer
         except grpc.RpcError as error:
             raise GrpcFailure(error.code().name, error.details() or "") from None
         except asyncio.CancelledError:

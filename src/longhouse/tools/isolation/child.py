@@ -27,7 +27,7 @@ from longhouse.tools.bindings.base import arguments_fault
 from longhouse.tools.bindings.python import load
 from longhouse.tools.context import Services, ToolContext, changes, kept_fields, written
 from longhouse.tools.isolation import messages
-from longhouse.tools.outcomes import CallError, NotBegun, bounded, text_of
+from longhouse.tools.outcomes import NotBegun, bounded, is_in_doubt, text_of
 
 LONGEST: Final = 2_000
 """Characters of an exception that the agent reads."""
@@ -101,6 +101,8 @@ class Host:
         """Of the request that is answered now; 0: none."""
         self._session: messages.SessionSent | None = None
         """The session of this call, once it was read."""
+        self._has_returned = False
+        """The tool has returned in this call: what fails from then on is only its result."""
         self._reading = threading.Lock()
         self._classes: dict[str, tuple[type[BaseTool], messages.Described]] = {}
 
@@ -111,7 +113,7 @@ class Host:
         while True:
             request = self._requests.get()
             assert not isinstance(request, messages.StopTool | messages.SessionSent)
-            self._number, self._session = request.number, None
+            self._number, self._session, self._has_returned = request.number, None, False
             reply = msgspec.structs.replace(self._answer(request), number=request.number)
             self._number = 0
             with suppress(OSError, ValueError):  # a tool may have closed them
@@ -121,7 +123,8 @@ class Host:
                 self._channel.send(reply)
             except (TypeError, ValueError, OverflowError) as error:
                 says = f"its result cannot be sent to the server: {type(error).__name__}: {error}"
-                self._channel.send(messages.Raised(number=request.number, says=clean(says)[:LONGEST]))
+                raised = messages.Raised(number=request.number, says=clean(says)[:LONGEST], in_doubt=True)
+                self._channel.send(raised)
             limit(request.limits)  # what a call has left behind keeps to its limits too
 
     def session(self, number: int) -> Session | None:
@@ -166,7 +169,7 @@ class Host:
         except BaseException as error:  # noqa: BLE001 - a tool may raise anything, an exit included
             return messages.Raised(
                 says=clean(f"{type(error).__name__}: {error}")[:LONGEST],
-                in_doubt=isinstance(error, CallError) and error.in_doubt,
+                in_doubt=self._has_returned or is_in_doubt(error),
                 unbegun=isinstance(error, NotBegun),
             )
 
@@ -196,6 +199,7 @@ class Host:
         output: Any = tool(context, request.config, **request.config.settings_of(request.tool))
         if inspect.isawaitable(output):
             output = self._run(output)
+        self._has_returned = True
         writes, adds = changes(before, written(context))
         made = [messages.Made(one.path, one.content, one.media_type) for one in context.made]
         text = bounded(clean(text_of(output)), request.max_output)

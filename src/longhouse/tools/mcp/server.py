@@ -41,6 +41,9 @@ MAX_TOOLS: Final = 1_000
 KEPT_LINES: Final = 30
 """The last lines of a server that operators can read."""
 KEY: Final = "longhouse/idempotency-key"
+REFUSALS: Final = (mcp_types.INVALID_REQUEST, mcp_types.METHOD_NOT_FOUND, mcp_types.INVALID_PARAMS)
+"""Errors by which a server says that it did nothing. Others it may have made in the middle of its work, or the library
+about an answer that it could not read."""
 LIBRARIES: Final = ("fastmcp", "mcp", "httpx2", "httpcore2")
 
 
@@ -145,8 +148,7 @@ class ServerSession:
                 raise McpServerAway(message, in_doubt=True) from None
             if not _is_lost(error):
                 message = f"the MCP server {self.name!r} refused: {self._words(error)}"
-                # A parse error is the library's, about an answer that it could not read; the others are the server's.
-                raise McpServerAway(message, in_doubt=error.code == mcp_types.PARSE_ERROR) from None
+                raise McpServerAway(message, in_doubt=error.code not in REFUSALS) from None
             reason = self._words(error)
         except Exception as error:  # noqa: BLE001 - the library raises what its transports raise
             reason = self._words(error)
