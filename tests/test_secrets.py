@@ -56,7 +56,18 @@ def test_no_other_spelling_of_its_name_sets_a_key_of_a_file_free(alias: str) -> 
         ("", "http://anywhere.test/", True),
         (" ", "http://anywhere.test/", True),
         ("api.example.com", "https://api.example.com/x", True),
-        ("api.example.com", "http://API.example.com.:8080/x", True),
+        ("api.example.com", "https://API.example.com.:8080/x", True),
+        ("api.example.com", "http://api.example.com/x", False),
+        ("api.example.com", "grpc://api.example.com:50051", False),
+        ("api.example.com", "grpcs://api.example.com:50051", True),
+        ("api.example.com:8080", "http://api.example.com:8080/x", False),
+        ("http://mcp:8080,a.test", "http://mcp:8080/x", True),
+        ("http://mcp:8080,a.test", "http://a.test/x", False),
+        ("http://mcp:8080", "http://mcp:8081/x", False),
+        ("http://mcp", "https://mcp/x", True),
+        ("grpc://tools:50051", "grpc://tools:50051", True),
+        ("localhost", "http://localhost:9000/", True),
+        ("localhost.evil.test", "http://localhost.evil.test/", False),
         ("api.example.com", "https://evil.test/", False),
         ("api.example.com", "https://api.example.com.evil.test/", False),
         ("a.test, Other.test:8443,", "https://other.test:8443/", True),
@@ -80,6 +91,11 @@ def test_a_list_that_cannot_be_read_lets_a_secret_go_nowhere() -> None:
         )
         with pytest.raises(SetupError):
             secrets.find("k", "https://api.example.com/")
+    secrets = Secrets(environ={"LONGHOUSE_SECRET_K": CANARY, "LONGHOUSE_SECRET_K_HOSTS": "a.test"})
+    assert secrets.problem("k", "http://a.test/") == (
+        "the secret 'k' belongs to another address and is not sent to this one, unless its list of hosts says http://"
+        " or grpc:// before the host"
+    )
 
 
 def test_a_secret_that_is_missing_is_told_with_the_variable_to_set() -> None:

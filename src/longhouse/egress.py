@@ -310,6 +310,15 @@ def plain_host(host: str | None) -> str:
     return (host or "").lower().removesuffix(".")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether this is an address of this machine alone, or the name of one."""
+    try:
+        address = _address_of(host)
+    except ValueError:
+        return False
+    return host == "localhost" if address is None else address.is_loopback
+
+
 def _entry(text: str) -> _Allowed:
     with suppress(ValueError):
         return _Allowed(ipaddress.ip_network(text), None)

@@ -1,7 +1,8 @@
 """Secrets (API keys) that this process was given, by name. Names may be published; values leave only in requests.
 
 A key from a file is sent only to the URL that is configured next to it. `LONGHOUSE_SECRET_<NAME>` is sent wherever it
-is named, unless `LONGHOUSE_SECRET_<NAME>_HOSTS` limits its hosts.
+is named, unless `LONGHOUSE_SECRET_<NAME>_HOSTS` limits its hosts; then it is
+sent encrypted, or to this machine, or to an entry that says `http://` or `grpc://`.
 """
 
 import os
@@ -12,11 +13,12 @@ from typing import Final
 
 from yarl import URL
 
-from longhouse.egress import plain_host
+from longhouse.egress import is_loopback, plain_host
 from longhouse.errors import SetupError
 
 PREFIX: Final = "LONGHOUSE_SECRET_"
 HOSTS: Final = "_HOSTS"
+UNENCRYPTED: Final = ("http", "grpc")
 OF_FILES: Final = (f"{PREFIX}CONFIG_", f"{PREFIX}AGENTS_")
 """Prefixes of keys from files: in a process without the file, each needs a list of hosts."""
 
@@ -32,7 +34,9 @@ _KEY: Final = re.compile(
     r"(sk|pk|rk)[-_]|lh_|whsec_|tvly-|gsk_|gh[pousr]_|github_pat_|xai-|xox[a-z]-|hf_|AIza|AKIA|eyJ"
 )
 """Prefixes of the API keys of well-known services, to detect a key that was pasted into the wrong field."""
-_HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
+_HOST: Final = re.compile(
+    r"(?P<open>http://|grpc://)?(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+))(?::(?P<port>[0-9]{1,5}))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Secrets:
 
     def find(self, name: str, to: str) -> str | None:
         """The secret for a call to this URL; None where it is not set, SetupError where it belongs to another URL."""
-        key = variable(name)
+        key, listed = variable(name), list[str]()
         if bound := self._given.get(key):
             value, is_meant = bound.value, bound.reaches(to)
         elif key.endswith(HOSTS) and key.removesuffix(HOSTS) in self._environ:
@@ -68,7 +72,9 @@ class Secrets:
             is_free = not listed and not key.startswith(OF_FILES)
             is_meant = is_free or any(_covers(entry, key, to) for entry in listed)
         if value and not is_meant:
-            raise SetupError(f"{other_address_message(name)}.")
+            is_open = bool(listed) and URL(to).scheme in UNENCRYPTED
+            unless = ", unless its list of hosts says http:// or grpc:// before the host" if is_open else ""
+            raise SetupError(f"{other_address_message(name)}{unless}.")
         return value or None
 
     def problem(self, name: str, to: str) -> str | None:
@@ -121,7 +127,8 @@ def _covers(entry: str, key: str, to: str) -> bool:
     if found is None:
         raise SetupError(f"{key}{HOSTS} is a list of hosts, host or host:port, with commas between them.")
     host = plain_host(found["v6"] or found["host"])
-    return host == plain_host(url.raw_host) and found["port"] in (None, str(url.port))
+    is_safe = url.scheme not in UNENCRYPTED or found["open"] or is_loopback(host)
+    return bool(is_safe) and host == plain_host(url.raw_host) and found["port"] in (None, str(url.port))
 
 
 def _split(text: str) -> tuple[tuple[str, str, int | None], list[str]]:

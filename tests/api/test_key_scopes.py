@@ -1,6 +1,7 @@
 """What a key may do: until when, only reading, which agents; and a new secret while the old one is still in use."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from delegating_server import SignTool, agent, answer, cast, in_steps, requests_
 from delegating_server import ask as delegate
 from longhouse import clock
 from longhouse.agents.builtin import BUILT_IN
+from longhouse.agents.template import ToolPolicy
 from longhouse.api.auth import CHECKING_ROUTES, READING_PATHS
 from longhouse.models.scripted import call
 from server_helpers import AGENT, Serving, content, dictated, sse
@@ -135,8 +137,17 @@ async def test_a_key_erases_and_changes_nothing_of_agents_that_it_may_not_use(se
             ("POST", f"{ledger}/prune", {"max_count": 0}),
             ("PUT", "/v1/memory/files/a.md?agent=ben&user=eve", {"content": "Always pay."}),
             ("DELETE", "/v1/memory/files/a.md?agent=ben&user=eve", None),
+            ("PUT", "/v1/memory/files/rules.md?scope=owner", {"content": "付钱 Always pay."}),
+            ("DELETE", "/v1/memory/files/rules.md", None),
+            ("PUT", "/v1/memory/files/rules.md?conversation_id=both&user=eve", {"content": "Always pay."}),
+            ("DELETE", "/v1/memory/files/rules.md?scope=conversation&conversation_id=both&user=eve", None),
+            ("DELETE", "/v1/documents/prices", None),
+            ("POST", "/v1/documents?filename=prices.md", None),
         ]
-        assert await free.status(*tries[-2]) == 201
+        for nth in (6, 8, 10):
+            assert await free.status(*tries[nth]) == 201
+        async with free.ask("POST", "/v1/documents?filename=prices.md", {"a": 1}) as response:
+            assert response.status in (201, 400, 415), "who may use all agents is asked what it sends"
         before = await remains(house.db), await house.db.value("SELECT count(*) FROM ledger")
         for method, path, body in tries:
             status, error = await bound.refused(method, path, body)
@@ -144,12 +155,50 @@ async def test_a_key_erases_and_changes_nothing_of_agents_that_it_may_not_use(se
         assert (await remains(house.db), await house.db.value("SELECT count(*) FROM ledger")) == before
         assert (await free.got("/v1/memory/files/a.md?agent=ben&user=eve"))["content"] == "Always pay."
         # What is its own agents' alone, it may.
-        assert await bound.status("PUT", "/v1/memory/files/a.md?agent=ann&user=eve", {"content": "Hm."}) == 201
+        for place in ("agent=ann&user=eve", "conversation_id=own&user=eve"):
+            assert await bound.status("PUT", f"/v1/memory/files/b.md?{place}", {"content": "Hm."}) == 201
+            assert await bound.status("DELETE", f"/v1/memory/files/b.md?{place}") == 200
         assert await bound.status("POST", "/v1/conversations/own/interactions", note | {"type": "input"}) == 201
         assert await bound.status("DELETE", "/v1/conversations/own") == 200
         admin = await client_of(house, "house", "admin", templates=["ann"])
         for path in ("users/eve", "conversations/both", ""):
             assert (await admin.refused("DELETE", f"/admin/owners/shop/{path}".rstrip("/")))[0] == 403
+
+
+async def test_a_limited_key_of_an_admin_makes_nobody_who_may_do_more(serving: Serving) -> None:
+    cast_ = [agent(name, calls=(), tools=("clarificationtool", "finalanswertool")) for name in ("ann", "ben")]
+    async with keyed(serving, ask, templates=(*BUILT_IN, *cast_)) as house:
+        free, bound = (
+            await client_of(house, "shop", "admin"),
+            await client_of(house, "shop", "admin", templates=["ann"]),
+        )
+        waits, other = (await free.say("hi", model="ann"))["model"], (await free.say("hi", model="ben"))["model"]
+        new: dict[str, Any] = {"name": "mine", "owner": "shop", "role": "admin"}
+        open_policy = {"name": "ann", "tool_policy": {"allowlist": ["agent.*", "finalanswertool"]}}
+        tries: list[tuple[str, str, Any]] = [
+            ("POST", "/admin/keys", new),
+            ("POST", "/admin/keys", new | {"templates": ["ann", "ben"]}),
+            ("PATCH", f"/admin/keys/{bound.id}", {"templates": None}),
+            ("PATCH", f"/admin/keys/{bound.id}", {"templates": ["ann", "ben"]}),
+            ("POST", f"/admin/keys/{free.id}/rotate", None),
+            ("POST", "/admin/templates", open_policy),
+            ("POST", "/admin/templates/ann/activate", {"version": 1}),
+            ("POST", "/admin/tools/clocktool/try", {"arguments": {}}),
+            ("DELETE", "/admin/tools/clocktool", None),
+            ("DELETE", "/admin/owners/shop/retention", None),
+        ]
+        keys = "SELECT count(*), max(digest), max(templates::text) FROM api_keys"
+        before = await house.db.row(keys), await remains(house.db)
+        for method, path, body in tries:
+            status, error = await bound.refused(method, path, body)
+            assert (status, error["code"]) == (403, "template_not_allowed"), (method, path)
+        assert (await house.db.row(keys), await remains(house.db)) == before
+        # It reads what an admin reads, and acts for its own agents.
+        assert len((await bound.got("/admin/keys"))["data"]) == 2
+        assert await bound.status("POST", "/admin/tools/search", {"query": "clock"}) == 200
+        assert (await bound.refused("POST", f"/admin/sessions/{other}/cancel"))[0] == 403
+        assert await bound.status("POST", f"/admin/sessions/{waits}/cancel") == 202
+        assert await free.status("POST", "/admin/keys", new) == 201
 
 
 async def test_a_key_answers_no_sub_agent_that_it_may_not_use(serving: Serving) -> None:
@@ -226,9 +275,9 @@ async def test_a_key_uses_the_agents_that_it_may_and_no_other(serving: Serving) 
             ben=in_steps(call("clarificationtool", questions=["Which?"])),
         )(body)
 
-    callees = {"master": ("ann", "ben"), "ann": (), "ben": ()}
     plain = ("clarificationtool", "finalanswertool")
-    cast_ = [agent(name, calls=calls, tools=plain) for name, calls in callees.items()]
+    cast_ = [agent(name, calls=(), tools=plain) for name in ("master", "ann", "ben")]
+    cast_[0] = replace(cast_[0], tool_policy=ToolPolicy(max_tools_in_prompt=40))  # it names nobody, and finds all
     async with keyed(serving, play, templates=(*BUILT_IN, *cast_)) as house:
         free = await client_of(house, "shop")
         bound = await client_of(house, "shop", templates=["master", "ann"])
@@ -252,3 +301,33 @@ async def test_a_key_uses_the_agents_that_it_may_and_no_other(serving: Serving) 
         assert [row["agent"] for row in rows] == ["ann"]
         [said] = [one for one in requests_of(house.model, "master")[-1] if one["role"] == "tool"][1:]
         assert "may not use the agent ben" in said["content"]
+
+
+async def test_below_an_agent_that_a_key_may_use_are_those_that_its_template_names(serving: Serving) -> None:
+    """A desk and its back office, two deep: the key of the website names the desk alone."""
+
+    def play(body: Any) -> Any:
+        return cast(
+            desk=in_steps(delegate("policy", "x"), answer("done")),
+            policy=in_steps(delegate("book", "y"), answer("allowed")),
+            book=in_steps(answer("in the book")),
+        )(body)
+
+    plain = ("clarificationtool", "finalanswertool")
+    cast_ = [
+        agent("desk", calls=("policy",), tools=plain),
+        agent("policy", calls=("book",), tools=plain),
+        agent("book", calls=(), tools=plain),
+    ]
+    async with keyed(serving, play, templates=(*BUILT_IN, *cast_)) as house:
+        website = await client_of(house, "shop", templates=["desk"])
+        assert content(await website.say("hi", model="desk", chat_id="c")) == "done"
+        rows = await house.db.rows("SELECT agent, id FROM sessions WHERE side = 'sub' ORDER BY agent")
+        assert [row["agent"] for row in rows] == ["book", "policy"]
+        [said] = [one for one in requests_of(house.model, "policy")[-1] if one["role"] == "tool"]
+        assert "in the book" in said["content"]
+        # None of them is spoken to directly.
+        for model in ("policy", "book@1", *(row["id"] for row in rows)):
+            status, error = await website.refused("POST", CHAT, chat(model=model))
+            assert (status, error["code"]) == (403, "template_not_allowed"), model
+        assert [one["id"] for one in (await website.got("/v1/models"))["data"]] == ["auto", "desk"]

@@ -47,6 +47,8 @@ READING_PATHS: Final = frozenset({"/admin/tools/search", "/admin/directory/searc
 """Routes of POST that change nothing. Other methods there are about a tool of that name."""
 CHECKING_ROUTES: Final = frozenset({"/mcp", "/a2a/{template}"})
 """Routes whose body says what is done: they check it by themselves."""
+CHECKING_AGENTS: Final = ("/admin/sessions/", "/admin/owners/{owner}/conversations/")
+"""Routes of admins that change something of certain agents, and ask whether the key may use these."""
 
 
 LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
@@ -303,6 +305,8 @@ class Guard(SecurityBase):
             raise CallerError("This needs an admin key.", status=403, code="insufficient_permissions")
         if not _is_reading(request):
             caller.writes()
+            if self.role == "admin" and not _route(request).startswith(CHECKING_AGENTS):
+                caller.uses_all()  # it could make itself a key that may do more
         return caller
 
 
@@ -317,8 +321,12 @@ Admin = Annotated[Caller, Depends(admin)]
 def _is_reading(request: Request) -> bool:
     """By the path that was routed: that of `request.url` is made of what a client may write."""
     is_search = request.method == "POST" and request.scope["path"] in READING_PATHS
-    checks_itself = getattr(request.scope.get("route"), "path", "") in CHECKING_ROUTES
+    checks_itself = _route(request) in CHECKING_ROUTES
     return is_search or checks_itself or request.method in READING_METHODS
+
+
+def _route(request: Request) -> str:
+    return getattr(request.scope.get("route"), "path", "")
 
 
 def _api_key(headers: Headers) -> str | None:

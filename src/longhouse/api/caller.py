@@ -61,6 +61,15 @@ class Caller:
                 param="model",
             )
 
+    def uses_all(self) -> None:
+        """Raises if there are agents that the key may not use: what is about to change is for all of them."""
+        if self.templates is not None:
+            raise CallerError(
+                "This key may not use all agents, and this is for all of them: use a key that may.",
+                status=403,
+                code="template_not_allowed",
+            )
+
     async def uses_all_of(self, db: Database, conversation: str) -> None:
         """Raises if an agent that talks in this conversation is one that the key may not use."""
         for agent in await sessions.agents_in(db, self.owner, conversation) if self.templates is not None else ():

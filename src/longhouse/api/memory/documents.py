@@ -137,6 +137,7 @@ async def add_document(
     Markdown, HTML, PDF, DOCX and plain text are read. The same bytes again change nothing, and are answered with 200.
     """
     owner = asked.owner(caller)
+    caller.uses_all()
     with library.queue.place(owner):
         async with _received(request, asked, library.max_bytes) as sent:
             try:
@@ -192,6 +193,7 @@ async def delete_document(
     of these calls, until those are deleted.
     """
     owner = asked.owner(caller)
+    caller.uses_all()
     removed = await library.remove(owner, reg_id) if is_reg_id(reg_id) else None
     if removed is None:
         if owner is not None and (await _found(library, caller, reg_id)).owner is None:

@@ -14,6 +14,7 @@ from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.errors import CallerError
 from longhouse.journal.messages import clean
+from longhouse.store.database import Database
 from longhouse.store.memory import memory_scopes
 from longhouse.store.memory.memory_files import Memories, ScopedEntry, Verdict
 from longhouse.store.memory.memory_scopes import Scope
@@ -83,19 +84,31 @@ class ScopeQuery(wire.StrictModel):
     conversation_id: Omittable[wire.Id] = Field(None, description="Of this conversation")
     user: Omittable[Annotated[str, Field(max_length=1_000)]] = Field(None, description="Of this user")
 
-    def scope_of(self, caller: Caller, *, writes: bool = False) -> Scope:
-        """The one scope that is named, as a session with these names would use it. `writes`: what an agent remembers
-        changes, for which the key must be allowed to use it."""
-        kind = self.scope or ("agent" if self.agent else "conversation" if self.conversation_id else "owner")
-        user = caller.user(self.user)
+    @property
+    def kind(self) -> MemoryScope:
+        return self.scope or ("agent" if self.agent else "conversation" if self.conversation_id else "owner")
+
+    def scope_of(self, caller: Caller) -> Scope:
+        """The one scope that is named, as a session with these names would use it."""
+        kind, user = self.kind, caller.user(self.user)
         self.check(kind, user)
         if kind == "agent" and not self.agent:
             raise CallerError("Name the agent whose files are meant.", param="agent")
-        if kind == "agent" and writes:
-            caller.uses(self.agent or "")
         if kind == "conversation" and not self.conversation_id:
             raise CallerError("Name the conversation whose files are meant.", param="conversation_id")
         return memory_scopes.scope_for(kind, caller.owner, user, self.agent or "", self.conversation_id or "")
+
+    async def changed(self, caller: Caller, db: Database) -> Scope:
+        """The scope, in which something is about to change: the key must be allowed to use all whose memory it is."""
+        scope = self.scope_of(caller)
+        match self.kind:
+            case "agent":
+                caller.uses(self.agent or "")
+            case "conversation":
+                await caller.uses_all_of(db, self.conversation_id or "")
+            case "owner":
+                caller.uses_all()
+        return scope
 
     def check(self, kind: MemoryScope | None, user: str | None) -> None:
         if kind in ("agent", "conversation") and not (user and user.strip()) and not self.conversation_id:
@@ -162,7 +175,7 @@ async def put_file(
     caller: auth.User, memories: Held, path: str, place: Named, body: Content
 ) -> wire.Json[WrittenMemoryFile]:
     """Writes the whole of a memory file; the last write wins, and the answer says whose file it replaced."""
-    scope, path = place.scope_of(caller, writes=True), _path(path)
+    scope, path = await place.changed(caller, memories.db), _path(path)
     before = await memories.entry(scope, path)
     verdict = await memories.replace(scope, path, clean(body.content), key=_key_of(caller))
     if verdict not in ("done", "repeated"):
@@ -179,7 +192,7 @@ async def put_file(
 @router.delete(f"{FILES_PATH}/{{path:path}}", responses=refuses(409, 413))
 async def delete_file(caller: auth.User, memories: Held, path: str, place: Named) -> wire.Json[DeletedMemoryFile]:
     """Deletes a memory file, or an empty directory: its content is in no recall any more."""
-    scope, path = place.scope_of(caller, writes=True), _path(path)
+    scope, path = await place.changed(caller, memories.db), _path(path)
     verdict = await memories.delete(scope, path, key=_key_of(caller))
     if verdict not in ("done", "repeated"):
         raise _refused(verdict, path)

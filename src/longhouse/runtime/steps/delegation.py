@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from longhouse.agents.delegation import AgentTask, Delegation, delegation_of
+from longhouse.agents.naming import NamePatterns
 from longhouse.agents.template import Template
 from longhouse.journal.events import Called, Event, Fault, Outcome, Prompted, Returned
 from longhouse.journal.messages import Message
@@ -71,7 +72,11 @@ class DelegationPlanner(msgspec.Struct, frozen=True):
         version = await self.catalog.templates.active(agent, owner=session.owner) if agent else None
         if tool is None or agent is None or version is None:
             return Fault(code="unknown_agent", message=f"the agent of {call.tool} is not there any more")
-        if (allowed := await keys.templates_of(self.db, session.id)) is not None and agent not in allowed:
+        allowed = await keys.templates_of(self.db, session.id)
+        top = (turn.prompted.root or session.id).rpartition("_")[0]
+        # Below an agent that the key may use, those that a template names; what an open policy finds is anybody.
+        is_part = allowed is not None and top in allowed and call.tool in NamePatterns(template.tool_policy.named)
+        if allowed is not None and agent not in allowed and not is_part:
             return Fault(code="not_allowed", message=f"the key of this request may not use the agent {agent}")
         if turn.prompted.depth >= template.execution_policy.max_depth:
             return Fault(code="too_deep", message="too many agents stand one below the other already")

@@ -241,19 +241,19 @@ class Memories:
     """The memory files of a database. Paths are normalised: `a/b.md`, and "" for the root."""
 
     def __init__(self, db: Database) -> None:
-        self._db = db
+        self.db = db
 
     async def read(self, scope: Scope, path: str) -> File | None:
-        row = await self._db.row(READ, owner=scope.owner, scope=scope.key, path=path)
+        row = await self.db.row(READ, owner=scope.owner, scope=scope.key, path=path)
         return File(row["content"]) if row else None
 
     async def exists(self, scope: Scope, path: str, *, directory: bool) -> bool:
         return (directory and path == "") or bool(
-            await self._db.value(EXISTS, owner=scope.owner, scope=scope.key, path=path, directory=directory)
+            await self.db.value(EXISTS, owner=scope.owner, scope=scope.key, path=path, directory=directory)
         )
 
     async def entry(self, scope: Scope, path: str) -> ScopedEntry | None:
-        row = await self._db.row(ENTRY, owner=scope.owner, scope=scope.key, path=path)
+        row = await self.db.row(ENTRY, owner=scope.owner, scope=scope.key, path=path)
         return ScopedEntry(*row) if row else None
 
     async def newest(
@@ -267,28 +267,28 @@ class Memories:
     ) -> list[ScopedEntry]:
         """The files of an owner in all scopes whose keys match one of these patterns, the last written first."""
         moment, entry = before or (None, "")
-        rows = await self._db.rows(
+        rows = await self.db.rows(
             NEWEST, owner=owner, scopes=scopes, directories=directories, moment=moment, entry=entry, limit=limit
         )
         return [ScopedEntry(*row) for row in rows]
 
     async def read_all(self, scope: Scope, paths: Sequence[str]) -> Sequence[FileVersion]:
         """Those of these files that are there."""
-        rows = await self._db.rows(READ_ALL, owner=scope.owner, scope=scope.key, paths=paths)
+        rows = await self.db.rows(READ_ALL, owner=scope.owner, scope=scope.key, paths=paths)
         return [FileVersion(*row) for row in rows]
 
     async def unindexed(self, scope: Scope, *, most: int) -> Sequence[FileVersion]:
         """Files that are not in the index as they are now, the newest first: about so many bytes, and at least one."""
-        rows = await self._db.rows(UNINDEXED, owner=scope.owner, scope=scope.key, passages=scope.passages, most=most)
+        rows = await self.db.rows(UNINDEXED, owner=scope.owner, scope=scope.key, passages=scope.passages, most=most)
         return [FileVersion(*row) for row in rows]
 
     async def list(self, scope: Scope, path: str = "") -> list[FileEntry]:
         """All files and directories below a directory, at every depth."""
-        return [FileEntry(*row) for row in await self._db.rows(LIST, owner=scope.owner, scope=scope.key, path=path)]
+        return [FileEntry(*row) for row in await self.db.rows(LIST, owner=scope.owner, scope=scope.key, path=path)]
 
     async def size(self, scope: Scope, path: str = "") -> int | None:
         """Bytes of a file, or of all files below a directory; None if the path does not exist."""
-        size = await self._db.value(SIZE, owner=scope.owner, scope=scope.key, path=path)
+        size = await self.db.value(SIZE, owner=scope.owner, scope=scope.key, path=path)
         return 0 if size is None and path == "" else size
 
     async def write(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
@@ -331,7 +331,7 @@ class Memories:
                 await passages.remove(tx, PASSAGES, scope=scope.passages, groups=[path])
             return verdict
 
-        return await self._db.together(change)
+        return await self.db.together(change)
 
 
 def passage_source(path: str, number: int) -> str:
