@@ -116,29 +116,42 @@ def page_of(items: list[dict[str, Any]], asked: ItemListQuery) -> ItemPage:
     if asked.after is not None:
         names = [item["id"] for item in ordered]
         if asked.after not in names:
-            raise CallerError("There is no item with this id.", param="after")
+            raise no_such_item()
         ordered = ordered[names.index(asked.after) + 1 :]
-    data = ordered[: asked.limit]
+    return item_page(ordered[: asked.limit], has_more=len(ordered) > asked.limit)
+
+
+def item_page(data: list[dict[str, Any]], *, has_more: bool) -> ItemPage:
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else "",
         "last_id": data[-1]["id"] if data else "",
-        "has_more": len(ordered) > len(data),
+        "has_more": has_more,
     }
+
+
+def no_such_item() -> CallerError:
+    return CallerError("There is no item with this id.", param="after")
 
 
 async def with_images(db: Database, items: Any) -> list[dict[str, Any]]:
     """The items with the images that they name, in messages and in results of functions."""
     parts = [part for item in items for name in _listed_in(item) for part in item[name]]
-    named = {part["image_url"] for part in parts if str(part.get("image_url", "")).startswith(FILE_SCHEME)}
+    named = {url for part in parts if (url := _address_in(part)).startswith(FILE_SCHEME)}
     urls = await files.data_urls(db, [one.removeprefix(FILE_SCHEME) for one in named]) if named else {}
 
-    def shown(part: dict[str, Any]) -> dict[str, Any]:
-        url = part.get("image_url")
+    def shown(part: Any) -> Any:
+        url = _address_in(part)
         return {**part, "image_url": urls.get(url.removeprefix(FILE_SCHEME), url)} if url else part
 
     return [{**item, **{name: [shown(part) for part in item[name]] for name in _listed_in(item)}} for item in items]
+
+
+def _address_in(part: Any) -> str:
+    """The address of an image; of items that are kept as they came, a part may be anything."""
+    url = part.get("image_url") if isinstance(part, dict) else None
+    return url if isinstance(url, str) else ""
 
 
 def _listed_in(item: dict[str, Any]) -> list[str]:
