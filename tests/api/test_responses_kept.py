@@ -1,6 +1,9 @@
 """What responses keep, and what they leave alone: conversations of others, secrets of tools, decisions."""
 
 import base64
+import io
+import json
+import tracemalloc
 from typing import Any
 
 from key_helpers import client_of, keyed
@@ -12,8 +15,9 @@ from longhouse.models.scripted import Say, call, say
 from longhouse.runtime.cleanup.retention import Retention
 from longhouse.runtime.inbox import Inbox
 from response_helpers import ask, get, said, text_of, types_of
-from server_helpers import AGENT, House, Serving
+from server_helpers import AGENT, House, Serving, user
 
+JSON = {"content-type": "application/json"}
 DEFAULT = "sgr_tool_calling_agent"
 """Whom `auto` takes where nobody fits better."""
 
@@ -138,6 +142,72 @@ async def test_a_key_changes_no_conversation_with_agents_that_it_may_not_use(ser
             status, error = await limited.refused(method, f"/v1/conversations/c-1{path}", body)
             assert (status, error["code"]) == (403, "template_not_allowed"), path
         assert len((await limited.got("/v1/conversations/c-1/items"))["data"]) == 2
+
+
+async def test_a_conversation_is_listed_page_by_page_and_each_item_is_found(serving: Serving) -> None:
+    async with serving([say("Hello."), say("Again."), say("More.")]) as house:
+        made = await house.client.conversations.create()
+        where = f"/v1/conversations/{made.id}/items"
+        odd = [None, 1, "x", {"image_url": {"url": "y"}}, {"image_url": 5}]
+        await added(house, where, [{"role": "user", "content": "I am Ada."}, {"type": "reasoning", "content": odd}])
+        await said(house, "Hello", conversation=made.id)
+        await house.say("By chat", chat_id=made.id)
+        await said(house, [user("One"), user("Two")], conversation=made.id)
+        await added(house, where, [{"role": "assistant", "content": "Said."}])
+        _, whole = await get(house, f"{where}?order=asc&limit=100")
+        texts = [part.get("text") for item in whole["data"] for part in item["content"] if isinstance(part, dict)]
+        asked = ["I am Ada.", None, None, "Hello", "Hello.", "By chat", "Again.", "One", "Two", "More.", "Said."]
+        assert [text for text in texts if text] == [text for text in asked if text]
+        assert whole["data"][1]["content"] == odd
+        for order in ("asc", "desc"):
+            names: list[str] = []
+            page: Any = {"has_more": True}
+            while page["has_more"]:
+                after = f"&after={names[-1]}" if names else ""
+                _, page = await get(house, f"{where}?order={order}&limit=2{after}")
+                names += [item["id"] for item in page["data"]]
+            listed = [item["id"] for item in whole["data"]]
+            assert names == (listed if order == "asc" else listed[::-1])
+        for item in whole["data"]:
+            assert (await get(house, f"{where}/{item['id']}"))[1] == item
+            text = [part for part in item["content"] if isinstance(part, dict) and part.get("type") == "output_text"]
+            assert all(part["logprobs"] == [] for part in text)
+        for other in ("msg_x", f"{names[0]}0", "x%00y"):
+            assert (await get(house, f"{where}?after={other}"))[0] == 400
+
+
+async def test_what_is_added_is_bounded_and_a_page_reads_no_more_than_it_shows(serving: Serving) -> None:
+    big = {"role": "user", "content": "x" * 900_000}
+    async with serving([say("Hello.")]) as house:
+        made = await house.client.conversations.create()
+        where = f"/v1/conversations/{made.id}/items"
+        for _ in range(8):
+            await added(house, where, [big] * 2)
+        tracemalloc.start()
+        _, page = await get(house, f"{where}?limit=1")
+        _, one = await get(house, f"{where}/{page['last_id']}")
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert (page["has_more"], one) == (True, page["data"][0])
+        assert most < 10_000_000
+        _, page = await get(house, f"{where}?limit=100")
+        assert page["has_more"], "a page is bounded too"
+        assert 7 < len(page["data"]) < 14
+        await added(house, where, [big])
+        status, refused = await get(house, where, "POST", json={"items": [big]})
+        assert (status, refused["error"]["code"]) == (400, "too_many_items")
+        assert await house.db.value("SELECT count(*) FROM conversation_items") == 17
+        assert (await get(house, f"{where}/{one['id']}", "DELETE"))[0] == 200
+        small = {"items": [{"role": "user", "content": "x"}] * 20}
+        answers = [(await get(house, where, "POST", json=small))[0] for _ in range(51)]
+        assert (answers.count(400), answers[-1]) == (2, 400)
+
+
+async def added(house: House, where: str, items: list[Any]) -> None:
+    status, answer = await get(
+        house, where, "POST", data=io.BytesIO(json.dumps({"items": items}).encode()), headers=JSON
+    )
+    assert status == 200, answer
 
 
 async def test_the_chosen_agent_says_what_is_shown_and_what_was_added_waits_for_a_prompt(serving: Serving) -> None:

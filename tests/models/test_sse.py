@@ -240,7 +240,7 @@ async def test_fragments_of_one_read_are_merged_and_keep_their_order() -> None:
     stream = call_chunk(fragment(0, "a", "first", "")) + call_chunk(fragment(0, None, None, '{"z":0,"a"'))
     async with peer_that(sends(answer(stream + call_chunk(fragment(0, None, None, ":1}")) + STOP))) as peer:
         (delta,) = await heard(peer)
-    assert [msgspec.structs.astuple(call) for call in delta.calls] == [(0, "a", "first", '{"z":0,"a":1}')]
+    assert [msgspec.structs.astuple(call) for call in delta.calls] == [(0, "a", "first", '{"z":0,"a":1}', None)]
 
 
 # --- splitting

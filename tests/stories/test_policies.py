@@ -47,6 +47,8 @@ COVERED = {
     "LLMPolicy.model": LIMITS,
     "LLMPolicy.temperature": LIMITS,
     "LLMPolicy.max_tokens": LIMITS,
+    "LLMPolicy.effort": "stories/test_thinking.py",
+    "LLMPolicy.extra": "stories/test_thinking.py",
     "LLMPolicy.context_tokens": "agents/test_window_budget.py",
     "LLMPolicy.can": STRATEGIES,
     "LLMPolicy.streaming": ACTIVITY,

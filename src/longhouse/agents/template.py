@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from pydantic import AfterValidator, Field
@@ -12,6 +12,7 @@ from longhouse.agents import conditions
 from longhouse.agents.tool import RiskLevel, ToolType
 from longhouse.agents.versioned import Owner, SecretName, Strict, Versioned
 from longhouse.journal.events import Cleanable, Collected, Limits
+from longhouse.journal.json_text import DEEPEST, is_deep
 
 SYSTEM_PROMPT: Final = """\
 You are a careful assistant that works step by step with tools.
@@ -24,6 +25,14 @@ TASK: Final = "{task}"
 CLARIFICATIONS: Final = "{clarifications}"
 DATE: Final = "{current_date}"
 AVAILABLE_TOOLS: Final = "{available_tools}"
+
+OWN_PARAMETERS: Final = re.compile(
+    "messages|model|stream|stream_options|tools|tool_choice|parallel_tool_calls|response_format|temperature|top_p"
+    "|max_tokens|seed|stop|reasoning_effort|n|functions|function_call"
+)
+"""Parameters of a request that `llm_policy.extra` may not have."""
+LARGEST_EXTRA: Final = 8_192
+"""Bytes of it as JSON."""
 
 MemoryScope = Literal["conversation", "agent", "owner"]
 SelectionStrategy = Literal["static", "retrieval_per_step", "retrieval_sticky"]
@@ -42,6 +51,14 @@ def _condition(text: str) -> str:
 
 
 When = Annotated[str, AfterValidator(_condition)]
+
+
+def _beside(extra: dict[str, Any]) -> dict[str, Any]:
+    if taken := ", ".join(filter(OWN_PARAMETERS.fullmatch, extra)):
+        raise ValueError(f"cannot set {taken}: Longhouse sends that itself, or cannot read what it changes")
+    if is_deep(extra) or len(msgspec.json.encode(extra)) > LARGEST_EXTRA:
+        raise ValueError(f"should have {LARGEST_EXTRA:,} bytes of JSON at most, in {DEEPEST} levels")
+    return extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +111,10 @@ class LLMPolicy(Strict):
     """None: the model from the settings."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.4
     max_tokens: Annotated[int, Field(ge=1)] | None = 8000
+    effort: Annotated[str, Field(pattern=r"^\w+$", max_length=32)] | None = None
+    """How much a model that thinks should think: `reasoning_effort` of the request."""
+    extra: Annotated[dict[str, Any], AfterValidator(_beside)] = field(default_factory=dict)
+    """Other parameters of the endpoint, which stand in the request beside those of Longhouse."""
     context_tokens: Annotated[int, Field(ge=500)] = 120_000
     """Maximum estimated tokens of the messages of a request."""
     can: Abilities = field(default_factory=Abilities)

@@ -109,4 +109,4 @@ def _renamed(message: Assistant, names: dict[str, str]) -> Assistant:
         msgspec.structs.replace(call, function=msgspec.structs.replace(call.function, name=names[call.function.name]))
         for call in message.tool_calls
     )
-    return Assistant(content=message.content, tool_calls=calls)
+    return msgspec.structs.replace(message, tool_calls=calls)

@@ -12,7 +12,17 @@ import msgspec
 
 from longhouse.journal.events import Outcome, Output
 from longhouse.journal.json_text import with_valid_arguments
-from longhouse.journal.messages import Assistant, Function, Message, System, ToolCall, ToolResult, User, text_of
+from longhouse.journal.messages import (
+    Assistant,
+    Function,
+    Message,
+    System,
+    ToolCall,
+    ToolResult,
+    User,
+    opaque,
+    text_of,
+)
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, ImportedMessages, PromptEntry, Step, Summary, Use
@@ -36,16 +46,18 @@ def shown(session: Session) -> list[Entry]:
     return [entry for entry in session.transcript if entry.seq > upto or type(entry) is not Step]
 
 
-def messages_with_calls(entry: Entry, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[Message]:
+def messages_with_calls(
+    entry: Entry, names: Mapping[str, str] = MappingProxyType({}), asked: str = ""
+) -> Iterator[Message]:
     """The messages of one entry; calls appear once all calls of the step have returned, so each has its result."""
-    return with_valid_arguments(_messages_with_calls(entry, names))
+    return with_valid_arguments(_messages_with_calls(entry, names, asked))
 
 
-def _messages_with_calls(entry: Entry, names: Mapping[str, str]) -> Iterator[Message]:
+def _messages_with_calls(entry: Entry, names: Mapping[str, str], asked: str) -> Iterator[Message]:
     if isinstance(entry, Step):
         real = [use for use in entry.uses if use.role not in FORM and not use.question]
         if real and all(use.outcome for use in real):
-            yield Assistant(content=None if entry.thought else entry.text or None, tool_calls=tool_calls(real, names))
+            yield calling(entry, real, None if entry.thought else entry.text or None, names, asked)
             yield from (ToolResult(tool_call_id=use.call, content=result(use.outcome)) for use in real if use.outcome)
     yield from dialogue_messages(entry)
 
@@ -96,13 +108,20 @@ def _asked(uses: Sequence[Use]) -> Iterator[Message]:
                 yield User(content=use.outcome.content)
 
 
-def tool_calls(uses: Sequence[Use], names: Mapping[str, str]) -> tuple[ToolCall, ...]:
-    """The calls of a step, under the tools' names on the wire."""
+def calling(step: Step, uses: Sequence[Use], content: str | None, names: Mapping[str, str], asked: str) -> Assistant:
+    """The message that makes these calls of a step, under the tools' names on the wire. Who wrote it gets its thinking
+    back, if it is `asked` again."""
+    gets_back = bool(uses and asked) and step.source == asked
     calls = []
     for use in uses:
         function = Function(name=names.get(use.tool, use.tool), arguments=use.arguments)
-        calls.append(ToolCall(id=use.call, function=function))
-    return tuple(calls)
+        extra = opaque(use.extra if gets_back else "")
+        calls.append(ToolCall(id=use.call, function=function, extra_content=extra))
+    message = Assistant(content=content, tool_calls=tuple(calls))
+    if gets_back:
+        extra = opaque(step.extra)
+        message = msgspec.structs.replace(message, reasoning_content=step.reasoning or None, extra_content=extra)
+    return message
 
 
 def result(outcome: Outcome) -> str:

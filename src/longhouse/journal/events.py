@@ -105,6 +105,8 @@ class ProviderCall(_Value, frozen=True, kw_only=True):
     id: str
     name: str
     arguments: str
+    extra: str = ""
+    """What the endpoint wants back with the call, as JSON text; nobody else reads it."""
 
 
 class Origin(_Value, frozen=True, kw_only=True):
@@ -266,6 +268,12 @@ class Replied(_Fact, frozen=True, kw_only=True, tag="Replied"):
 
     text: str = ""
     reasoning: str = ""
+    returns_reasoning: bool = False
+    """Whether the endpoint wants its reasoning back: it came as `reasoning_content`."""
+    extra: str = ""
+    """What the endpoint wants back with the message, as JSON text; nobody else reads it."""
+    source: str = ""
+    """Who was asked, as a digest, where thinking is given back: its endpoint, and the family of its model."""
     calls: tuple[ProviderCall, ...] = ()
     usage: Usage | None = None
     phase: str = ""

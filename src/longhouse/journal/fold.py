@@ -247,7 +247,12 @@ class _Builder:
             self.context = {**self.context, "current_step_reasoning": _thought(event.thought)}
         text = event.thought or event.text
         thought = bool(event.thought)
-        self.transcript.append(Step(seq=seq, text=text, phase=event.phase, problem=event.problem, thought=thought))
+        entry = Step(seq=seq, text=text, phase=event.phase, problem=event.problem, thought=thought)
+        if event.source:
+            reasoning = event.reasoning if event.returns_reasoning else ""
+            signed = {call.id: call.extra for call in event.calls if call.extra}
+            entry = replace(entry, source=event.source, reasoning=reasoning, extra=event.extra, signed=signed)
+        self.transcript.append(entry)
 
     def _call(self, event: events.Called, seq: int, at: datetime) -> None:
         if self.turn and not self.turn.is_thinking:
@@ -263,6 +268,7 @@ class _Builder:
             arguments=event.arguments,
             question=event.question,
             effect=event.effect,
+            extra=step.signed.get(event.provider_id, ""),
         )
         self.transcript[-1] = replace(step, uses=(*step.uses, use))
         open_calls.apply(self.open, event, seq, at)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult
+from longhouse.journal.messages import Assistant, Function, Message, ToolResult
 
 DEEPEST: Final = 50
 """Maximum nesting of lists and objects; our schemas have less, and recursive code stays far from its limits."""
@@ -69,10 +69,12 @@ def with_valid_arguments(messages: Iterable[Message]) -> Iterator[Message]:
 
 def _emptied(message: Assistant, broken: dict[str, str]) -> Assistant:
     calls = tuple(
-        ToolCall(id=call.id, function=Function(name=call.function.name, arguments="{}")) if call.id in broken else call
+        msgspec.structs.replace(call, function=Function(name=call.function.name, arguments="{}"))
+        if call.id in broken
+        else call
         for call in message.tool_calls
     )
-    return Assistant(content=message.content, tool_calls=calls)
+    return msgspec.structs.replace(message, tool_calls=calls)
 
 
 def _quoted(text: str) -> str:

@@ -35,6 +35,8 @@ class ImagePart(_WireStruct, frozen=True, kw_only=True, tag_field="type", tag="i
     image_url: ImageUrl
 
 
+Opaque = msgspec.Raw | msgspec.UnsetType
+"""JSON that an endpoint wants back as it wrote it."""
 Part = TextPart | ImagePart
 Content = str | tuple[Part, ...]
 
@@ -49,6 +51,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     id: str
     function: Function
     type: str = "function"
+    extra_content: Opaque = msgspec.UNSET
 
 
 class System(_WireStruct, frozen=True, kw_only=True, tag_field="role", tag="system"):
@@ -62,6 +65,8 @@ class User(_WireStruct, frozen=True, kw_only=True, tag_field="role", tag="user")
 class Assistant(_WireStruct, frozen=True, kw_only=True, tag_field="role", tag="assistant"):
     content: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning_content: str | None = None
+    extra_content: Opaque = msgspec.UNSET
 
 
 class ToolResult(_WireStruct, frozen=True, kw_only=True, tag_field="role", tag="tool"):
@@ -79,6 +84,10 @@ def text_of(content: Content | None) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, TextPart))
+
+
+def opaque(text: str) -> Opaque:
+    return msgspec.Raw(text.encode()) if text else msgspec.UNSET
 
 
 def files_in(messages: Iterable[Message]) -> set[str]:

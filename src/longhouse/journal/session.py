@@ -274,6 +274,8 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     memory: WorkingMemory = WorkingMemory()
     recall: str = ""
     """Text for the end of the system prompt of one request; set for that request only, and never stored."""
+    asked: str = ""
+    """Who is asked, as in `Replied.source`; set for one request only, too."""
     files: tuple[Artifact, ...] = ()
     lost: int = 0
     """Workers lost with this session since its last progress."""
@@ -291,6 +293,11 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     def trace(self) -> str:
         """The trace of the turn; empty before the first one."""
         return self.turn.trace if self.turn else ""
+
+    @property
+    def has_thinking(self) -> bool:
+        """Is there a step whose thinking goes back to whoever wrote it?"""
+        return any(isinstance(entry, Step) and entry.source for entry in self.transcript)
 
     def maker_of(self, seq: int) -> str:
         """The session that recorded this event first: in a branch, what came before the fork is its origin's. 0: an

@@ -35,6 +35,8 @@ class Use(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     effect: events.Effect = "read"
     date: str = ""
     """The day on which a person answered; empty in turns of form 0."""
+    extra: str = ""
+    """As in its `ProviderCall`."""
 
 
 class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
@@ -51,6 +53,13 @@ class Step(_Entry, frozen=True, kw_only=True, tag="Step"):
     """The answer of the turn, if the turn ended with this step."""
     asides: tuple[Content, ...] = ()
     """Messages of the user while calls of this step waited for a decision."""
+    source: str = ""
+    """Who wrote it, if its thinking goes back there; as `extra` in its `Replied`."""
+    reasoning: str = ""
+    """The thinking that goes back."""
+    extra: str = ""
+    signed: dict[str, str] = {}
+    """The `extra` of its calls, by their provider ids."""
 
 
 class ImportedMessages(_Entry, frozen=True, kw_only=True, tag="ImportedMessages"):

@@ -1,7 +1,9 @@
 """Chat model behind an OpenAI-compatible endpoint. Every failure becomes a ProviderError of one sentence."""
 
 import email.utils
+import hashlib
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -13,7 +15,7 @@ from longhouse.agents.strategies.protocol import Body, streamed
 from longhouse.errors import ProviderError
 from longhouse.models.http.client import Endpoint, StatusFailure
 from longhouse.models.http.failure import HttpFailure, is_retryable
-from longhouse.models.protocol import Delta, paid_for
+from longhouse.models.protocol import Delta, Model, paid_for
 from longhouse.models.sse import StreamReader, StreamRefused, UnreadableEvent
 
 MOST_BYTES: Final = 32 * 2**20
@@ -28,6 +30,7 @@ class OpenAIModel:
     def __init__(self, endpoint: Endpoint, *, most_bytes: int = MOST_BYTES) -> None:
         headers = {"Accept": "text/event-stream, application/json"}
         self._endpoint = endpoint.at("chat", "completions", headers=headers)
+        self.address = str(self._endpoint.url)
         self._most_bytes = most_bytes
 
     async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
@@ -66,6 +69,16 @@ class OpenAIModel:
         retryable = is_retryable(int(code)) if is_status else given.get("type") != "invalid_request_error"
         failure = HttpFailure("answered with an error", words or "no reason given", retryable=retryable)
         return provider_error(self._endpoint, failure)
+
+
+def source_of(model: Model, name: str) -> str:
+    """Who is asked, as a digest: the endpoint, and the family of the model of this name; empty for a model that wants
+    nothing back."""
+    if not isinstance(model, OpenAIModel):
+        return ""
+    bare = name.lower().rpartition("/")[2]
+    family = re.split("[^a-z]", bare, maxsplit=1)[0] or bare
+    return hashlib.sha256(f"{model.address} {family}".encode()).hexdigest()[:32]
 
 
 def _encoded(body: Body) -> list[bytes]:

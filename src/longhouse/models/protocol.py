@@ -1,7 +1,7 @@
 """The protocols of chat models and embedding models, and the streamed deltas that a chat model yields."""
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,6 +21,8 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     name: str = ""
     arguments: str = ""
+    extra: Any = None
+    """What the endpoint wants back with the call."""
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +30,21 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str = ""
     reasoning: str = ""
+    returns_reasoning: bool = False
+    """As in `Replied`."""
+    extra: Any = None
+    """What the endpoint wants back with the message."""
     calls: tuple[ToolCallDelta, ...] = ()
     usage: Usage | None = None
     finish: str | None = None
     model: str | None = None
+
+
+def joined_extra(old: Any, new: Any) -> Any:
+    """What has come so far, and what comes now: objects come in pieces."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **new}
+    return old if new is None else new
 
 
 class Model(Protocol):

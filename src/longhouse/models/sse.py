@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from longhouse.journal.events import Usage
-from longhouse.models.protocol import Delta, ToolCallDelta
+from longhouse.models.protocol import Delta, ToolCallDelta, joined_extra
 
 _DONE: Final = b"[DONE]"
 MOST_TOKENS: Final = 10**12
@@ -41,6 +41,7 @@ class _CallFragment(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
+    extra_content: Any = None
 
 
 class _WireDelta(msgspec.Struct, gc=False):
@@ -48,6 +49,7 @@ class _WireDelta(msgspec.Struct, gc=False):
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    extra_content: Any = None
     tool_calls: list[_CallFragment] | None = None
 
 
@@ -123,7 +125,11 @@ class Calls:
         place = self._place(call.index, id_, name, position)
         partial = self._partial[place]
         fragment = ToolCallDelta(
-            index=place, id="" if partial.id else id_, name="" if partial.name else name, arguments=arguments
+            index=place,
+            id="" if partial.id else id_,
+            name="" if partial.name else name,
+            arguments=arguments,
+            extra=call.extra_content,
         )
         partial.id, partial.name = partial.id or id_, partial.name or name
         return fragment
@@ -205,8 +211,9 @@ class StreamReader:
 
     def _merged(self, chunks: list[_Chunk]) -> Delta | None:
         text = reasoning = ""
+        returns_reasoning = False
         calls: dict[int, ToolCallDelta] = {}
-        usage = finish = None
+        usage = finish = extra = None
         for chunk in chunks:
             if chunk.error is not None:
                 raise StreamRefused(chunk.error)
@@ -223,14 +230,23 @@ class StreamReader:
                 continue
             text += piece.content or piece.refusal or ""
             reasoning += piece.reasoning_content or piece.reasoning or ""
+            returns_reasoning |= bool(piece.reasoning_content)
+            extra = joined_extra(extra, piece.extra_content)
             if piece.tool_calls:
                 self._add(calls, piece.tool_calls)
         if finish:
             self.finished = True
-        if not (text or reasoning or calls or usage or finish):
+        if not (text or reasoning or calls or usage or finish or extra):
             return None
         return Delta(
-            text=text, reasoning=reasoning, calls=tuple(calls.values()), usage=usage, finish=finish, model=self._model
+            text=text,
+            reasoning=reasoning,
+            returns_reasoning=returns_reasoning,
+            extra=extra,
+            calls=tuple(calls.values()),
+            usage=usage,
+            finish=finish,
+            model=self._model,
         )
 
     def _add(self, calls: dict[int, ToolCallDelta], fragments: list[_CallFragment]) -> None:
@@ -242,7 +258,11 @@ class StreamReader:
 
 def _joined(old: ToolCallDelta, new: ToolCallDelta) -> ToolCallDelta:
     return ToolCallDelta(
-        index=old.index, id=old.id or new.id, name=old.name or new.name, arguments=old.arguments + new.arguments
+        index=old.index,
+        id=old.id or new.id,
+        name=old.name or new.name,
+        arguments=old.arguments + new.arguments,
+        extra=joined_extra(old.extra, new.extra),
     )
 
 

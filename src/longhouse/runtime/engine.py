@@ -23,6 +23,7 @@ from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.session import INTERRUPTED, LOST_STEP_PREFIX, MOST_LOST, TAKES_WORKERS, Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
+from longhouse.models.openai import source_of
 from longhouse.runtime.bus.items import Fragment
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.inbox import Inbox
@@ -314,7 +315,8 @@ class Engine:
             await self._think(run, turn, instance)
 
     async def _think(self, run: Run, turn: Turn, instance: Instance) -> None:
-        session, template = run.session, instance.template
+        template = instance.template
+        session = replace(run.session, asked=source_of(instance.model, template.llm_policy.model or ""))
         chosen = await self.offering.choose(session, turn, template)
         offered = in_order(session, chosen.tools)
         text, recalled = await self.memory.text_for(session, turn, template)

@@ -25,6 +25,7 @@ from longhouse.journal.events import Called, Event, Recorded, Replied, Returned,
 from longhouse.journal.fold import blank, extended, fold
 from longhouse.journal.session import Open, Session, Turn
 from longhouse.memory.session_memory import SessionMemory
+from longhouse.models.openai import source_of
 from longhouse.models.protocol import Model
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import cleaned_parts
@@ -285,14 +286,15 @@ class _Playing:
                 return
             chosen = await self._rehearsal.offering.choose(self._session, turn, self._template)
             offered = in_order(self._session, chosen.tools)
-            shown = replace(self._session, recall=await self._text(turn))
-            request = strategy.propose(shown, self._template, offered)
-            if summary := await condensed(self._session, self._template, model, request.body):
+            asked = source_of(model, self._template.llm_policy.model or "")
+            session = replace(self._session, asked=asked)
+            request = strategy.propose(replace(session, recall=await self._text(turn)), self._template, offered)
+            if summary := await condensed(session, self._template, model, request.body):
                 self._rehearsal.count("", summary.usage)
                 self._add([summary])
                 continue
             handler = ReplyHandler(
-                self._rehearsal.toolbox, self._session, turn, request, offered,
+                self._rehearsal.toolbox, session, turn, request, offered,
                 must_delegate=self._template.execution_policy.must_delegate, selection=chosen.selection,
             )  # fmt: skip
             self._add(await self._read(handler, strategy, model))

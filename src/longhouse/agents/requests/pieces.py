@@ -60,6 +60,8 @@ class TranscriptPiece:
         self.prompts: PromptPack | None = None
         self.names: Mapping[str, str] | None = None
         """The prompts and the names of tools that its part was composed under."""
+        self.asked = ""
+        """Who was asked."""
 
     def is_of(self, entries: Sequence[Entry]) -> bool:
         """Whether these are its entries. Checked each time: an end that was missed would show what others said."""
@@ -127,15 +129,16 @@ def composed(
     found: Found,
     prompts: PromptPack,
     names: Mapping[str, str],
+    asked: str,
     messages: Callable[[Entry], Iterable[Message]],
 ) -> list[RequestPart]:
-    """The messages of a transcript under these prompts and names of tools."""
+    """The messages of a transcript under these prompts and names of tools, for the one who is asked."""
     parts = []
     for entries, piece in found:
-        part = piece.part
-        if part is None or piece.prompts is not prompts or not (piece.names is names or piece.is_named(names)):
+        part, is_known = piece.part, piece.prompts is prompts and piece.asked == asked
+        if part is None or not is_known or not (piece.names is names or piece.is_named(names)):
             part = piece.part = RequestPart([message for entry in entries for message in messages(entry)])
-        piece.prompts, piece.names = prompts, names
+        piece.prompts, piece.names, piece.asked = prompts, names, asked
         parts.append(part)
     return parts
 

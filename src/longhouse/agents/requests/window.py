@@ -86,14 +86,15 @@ def compose(
         found if present is session.transcript else pieces.of(present),
         template.prompt_pack,
         wire_names,
-        lambda entry: _messages(entry, template, wire_names),
+        session.asked,
+        lambda entry: _messages(entry, template, wire_names, session.asked),
     )
     budget = template.llm_policy.context_tokens
     window = Window(system, [RequestPart(earlier), *now] if earlier else now)
     if window.tokens <= budget:
         # A transcript only grows: if it fits now, it was never cut before.
         return window
-    blocks = [_Block(earlier, {}), *(_block(entry, template, wire_names) for entry in present)]
+    blocks = [_Block(earlier, {}), *(_block(entry, template, wire_names, session.asked) for entry in present)]
     return [system, *_fitted(blocks, tokens.of(system), budget)]
 
 
@@ -113,7 +114,11 @@ def _split(
         return [], transcript
     began = max((entry.seq for entry in transcript if isinstance(entry, PromptEntry)), default=0)
     earlier = [entry for entry in transcript if entry.seq < began or isinstance(entry, ImportedMessages)]
-    messages = [(entry, message) for entry in earlier for message in conversation.messages_with_calls(entry, names)]
+    messages = [
+        (entry, message)
+        for entry in earlier
+        for message in conversation.messages_with_calls(entry, names, session.asked)
+    ]
     # A summary replaces everything before it, so it does not count against the limit of messages.
     summed = [message for entry, message in messages if isinstance(entry, Summary)]
     others = (message for entry, message in messages if not isinstance(entry, Summary))
@@ -126,7 +131,7 @@ def _split(
 def history(session: Session, template: Template) -> Iterator[Message]:
     """The whole transcript, except what a summary replaces."""
     for entry in conversation.shown(session):
-        yield from _messages(entry, template, {})
+        yield from _messages(entry, template, {}, session.asked)
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -138,17 +143,17 @@ class _Block(msgspec.Struct, frozen=True):
     """Reasoning between results and the action that follows from them."""
 
 
-def _block(entry: Entry, template: Template, names: Mapping[str, str]) -> _Block:
-    messages = list(_messages(entry, template, names))
+def _block(entry: Entry, template: Template, names: Mapping[str, str], asked: str) -> _Block:
+    messages = list(_messages(entry, template, names, asked))
     if not isinstance(entry, Step):
         return _Block(messages, {})
     stubs = {place: stub for place, message in enumerate(messages) if (stub := _stub(entry, message, names))}
     return _Block(messages, stubs, is_thought=is_thought(entry))
 
 
-def stubbed(step: Step, template: Template) -> list[Message]:
+def stubbed(step: Step, template: Template, asked: str) -> list[Message]:
     """The messages of a step, replaced by stubs where possible."""
-    block = _block(step, template, {})
+    block = _block(step, template, {}, asked)
     return [block.stubs.get(place, message) for place, message in enumerate(block.messages)]
 
 
@@ -163,7 +168,7 @@ def _stub(step: Step, message: Message, names: Mapping[str, str]) -> Message | N
     match message:
         case Assistant() if not step.answer:  # an answer is delivered in the arguments of a call
             calls = tuple(call if uses[call.id].question else _cut_call(call) for call in message.tool_calls)
-            return Assistant(content=message.content, tool_calls=calls) if calls != message.tool_calls else None
+            return msgspec.structs.replace(message, tool_calls=calls) if calls != message.tool_calls else None
         case ToolResult() if len(message.content) >= LEAST and not uses[message.tool_call_id].question:
             return _cut_result(uses[message.tool_call_id], message, names)
         case _:
@@ -180,7 +185,7 @@ def _cut_call(call: ToolCall) -> ToolCall:
     arguments = msgspec.json.encode(kept).decode()
     if len(arguments) >= LEAST:
         arguments = msgspec.json.encode({"arguments": _left_out(len(call.function.arguments))}).decode()
-    return ToolCall(id=call.id, function=Function(name=call.function.name, arguments=arguments))
+    return msgspec.structs.replace(call, function=Function(name=call.function.name, arguments=arguments))
 
 
 def _left_out(size: int) -> str:
@@ -219,10 +224,10 @@ def _fitted(blocks: Sequence[_Block], used: int, budget: int) -> Iterator[Messag
             yield block.stubs[place] if (nth, place) in cut else message
 
 
-def _messages(entry: Entry, template: Template, names: Mapping[str, str]) -> Iterable[Message]:
+def _messages(entry: Entry, template: Template, names: Mapping[str, str], asked: str) -> Iterable[Message]:
     match entry:
         case Step():
-            return with_valid_arguments(_step(entry, template, names))
+            return with_valid_arguments(_step(entry, template, names, asked))
         case PromptEntry():
             return [User(content=_task(entry, template))]
         case ImportedMessages():
@@ -286,10 +291,10 @@ def _complete(pattern: str, placeholder: str) -> str:
     return pattern if placeholder in pattern else f"{pattern}\n\n{placeholder}".lstrip()
 
 
-def _step(step: Step, template: Template, names: Mapping[str, str]) -> list[Message]:
+def _step(step: Step, template: Template, names: Mapping[str, str], asked: str) -> list[Message]:
     """The assistant's message, one result for each call in the order of the calls, then the answers of people."""
-    calls = conversation.tool_calls(step.uses, names)
-    messages: list[Message] = [Assistant(content=step.text or (None if calls else ""), tool_calls=calls)]
+    content = step.text or (None if step.uses else "")
+    messages: list[Message] = [conversation.calling(step, step.uses, content, names, asked)]
     if step.problem:
         trouble = f"Your last reply could not be read: {step.problem}. Reply again in the form asked for."
         messages.append(User(content=trouble))

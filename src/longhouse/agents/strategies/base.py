@@ -123,6 +123,8 @@ class BaseAgent:
             max_tokens=asked.max_tokens or policy.max_tokens,
             seed=asked.seed,
             stop=asked.stop,
+            reasoning_effort=policy.effort,
+            extra=policy.extra,
         )
         return Request(body, names=wire.real_names, text_is=text_is, phase=phase, offered=offered, only=force)
 

@@ -57,6 +57,9 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, weakre
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    reasoning_effort: str | None = None
+    extra: Mapping[str, Any] = {}
+    """Parameters of the endpoint, sent beside these."""
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -117,11 +120,17 @@ def _cut(body: Body) -> Cut | None:
     known = _CUT.get(number)
     if known and known[0]() is body:
         return known[1]
-    bare = _encode(structs.replace(body, messages=()))
+    bare = _encode_with(body, ())
     place = len(b'{"model":,"messages":[') + len(_encode(body.model))
     cut = bare[:place] + window.first, parts, bare[place:]
     _CUT[number] = ref(body, lambda _: _CUT.pop(number, None)), cut
     return cut
+
+
+def _encode_with(body: Body, messages: Sequence[Message]) -> bytes:
+    """The JSON of a body with these messages, the parameters of the endpoint last: the same in every process."""
+    text = _encode(structs.replace(body, messages=messages, extra={}))
+    return text[:-1] + b"," + msgspec.json.encode(body.extra, order="sorted")[1:] if body.extra else text
 
 
 def _encoded_whole(body: Body) -> bytes:
@@ -129,7 +138,7 @@ def _encoded_whole(body: Body) -> bytes:
     known = _ENCODED.get(number)
     if known and known[0]() is body:
         return known[1]
-    text = _encode(structs.replace(body, messages=list(body.messages)))
+    text = _encode_with(body, list(body.messages))
     if len(text) > MOST_KEPT:
         return text
     _ENCODED[number] = (ref(body, lambda _: _ENCODED.pop(number, None)), text)
@@ -170,3 +179,11 @@ class Reply(msgspec.Struct, frozen=True):
     model: str = ""
     streamed_chars: int = 0
     """Characters of the text that were streamed to the client as content."""
+    returns_reasoning: bool = False
+    """As in `Replied`; `extra` too."""
+    extra: str = ""
+
+    @property
+    def goes_back(self) -> bool:
+        """Does its endpoint want anything of it back?"""
+        return self.returns_reasoning or bool(self.extra) or any(call.extra for call in self.calls)

@@ -177,6 +177,8 @@ def _body(chat: ChatRequest, template: Template) -> Body:
         max_tokens=asked.max_tokens or policy.max_tokens,
         seed=asked.seed,
         stop=asked.stop,
+        reasoning_effort=policy.effort,
+        extra=policy.extra,
     )
 
 

@@ -161,7 +161,7 @@ async def _imported(sessions: Sessions, capsule: str, agent: str, asked: BeforeR
         return catalog.tools.decoded(described, version).tool if described else None
 
     text = await capsules.remembered(db, asked.session.id, asked.seq)
-    shown = replace(asked.session, recall=text)
+    shown = replace(asked.session, recall=text, asked=asked.replied.source)
     return strategy_of(template.base_agent_class).propose(shown, template, await offered_then(asked, resolve))
 
 
@@ -174,7 +174,7 @@ async def composed(
     begun = replace(turn, recalled=replied.recalled or turn.recalled, iteration=turn.iteration + 1)
     for session in asked.sessions:
         text, _ = await memory.text_for(session, begun, template)
-        shown = replace(session, recall=text)
+        shown = replace(session, recall=text, asked=replied.source)
         requests.append((strategy_of(template.base_agent_class).propose(shown, template, offered), text))
         if requests[-1][0].digest == replied.digest:
             return requests[-1]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Final, NoReturn, TypedDict
 
 import msgspec
 from msgspec import structs
@@ -23,6 +23,8 @@ from longhouse.journal import events
 from longhouse.journal.comparing import CallChange, MadeCall, call_changes, text_changes
 from longhouse.journal.events import Usage
 from longhouse.journal.json_text import object_of
+from longhouse.models.openai import source_of
+from longhouse.models.protocol import Model
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.steps.model_stream import listen
 from longhouse.runtime.steps.reply_handler import MAX_RECORDED, in_order
@@ -109,8 +111,7 @@ class _Question(msgspec.Struct, frozen=True):
 
     template: Template
     request: Request
-    endpoint: Template
-    """The template whose endpoint is asked."""
+    model: Model
 
 
 class StepReplays(msgspec.Struct, frozen=True):
@@ -125,22 +126,35 @@ class StepReplays(msgspec.Struct, frozen=True):
         capsule = await capsules.capsule_of(self.sessions.db, row.id)
         if asked.template_version is not None:
             template = endpoint = await self._version(row, asked.template_version)
+        else:
+            template = endpoint = await self._template_then(row, then, capsule) or _unknown(row, then)
+            # A template from elsewhere says nothing of where our requests and our keys go.
+            if capsule:
+                endpoint = replace(template, llm_policy=LLMPolicy(model=template.llm_policy.model))
+        if asked.model is not None:
+            endpoint = await self._with_model(endpoint, then, asked.model, caller)
+        model = await self._model_of(endpoint)
+        # Thinking goes back to the endpoint that wrote it, and to no other that is asked now.
+        source = source_of(model, asked.model or template.llm_policy.model or "")
+        then = replace(then, replied=structs.replace(then.replied, source=source))
+        if asked.template_version is not None:
             tools = await self._offered(then, template)
             request, _ = await composed(self.sessions.memory, then, template, tools)
         else:
             found = await request_at(self.sessions, self.toolbox.resolve, row.agent, then)
-            known = await self._template_then(row, then, capsule)
-            if found is None or known is None:
-                name = f"{row.agent}@{then.turn.version}"
-                message = f"This step cannot be replayed: {name} is not known here any more."
-                raise CallerError(message, status=409, code="template_not_found")
-            request, template = found, known
-            # A template from elsewhere says nothing of where our requests and our keys go.
-            endpoint = replace(template, llm_policy=LLMPolicy(model=template.llm_policy.model)) if capsule else template
+            request = found or _unknown(row, then)
         if asked.model is not None:
-            endpoint = await self._with_model(endpoint, then, asked.model, caller)
             request = replace(request, body=structs.replace(request.body, model=asked.model))
-        return _Question(template, request, endpoint)
+        return _Question(template, request, model)
+
+    async def _model_of(self, endpoint: Template) -> Model:
+        if self.model_for is None:
+            raise CallerError("This process asks no models.", status=503, kind="server_error", code="unavailable")
+        try:
+            return await self.model_for(endpoint)
+        except SetupError as error:
+            message = f"The model of {endpoint.ref} cannot be asked by this process."
+            raise CallerError(message, status=503, kind="server_error", code="provider_error") from error
 
     async def _template_then(self, row: SessionRow, then: BeforeReply, capsule: str | None) -> Template | None:
         version = then.turn.version
@@ -191,17 +205,13 @@ class StepReplays(msgspec.Struct, frozen=True):
 
     async def heard(self, question: _Question, then: BeforeReply, caller: Caller) -> Reply:
         """The model's reply. What it used counts for the key, also where it failed."""
-        if self.model_for is None:
-            raise CallerError("This process asks no models.", status=503, kind="server_error", code="unavailable")
         charge = partial(usage.charge, self.sessions.db, key=caller.key, owner=caller.owner)
         name = question.request.body.model
         try:
-            model = await self.model_for(question.endpoint)
             # On a bus of its own: nobody who follows the session sees this reply.
-            reply = await listen(self.sessions.db, Bus(), model, question.request, session=then.session, fence=0)
-        except SetupError as error:
-            message = f"The model of {question.endpoint.ref} cannot be asked by this process."
-            raise CallerError(message, status=503, kind="server_error", code="provider_error") from error
+            reply = await listen(
+                self.sessions.db, Bus(), question.model, question.request, session=then.session, fence=0
+            )
         except ProviderError as error:
             if error.usage:
                 await charge(model=name, usage=error.usage)
@@ -211,6 +221,11 @@ class StepReplays(msgspec.Struct, frozen=True):
             ) from error  # fmt: skip
         await charge(model=reply.model or name, usage=reply.usage or Usage())
         return reply
+
+
+def _unknown(row: SessionRow, then: BeforeReply) -> NoReturn:
+    message = f"This step cannot be replayed: {row.agent}@{then.turn.version} is not known here any more."
+    raise CallerError(message, status=409, code="template_not_found")
 
 
 @router.post(

@@ -101,7 +101,7 @@ def _oldest_steps(session: Session, template: Template) -> list[Entry]:
         # The model has not used the results of the last step yet; a reasoning step about them does not change that.
         fresh = fresh and window.is_thought(steps[-1])
         room -= _size(session, template, [steps.pop()])
-    least = [message for step in steps for message in window.stubbed(step, template)]
+    least = [message for step in steps for message in window.stubbed(step, template, session.asked)]
     if tokens.total(least) < LONGEST * template.llm_policy.context_tokens:
         return []  # as stubs they are short, and their summary might be longer
     return [*(entry for turn in past for entry in turn), *asked, *steps]
@@ -124,12 +124,14 @@ def _size(session: Session, template: Template, entries: Sequence[Entry]) -> int
 
 async def _summary(past: Session, template: Template, model: Model) -> tuple[str, Usage | None]:
     policy = template.llm_policy
-    story = _story(list(window.history(past, template)), policy.context_tokens)
+    story = _story(list(window.history(replace(past, asked=""), template)), policy.context_tokens)
     body = Body(
         model=policy.model or "",
         messages=[System(content=INSTRUCTIONS), User(content=story)],
         temperature=policy.temperature,
         max_tokens=policy.max_tokens,
+        reasoning_effort=policy.effort,
+        extra=policy.extra,
     )
     parts: list[str] = []
     usage: Usage | None = None

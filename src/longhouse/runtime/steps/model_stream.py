@@ -1,8 +1,8 @@
 """Reads the stream of a model reply: accumulates its fragments and publishes them to the session's followers."""
 
 import asyncio
-from contextlib import aclosing
-from typing import Final, Literal
+from contextlib import aclosing, suppress
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -14,7 +14,7 @@ from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
 from longhouse.journal.messages import clean, clean_json, with_files
 from longhouse.journal.session import BLANK_LINE, Session
-from longhouse.models.protocol import Delta, Model, ToolCallDelta, paid_for
+from longhouse.models.protocol import Delta, Model, ToolCallDelta, joined_extra, paid_for
 from longhouse.runtime.bus.items import Fragment, GrowingDraft
 from longhouse.runtime.bus.local import Bus
 from longhouse.store import files
@@ -71,6 +71,7 @@ class _PartialCall(msgspec.Struct):
     id: str = ""
     name: str = ""
     arguments: list[str] = []
+    extra: Any = None
     reader: AnswerReader | None = None
 
 
@@ -119,11 +120,15 @@ class _ReplyAccumulator:
         self._finish = ""
         self._model = ""
         self._size = 0
+        self._returns_reasoning = False
+        self._extra: Any = None
 
     def add(self, delta: Delta) -> None:
         if delta.reasoning:
             self._grow(self._reasoning, delta.reasoning)
             self._publish("reasoning", delta.reasoning)
+        self._returns_reasoning |= delta.returns_reasoning
+        self._extra = joined_extra(self._extra, delta.extra)
         if delta.text:
             self._grow(self._text, delta.text)
             self._add_text(delta.text)
@@ -170,6 +175,7 @@ class _ReplyAccumulator:
             self._publish("reasoning", self._release())
         call = self._calls.setdefault(fragment.index, _PartialCall())
         call.id = call.id or fragment.id
+        call.extra = joined_extra(call.extra, fragment.extra)
         if fragment.name and not call.name:
             call.name = fragment.name
             is_answer = self._request.names.get(fragment.name, fragment.name) == self._answering
@@ -202,10 +208,12 @@ class _ReplyAccumulator:
         parts.append(text)
 
     def reply(self) -> Reply:
-        calls = [
-            ProviderCall(id=clean(call.id), name=clean(call.name), arguments=clean_json("".join(call.arguments)))
-            for _, call in sorted(self._calls.items())
-        ]
+        calls = []
+        for index, call in sorted(self._calls.items()):
+            arguments, extra = clean_json("".join(call.arguments)), self._opaque(call.extra)
+            # By its id a call finds what goes back with it.
+            id_ = clean(call.id) or (f"call_{index}" if extra else "")
+            calls.append(ProviderCall(id=id_, name=clean(call.name), arguments=arguments, extra=extra))
         return Reply(
             text=clean("".join(self._text)),
             reasoning=clean("".join(self._reasoning)),
@@ -214,4 +222,16 @@ class _ReplyAccumulator:
             finish=clean(self._finish),
             model=clean(self._model),
             streamed_chars=self._streamed_chars,
+            returns_reasoning=self._returns_reasoning,
+            extra=self._opaque(self._extra),
         )
+
+    def _opaque(self, extra: Any) -> str:
+        """JSON text for the endpoint itself; it counts as a part of the reply."""
+        if extra is None:
+            return ""
+        with suppress(UnicodeEncodeError):
+            text = msgspec.json.encode(extra).decode()
+            self._grow([], text)
+            return text
+        return ""

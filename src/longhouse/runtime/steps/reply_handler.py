@@ -195,6 +195,9 @@ class ReplyHandler(msgspec.Struct, frozen=True):
         return events.Replied(
             text=reply.text,
             reasoning=reply.reasoning,
+            returns_reasoning=reply.returns_reasoning,
+            extra=reply.extra,
+            source=self.session.asked if reply.goes_back or self.session.has_thinking else "",
             calls=reply.calls[:MAX_RECORDED],
             usage=reply.usage,
             phase=self.request.phase,

@@ -43,6 +43,8 @@ async def titled(turn: Turn, template: Template, model: Model) -> Spent:
         messages=[System(content=INSTRUCTIONS), User(content=story)],
         temperature=policy.temperature,
         max_tokens=min(policy.max_tokens or MAX_TOKENS, MAX_TOKENS),
+        reasoning_effort=policy.effort,
+        extra=policy.extra,
     )
     text, usage = "", Usage()
     try:

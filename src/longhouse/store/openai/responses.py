@@ -62,10 +62,6 @@ BROUGHT: Final = """
     ) r JOIN journal last ON last.session_id = r.placed_in AND last.seq = r.placed_at
     WHERE last.append_id = j.append_id
 """
-MESSAGES: Final = f"""
-    SELECT j.session_id, j.seq FROM journal j
-    WHERE j.session_id = ANY(:sessions) AND j.kind = 'Prompted' AND EXISTS ({BROUGHT} AND NOT r.is_deleted)
-"""
 # Whether nothing was ever said in this session but what belongs to deleted responses, and to this one.
 DESERTED: Final = f"""
     SELECT NOT EXISTS (
@@ -188,11 +184,6 @@ async def delete(db: Executor, response: str) -> None:
 async def is_last(db: Executor, response: str, session: str) -> bool:
     """Whether all else that was said in its session belongs to deleted responses."""
     return bool(await db.value(DESERTED, session=session, response=response))
-
-
-async def messages(db: Executor, sessions: Sequence[str]) -> set[tuple[str, int]]:
-    """The messages that came with responses: their sessions, and their places there."""
-    return {(row["session_id"], row["seq"]) for row in await db.rows(MESSAGES, sessions=list(sessions))}
 
 
 async def takes_unstored(db: Executor, session: str) -> bool:

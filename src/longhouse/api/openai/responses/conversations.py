@@ -4,8 +4,8 @@
 """
 
 import uuid
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
@@ -16,20 +16,30 @@ from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
 from longhouse.api.openai.responses import follower as following
-from longhouse.api.openai.responses.request import InputItem, InputReader, ReferenceInput
-from longhouse.api.openai.responses.routes import ItemListQuery, ItemPage, page_of, with_images
+from longhouse.api.openai.responses.request import InputItem, InputReader, ReferenceInput, text_part
+from longhouse.api.openai.responses.routes import (
+    ItemListQuery,
+    ItemPage,
+    item_page,
+    no_such_item,
+    with_images,
+)
 from longhouse.api.openai.responses.service import ResponseService
+from longhouse.api.openai.responses.stored import PREFIX
 from longhouse.api.wire import Lenient, Many, Metadata
 from longhouse.errors import CallerError
 from longhouse.journal import events
-from longhouse.journal.fold import blank
 from longhouse.journal.messages import Content, ImagePart, TextPart
 from longhouse.store import journals
 from longhouse.store.openai import conversations, responses
-from longhouse.store.openai.conversations import Conversation
+from longhouse.store.openai.conversations import ADDED, RESPONSE, Conversation, Unit
 
 MOST_ITEMS: Final = 20
 """Items that are added at once."""
+MOST_BYTES: Final = 8_000_000
+"""Of a page of items: with the one that passes this it ends."""
+UNITS: Final = 20
+"""What is looked for at once; each is read by itself."""
 
 Service = Annotated[ResponseService, of_app("responses")]
 ConversationId = Annotated[wire.Id, Path(description="The conversation")]
@@ -97,7 +107,7 @@ async def list_conversation_items(
 ) -> wire.Json[ItemPage]:
     """All that was said and done in a conversation, and what was added to it."""
     await _found(service, caller, conversation_id)
-    return wire.Json(page_of(await _items(service, caller, conversation_id), asked))
+    return wire.Json(await _page(service, caller, conversation_id, asked))
 
 
 @router.post("/{conversation_id}/items", openapi_extra=wire.example(items=[{"role": "user", "content": "I am Ada."}]))
@@ -108,7 +118,7 @@ async def add_conversation_items(
     await _changeable(service, caller, conversation_id)
     items = await _stored(service, caller, new.items)
     await conversations.save(service.db, caller.owner, conversation_id, items=items)
-    return wire.Json(page_of(items, ItemListQuery(limit=100, order="asc")))
+    return wire.Json(item_page(items, has_more=False))
 
 
 @router.get("/{conversation_id}/items/{item_id}", responses=refuses(400))
@@ -151,11 +161,10 @@ async def _changeable(service: ResponseService, caller: Caller, name: str) -> Co
 
 
 async def _item(service: ResponseService, caller: Caller, conversation: str, name: str) -> dict[str, Any]:
-    items = await _items(service, caller, conversation)
-    found = next((item for item in items if item["id"] == name), None)
+    found = await _with_item(service, caller, conversation, name)
     if found is None:
         raise wire.not_found("There is no such item in this conversation.", code="item_not_found")
-    return found
+    return next(item for item in found[1] if item["id"] == name)
 
 
 def _object(found: Conversation) -> ConversationObject:
@@ -181,49 +190,73 @@ async def _stored(service: ResponseService, caller: Caller, items: Sequence[Any]
     return await reader.kept(items, uuid.uuid4().hex)
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """Items of one moment."""
+async def _page(service: ResponseService, caller: Caller, conversation: str, asked: ItemListQuery) -> ItemPage:
+    """A page is read item by item until it is full: what was added may be large."""
+    page, size = list[dict[str, Any]](), 0
+    async with aclosing(_listed(service, caller, conversation, asked)) as items:
+        async for item in items:
+            if len(page) == asked.limit or size > MOST_BYTES:
+                return item_page(page, has_more=True)
+            page.append(item)
+            size += len(msgspec.json.encode(item))
+    return item_page(page, has_more=False)
 
-    at: datetime
-    items: list[dict[str, Any]]
+
+async def _listed(
+    service: ResponseService, caller: Caller, conversation: str, asked: ItemListQuery
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The items of a conversation in the order that was asked for, each read when it is wanted."""
+    beyond, newest_first = None, asked.order == "desc"
+    step = -1 if newest_first else 1
+    if asked.after is not None:
+        found = await _with_item(service, caller, conversation, asked.after)
+        if found is None:
+            raise no_such_item()
+        beyond, items = found[0], found[1][::step]
+        place = [item["id"] for item in items].index(asked.after)
+        for item in items[place + 1 :]:
+            yield item
+    where = (service.db, caller.owner, conversation)
+    while units := await conversations.units(*where, beyond=beyond, newest_first=newest_first, limit=UNITS):
+        for unit in units:
+            for item in (await _items_of(service, caller, unit))[::step]:
+                yield item
+        beyond = units[-1]
 
 
-async def _items(service: ResponseService, caller: Caller, conversation: str) -> list[dict[str, Any]]:
-    """The items of a conversation in the order of time."""
-    db, found = service.db, list[_Said]()
-    names = await conversations.sessions(db, caller.owner, conversation)
-    rows, base = await responses.of_sessions(db, names), blank("")
-    for row in sorted(rows, key=lambda row: (row.session_id, row.after)):
-        # Each begins where the one before it began, or later: the journal is read once.
-        base = base if base.id == row.session_id else blank(row.session_id)
-        base = await journals.load_up_to(db, base, row.after)
-        builder = await following.settled(db, service.bus, row, base)
+async def _with_item(
+    service: ResponseService, caller: Caller, conversation: str, name: str
+) -> tuple[Unit, list[dict[str, Any]]] | None:
+    """What holds the item of this id, and the items of it."""
+    where = (service.db, caller.owner, conversation)
+    for unit in await conversations.units_with(*where, name) if "\0" not in name else ():
+        items = await _items_of(service, caller, unit)
+        if any(item["id"] == name for item in items):
+            return unit, items
+    return None
+
+
+async def _items_of(service: ResponseService, caller: Caller, unit: Unit) -> list[dict[str, Any]]:
+    """In the order of time; none if it was deleted meanwhile."""
+    db, name = service.db, f"msg_{unit.named}"
+    if unit.kind == ADDED:
+        item = await conversations.item(db, unit.named)
+        return [item] if item else []
+    if unit.kind == RESPONSE:
+        row = await responses.find(db, f"{PREFIX}{unit.named}", caller.owner)
+        if row is None:
+            return []
+        builder = await following.settled(db, service.bus, row)
         output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
-        asked = await with_images(db, row.session_id, builder.request.input)
-        found.append(_Said(row.created_at, [*asked, *output]))
-    told = await responses.messages(db, names)
-    for name in names:
-        found += await _said_in_chat(service, name, told)
-    found += [
-        _Said(one.created_at, [one.item]) for one in await conversations.added_items(db, caller.owner, conversation)
-    ]
-    return [item for said in sorted(found, key=lambda one: one.at) for item in said.items]
-
-
-async def _said_in_chat(service: ResponseService, session: str, told: set[tuple[str, int]]) -> list[_Said]:
-    """Messages of a session that did not come by responses, and the answers to them; `told`: those that did."""
-    said, traces = list[_Said](), set[str]()
-    for record in await journals.read(service.db, session, limit=1_000_000):
-        name, event = f"msg_{record.trace or session[-36:]}_{record.seq}", record.event
-        if isinstance(event, events.Prompted) and (session, record.seq) not in told:
-            traces.add(event.trace)
-            content = [part for one in event.content for part in _parts(one)]
-            items = [_message(name, "user", content)]
-            said.append(_Said(record.at, await with_images(service.db, session, items)))
-        elif isinstance(event, events.Finished) and record.trace in traces:
-            text = {"type": "output_text", "text": event.answer, "annotations": []}
-            said.append(_Said(record.at, [_message(name, "assistant", [text])]))
-    return said
+        return [*await with_images(db, row.session_id, builder.request.input), *output]
+    for record in await journals.read(db, unit.place, unit.seq - 1, 1):
+        match record.event:
+            case events.Finished(answer=answer):
+                return [_message(name, "assistant", [text_part(answer, "output_text")])]
+            case events.Prompted(content=said):
+                content = [part for one in said for part in _parts(one)]
+                return await with_images(db, unit.place, [_message(name, "user", content)])
+    return []
 
 
 def _message(name: str, role: str, content: list[dict[str, Any]]) -> dict[str, Any]:

@@ -519,7 +519,7 @@ class InputReader(msgspec.Struct, frozen=True):
                 return {"type": "input_file", "filename": part.filename or "file"}
             case RefusalInput():
                 return {"type": "refusal", "refusal": part.refusal}
-        return _text_part(part.text, kind)
+        return text_part(part.text, kind)
 
 
 async def _kept_part(part: Any, kind: str) -> dict[str, Any]:
@@ -530,11 +530,11 @@ async def _kept_part(part: Any, kind: str) -> dict[str, Any]:
             return {"type": "input_file", "filename": part.filename or "file", "file_data": part.file_data}
         case RefusalInput():
             return {"type": "refusal", "refusal": part.refusal}
-    return _text_part(part.text, kind)
+    return text_part(part.text, kind)
 
 
-def _text_part(text: str, kind: str) -> dict[str, Any]:
-    return {"type": kind, "text": text, **({"annotations": []} if kind == "output_text" else {})}
+def text_part(text: str, kind: str) -> dict[str, Any]:
+    return {"type": kind, "text": text, **({"annotations": [], "logprobs": []} if kind == "output_text" else {})}
 
 
 def _text(content: str | Sequence[Any]) -> str:

@@ -117,16 +117,23 @@ def page_of(items: list[dict[str, Any]], asked: ItemListQuery) -> ItemPage:
     if asked.after is not None:
         names = [item["id"] for item in ordered]
         if asked.after not in names:
-            raise CallerError("There is no item with this id.", param="after")
+            raise no_such_item()
         ordered = ordered[names.index(asked.after) + 1 :]
-    data = ordered[: asked.limit]
+    return item_page(ordered[: asked.limit], has_more=len(ordered) > asked.limit)
+
+
+def item_page(data: list[dict[str, Any]], *, has_more: bool) -> ItemPage:
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else "",
         "last_id": data[-1]["id"] if data else "",
-        "has_more": len(ordered) > len(data),
+        "has_more": has_more,
     }
+
+
+def no_such_item() -> CallerError:
+    return CallerError("There is no item with this id.", param="after")
 
 
 async def with_images(db: Database, session: str, items: Any) -> list[dict[str, Any]]:

@@ -282,12 +282,12 @@ class ResponseService(msgspec.Struct, frozen=True):
         row = await self._session_of(caller, place, request.conversation_id)
         if row and row.state.startswith("WAITING"):
             return (), ()
-        added = await conversations.added_items(self.db, caller.owner, request.conversation_id, unused=True)
+        added = await conversations.unread_items(self.db, caller.owner, request.conversation_id)
         reader = InputReader(self.db, self.library, caller.owner)
-        items = [MessageInput.model_validate(one.item) for one in added if one.item.get("type") == "message"]
+        items = [MessageInput.model_validate(one) for one in added if one.get("type") == "message"]
         system = [one for one in items if one.role in ("system", "developer")]
         sent = await reader.messages([one for one in items if one not in system])
-        return await prior_of(self.db, sent), tuple(one.id for one in added)
+        return await prior_of(self.db, sent), tuple(one["id"] for one in added)
 
     async def _shows_reasoning(self, place: _Destination) -> bool:
         template = await self.catalog.templates.find(place.agent)
