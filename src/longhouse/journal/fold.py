@@ -24,7 +24,7 @@ from longhouse.journal.session import (
 )
 from longhouse.journal.transcript import ImportedMessages, PromptEntry, Step, Summary, Use
 
-FOLD_VERSION: Final = 20
+FOLD_VERSION: Final = 21
 """Stored with every snapshot; raise it when `fold` computes something else, and old snapshots are ignored."""
 
 
@@ -62,6 +62,7 @@ class _Builder:
         self.memory = session.memory
         self.iteration = session.iteration
         self.lost = session.lost
+        self.excused = session.excused
         self.retried = session.retried
         self.head = session.head
         self.updated_at = session.updated_at
@@ -78,6 +79,7 @@ class _Builder:
             memory=self.memory,
             iteration=self.iteration,
             lost=self.lost,
+            excused=self.excused,
             retried=self.retried,
             head=self.head,
             updated_at=self.updated_at,
@@ -113,7 +115,8 @@ class _Builder:
             case events.Stored():
                 self.base = replace(self.base, files=(*self.base.files, Artifact(seq=seq, at=at, file=event)))
             case events.Resumed():
-                self.lost += event.is_loss
+                self.lost += event.counts
+                self.excused += event.excused
                 open_calls.apply(self.open, event, seq, at)
             case events.Finished():
                 self._end(self._turn_at(seq), "COMPLETED", answer=event.answer)
@@ -138,7 +141,7 @@ class _Builder:
 
     def _advanced(self) -> None:
         """There is progress: what took workers down before is not what runs next."""
-        self.lost, self.retried = 0, False
+        self.lost, self.excused, self.retried = 0, 0, False
 
     def _turn_at(self, seq: int) -> Turn:
         if self.turn is None:

@@ -57,6 +57,8 @@ class Binding:
     """Asks its server whether a call took effect; its name ends with OWN_PROBE. None: there is nobody to ask."""
     obeys: bool = False
     """Its work ends as soon as it is cancelled. Work of others may not, and runs in a task that can be left behind."""
+    is_elsewhere: bool = False
+    """It runs in another process, and cannot take this one down."""
 
 
 def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:
