@@ -48,10 +48,6 @@ class Deposed(LonghouseError):  # noqa: N818 - it says what happened to the work
     """Another worker holds the session's lease: this worker stops, and neither reads nor retries."""
 
 
-class Postponed(LonghouseError):  # noqa: N818
-    """The session is retried later: sessions that lost workers are tried one at a time."""
-
-
 class AlreadyReturned(LonghouseError):  # noqa: N818
     """The call already has an outcome; the first one stays."""
 

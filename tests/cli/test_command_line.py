@@ -1,6 +1,11 @@
 """The command line as a newcomer meets it: mistakes end in one sentence."""
 
 import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -48,6 +53,35 @@ def test_an_address_of_nats_that_is_none_is_refused_and_not_repeated(address: st
     assert refused.value.__cause__ is None
     assert Settings(nats_url="").nats_url is None
     assert Settings(nats_url="nats://me:a%2Fb@host:4222,tls://me:a%2Fb@[::1],host:4222,host").nats_url
+
+
+WRITES = """
+import logging, structlog
+from longhouse.cli import running
+from longhouse.settings import Settings
+from longhouse.store.postgres.server import to_stderr
+
+async def main(settings):
+    structlog.get_logger().info("one", message="two\\nlines")
+    logging.getLogger("library").warning("three")
+    to_stderr("four")
+
+running.run(Settings(), main)
+"""
+
+
+def test_each_line_that_several_processes_may_write_is_one_write() -> None:
+    """As in our container, where nothing is buffered: a line in two pieces would have another one's in between."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        command = [sys.executable, "-c", WRITES]
+        done = subprocess.run(command, stderr=theirs, env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=False)
+        assert done.returncode == 0
+        theirs.close()
+        ours.settimeout(10)
+        lines = [ours.recv(65536) for _ in range(3)]
+    assert [line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines] == [True] * 3
+    assert [json.loads(line)["event"] for line in lines[:2]] == ["one", "library_log"]
 
 
 def test_what_is_refused_ends_in_one_sentence(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from longhouse.models.scripted import Playable, ScriptedModel
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.workers.instances import InstancePool
+from longhouse.runtime.workers.trials import ON_TRIAL
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -171,8 +172,11 @@ async def under_way(
     return running
 
 
-async def lost_in_thought(room: Room, session_id: str, worker: str, *, breaks_off: bool) -> None:
-    """A run that does not survive its request to the model; the worker itself may, and say so."""
+async def lost_in_thought(
+    room: Room, session_id: str, worker: str, *, breaks_off: bool, is_cause: bool = False
+) -> None:
+    """A run that does not survive its request to the model; the worker itself may, and say so. `is_cause`: it did not
+    wait for the reply, but did something of its own."""
     asked, lease = len(room.model.bodies), await room.claim(session_id, worker)
     running = asyncio.create_task(room.another(worker).advance(lease))
     await room.until_asked(asked + 1)
@@ -180,6 +184,8 @@ async def lost_in_thought(room: Room, session_id: str, worker: str, *, breaks_of
     await asyncio.wait([running])
     if breaks_off:
         await leases.break_off(room.db, lease)
+    if is_cause:
+        await leases.note_trial(room.db, lease, ON_TRIAL)
 
 
 async def until_waiting(db: Database) -> None:

@@ -13,7 +13,7 @@ from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
 
 from longhouse.agents.template import ExecutionPolicy
 from longhouse.agents.tool_descriptor import RateLimits, SecurityPolicy, ToolDescriptor
-from longhouse.errors import Deposed, Postponed
+from longhouse.errors import Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault, Output
 from longhouse.journal.fold import blank, fold
@@ -351,7 +351,7 @@ async def test_a_once_call_that_was_held_up_past_its_deadline_is_not_begun(db: D
 async def lost_three_times(room: Room, session_id: str, first: int = 1) -> Session:
     """The session in the hands of the worker after those."""
     for nth in range(first, first + 3):
-        await lost_in_thought(room, session_id, f"w{nth}", breaks_off=False)
+        await lost_in_thought(room, session_id, f"w{nth}", breaks_off=False, is_cause=True)
     return await room.advance(session_id, room.another(f"w{first + 3}"))
 
 
@@ -421,47 +421,40 @@ async def test_workers_that_leave_and_say_so_are_not_lost(db: Database) -> None:
     assert (session.state, len(await room.found(session_id, events.Resumed))) == (State.COMPLETED, 4)
 
 
-async def test_who_lost_two_workers_is_tried_alone(db: Database) -> None:
-    room = Room(db, [*[say("", fault=Hang(seconds=60))] * 5, FINISH, FINISH])
-    one, other = await room.prompt("one"), await room.prompt("other")
-    for worker in ("w1", "w2"):
-        for session_id in (one, other):
-            await lost_in_thought(room, session_id, worker, breaks_off=False)
-    engine = room.another("w3")
-    trying = asyncio.create_task(engine.advance(await room.claim(one, "w3")))
-    await room.until_asked(5)
-    lease = await room.claim(other, "w3")
-    with pytest.raises(Postponed):
-        await engine.advance(lease)
-    await leases.put_back(db, lease)
-    assert len(await room.found(other, events.Resumed)) == 1
-    assert (await room.claim(other, "w3")).previous == "w2", "as if it had not been claimed"
-    trying.cancel()
-    await asyncio.wait([trying])
-    assert (await room.advance(other, room.another("w4"))).state is State.COMPLETED
+async def test_who_merely_waited_when_its_workers_were_lost_is_not_to_blame_for_nine_of_them(db: Database) -> None:
+    room = Room(db, [*[say("", fault=Hang(seconds=60))] * 13, FINISH])
+    session_id = await room.prompt()
+    for nth in range(12):
+        await lost_in_thought(room, session_id, f"w{nth}", breaks_off=False)
+        session = await journals.load(db, session_id)
+        assert (session.lost, session.excused) == (min(nth, 1) + max(0, nth - 10), max(0, min(nth - 1, 9)))
+    session = await room.advance(session_id, room.another("last"))
+    assert (session.state, len(room.model.bodies)) == (State.WAITING_FOR_APPROVAL, 12)
 
 
-async def test_what_a_person_lets_try_again_is_still_tried_alone(db: Database) -> None:
-    """It may take the next worker down too: whoever runs beside it would lose one with it."""
-    room = Room(db, [*[say("", fault=Hang(seconds=60))] * 7, FINISH, FINISH])
-    guilty, other = await room.prompt("guilty"), await room.prompt("other")
-    for worker in ("w1", "w2", "w3"):
-        await lost_in_thought(room, guilty, worker, breaks_off=False)
+async def test_who_merely_waits_is_not_tried_and_a_blamed_one_is_tried_after_the_others(db: Database) -> None:
+    class Look(Gate):
+        """Looks."""
+
+    room = Room(db, [call("look"), *[say("", fault=Hang(seconds=60))] * 2, FINISH, FINISH], [Look])
+    blamed, other = await room.prompt("blamed"), await room.prompt("other")
     for worker in ("w1", "w2"):
+        Look.begun.clear()
+        looking = await under_way(room, blamed, Look, room.another(worker))
         await lost_in_thought(room, other, worker, breaks_off=False)
-    asking = await room.advance(guilty, room.another("w4"))
-    [question] = asking.open.values()
-    again = events.Decided(call=question.call, decision="did_not_happen", by="ann")
-    await Inbox(db, room.bus).report(guilty, [again], trace=asking.trace)
-    engine = room.another("w5")
-    trying = asyncio.create_task(engine.advance(await room.claim(other, "w5")))
-    await room.until_asked(6)
-    lease = await room.claim(guilty, "w5")
-    assert lease.previous is None, "nobody was lost since it was asked about"
-    with pytest.raises(Postponed):
-        await engine.advance(lease)
-    trying.cancel()
-    await asyncio.wait([trying])
+        looking.cancel()
+        await asyncio.wait([looking])
+    engine = room.another("w3")
+    running = [asyncio.create_task(engine.advance(await room.claim(one, "w3"))) for one in (other, blamed)]
+    Look.passed.set()
+    async with asyncio.timeout(20):
+        assert [session.state for session in await asyncio.gather(*running)] == [State.COMPLETED] * 2
+    resumed = {one: await room.found(one, events.Resumed) for one in (blamed, other)}
+    assert [event.excused for event in resumed[blamed]] == [False, False]
+    assert [event.excused for event in resumed[other]] == [False, True]
+    [finished] = [record for record in await room.journal(other) if isinstance(record.event, events.Finished)]
+    *_, tried = [record for record in await room.journal(blamed) if isinstance(record.event, events.Resumed)]
+    assert tried.at > finished.at
 
 
 class Paying(Gate):

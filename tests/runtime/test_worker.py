@@ -3,33 +3,21 @@
 import asyncio
 
 import pytest
-from engine_fixture import Gate, Room, lost_in_thought, under_way, until_waiting
+import structlog
+from engine_fixture import Gate, Room, under_way, until_waiting
 
 from longhouse.journal import events
 from longhouse.journal.session import State
-from longhouse.models.scripted import Hang, call, say
+from longhouse.models.scripted import call
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.steps.retry_limits import RetryLimits
 from longhouse.runtime.workers import dead_workers
 from longhouse.runtime.workers.heartbeat import Heartbeat
 from longhouse.runtime.workers.worker import Worker, WorkerOptions
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
+from server_helpers import full
 
 FINISH = call("finalanswertool", answer="Done.")
-
-# A sequence keeps what is rolled back: the first one is refused, and no other.
-TROUBLE_ONCE = """
-    CREATE SEQUENCE tries;
-    CREATE FUNCTION trouble_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        IF nextval('tries') = 1 THEN
-            RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100';
-        END IF;
-        RETURN NEW;
-    END $$;
-    CREATE TRIGGER trouble_once BEFORE INSERT ON journal FOR EACH ROW
-        WHEN (NEW.session_id = '{session}' AND NEW.kind = 'Resumed') EXECUTE FUNCTION trouble_once()
-"""
 
 WAITS_LONG = """
     SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
@@ -80,23 +68,21 @@ async def test_a_takeover_that_was_broken_off_before_it_was_told_leaves_the_name
     await room.until(session_id, events.Returned)
 
 
-async def test_a_session_that_had_to_wait_for_others_is_not_in_trouble_for_that_long(db: Database) -> None:
-    lost, tried = [say("", fault=Hang(seconds=60))] * 4, say("", fault=Hang(seconds=1.2))
-    room = Room(db, [*lost, tried, *[FINISH] * 2])
-    sessions = {task: await room.prompt(task) for task in ("one", "other")}
-    for worker in ("w1", "w2"):
-        for session_id in sessions.values():
-            await lost_in_thought(room, session_id, worker, breaks_off=False)
-    engine = room.another("w3", retry_limits=RetryLimits(attended=1.0, unattended=1.0))
-    async with Worker(db, room.bus, engine, WorkerOptions()).working():
-        async with asyncio.timeout(10):
-            while len(room.model.bodies) == len(lost):
-                await asyncio.sleep(0.005)
-        # One of them is tried now, and does not get on; the other has to wait, and then meets trouble of its own.
-        [waits] = [one for task, one in sessions.items() if task not in str(room.model.bodies[-1].messages[-1])]
-        await db.run(TROUBLE_ONCE.format(session=waits))
-        assert await state_of(db, waits, State.COMPLETED, State.FAILED) is State.COMPLETED
-        assert await db.value("SELECT last_value FROM tries") == 2, "it was in trouble, and tried again"
+async def test_what_the_house_is_to_blame_for_puts_no_session_off_and_all_go_on_when_it_is_over(db: Database) -> None:
+    sessions = 6
+    room = Room(db, [FINISH] * sessions)
+    ids = [await room.prompt(str(number)) for number in range(sessions)]
+    with structlog.testing.capture_logs() as logs:
+        async with Worker(db, room.bus, room.another("w2"), WorkerOptions()).working():
+            async with full(db, "journal", "INSERT"), asyncio.timeout(30):
+                # So often that each session by itself would be put off for several seconds by now.
+                while await db.value("SELECT last_value FROM refusals") < 4 * sessions:
+                    await asyncio.sleep(0.02)
+            for session_id in ids:
+                await state_of(db, session_id, State.COMPLETED)
+    told = [one["event"] for one in logs]
+    assert "session_retry" not in told
+    assert (told.count("database_trouble"), told.count("database_reachable")) == (1, 1)
 
 
 async def test_a_worker_that_leaves_begins_nothing_of_what_waits_for_its_slots(db: Database) -> None:

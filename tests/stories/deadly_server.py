@@ -11,6 +11,8 @@ from typing import Any
 
 import uvloop
 
+from longhouse.agents.strategies.protocol import Reply, Request, Verdict
+from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.tools import BaseTool, ToolContext
@@ -61,9 +63,20 @@ class SlowTool(_Noted):
         return "looked"
 
 
+class FragileAgent(ToolCallingAgent):
+    """Does not survive any reply while there is a file `deadly`."""
+
+    def interpret(self, request: Request, reply: Reply) -> Verdict:
+        if (_folder() / "deadly").exists():
+            os._exit(3)
+        return super().interpret(request, reply)
+
+
 DEADLY = (ExitTool, HoldTool, SlowTool)
 CLERK = Template(
-    name="clerk", tool_policy=ToolPolicy(allowlist=("finalanswertool", *(one.tool_name for one in DEADLY)))
+    name="clerk",
+    base_agent_class="FragileAgent",
+    tool_policy=ToolPolicy(allowlist=("finalanswertool", *(one.tool_name for one in DEADLY))),
 )
 CHIEF = Template(name="chief", tool_policy=ToolPolicy(allowlist=(f"agent.{CLERK.name}", "finalanswertool")))
 

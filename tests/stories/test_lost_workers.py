@@ -16,7 +16,7 @@ from test_takeover import eventually
 from longhouse.agents.strategies.protocol import Body
 from longhouse.journal import events
 from longhouse.journal.messages import ToolResult, User, text_of
-from longhouse.models.scripted import Say, call, calls
+from longhouse.models.scripted import Hang, Say, call, calls, say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import journals
 from longhouse.store.database import Database
@@ -27,6 +27,7 @@ REASON = "it was interrupted three times by the loss of its worker"
 GUILTY = "exittool slowtool"
 ENOUGH = 120.0
 """Seconds that a tool holds its process up: longer than any test."""
+MANY, KILLS = 8, 5
 
 
 def clerk(body: Body) -> Say:
@@ -180,27 +181,25 @@ async def is_completed(db: Database, task: str) -> bool:
 
 async def test_a_step_that_no_worker_survives_is_left_to_a_person(dsn: str, db: Database, tmp_path: Path) -> None:
     """Its agent works for another, whose user is asked. Killed while it rests, the house asks the same."""
-    settings, victims = {"database_url": dsn}, list[Process]()
+    settings = {"database_url": dsn}
 
     def script(body: Body) -> Say:
-        """Whoever asks for the clerk dies of it, as long as there are victims."""
+        """As long as it is said to, a process that reads the clerk's reply does not survive it."""
         heard = [text_of(message.content) for message in body.messages if isinstance(message, ToolResult)]
         if any(b"agent_clerk" in bytes(one) for one in body.tools):
             return call("finalanswertool", answer=f"I was told: {heard[0]}") if heard else call("agent_clerk", task="?")
-        if victims:
-            victims.pop().kill()
         return call("finalanswertool", answer="It is dry.")
+
+    (tmp_path / "deadly").touch()
 
     async with serve_model(script) as model:
         settings["llm_base_url"] = model.url
         async with house(tmp_path, **settings) as first:
-            victims.append(first)
             saying = asyncio.create_task(first.say("Rain?", model=CHIEF.name))
             await first.ended()
             await asyncio.gather(saying, return_exceptions=True)
         for _ in range(2):
             async with house(tmp_path, **settings) as another:
-                victims.append(another)
                 await another.ended()
         async with house(tmp_path, **settings) as fourth:
             await eventually(lambda: is_asked(db, "?"), within=30)
@@ -218,6 +217,7 @@ async def test_a_step_that_no_worker_survives_is_left_to_a_person(dsn: str, db: 
                 shown = ("session_id", "kind", "call_id", "name", "text")
                 assert {**question, "root": root}.items() >= {name: listed[name] for name in (*shown, "root")}.items()
             assert len(model.requests) == requests, "nothing runs meanwhile"
+            (tmp_path / "deadly").unlink()
             told = await launched_words("sessions", "settle", root, "did-not-happen", database_url=dsn)
             assert told[0] == 0
             assert f"{question['name']} is settled: did-not-happen" in told[1]
@@ -225,6 +225,83 @@ async def test_a_step_that_no_worker_survives_is_left_to_a_person(dsn: str, db: 
     kinds = [events.kind_of(record.event) for record in await journals.read(db, clerks)]
     assert kinds.count("Resumed") == 3
     assert (kinds.count("Called"), kinds.count("Returned")) == (1, 1), "the answer, and nothing for the step"
+
+
+@pytest.mark.parametrize("houses", [1, 2])
+async def test_sessions_that_lost_one_worker_after_the_other_go_on_at_once_and_side_by_side(
+    dsn: str, db: Database, tmp_path: Path, houses: int
+) -> None:
+    """They wait for the model when their servers are killed, so they were not the cause. Nobody is asked about them."""
+    tasks = {f"task {number}" for number in range(MANY)}
+    asked: set[str] = set()
+    is_free = False
+
+    def script(body: Body) -> Say:
+        asked.add(next(text_of(message.content) for message in body.messages if isinstance(message, User)))
+        return call("finalanswertool", answer="Done.") if is_free else say("", fault=Hang())
+
+    async with serve_model(script) as model:
+        settings = {"database_url": dsn, "llm_base_url": model.url}
+        for number in range(KILLS + 1):
+            asked.clear()
+            is_free = number == KILLS
+            async with AsyncExitStack() as stack:
+                here = [await stack.enter_async_context(house(tmp_path, **settings)) for _ in range(houses)]
+                saying = [asyncio.create_task(here[0].say(task, model=CLERK.name)) for task in tasks if not number]
+                # All of them at once: none waits until another has its reply.
+                await eventually(lambda: asked == tasks, within=60)
+                if is_free:
+                    await eventually(lambda: are_completed(db, MANY), within=60)
+                for one in here:
+                    one.kill()
+                await asyncio.gather(*saying, return_exceptions=True)
+    for session_id in await db.rows("SELECT id FROM sessions"):
+        told = [record.event for record in await journals.read(db, session_id["id"])]
+        losses = [event.is_loss for event in told if isinstance(event, events.Resumed)]
+        assert losses == [True] * KILLS
+        assert not any(isinstance(event, events.Decided) for event in told)
+
+
+async def test_who_takes_workers_down_among_many_is_found_and_costs_the_others_one_more_worker(
+    dsn: str, db: Database, tmp_path: Path
+) -> None:
+    tasks = {f"task {number}" for number in range(MANY)}
+    asked: set[str] = set()
+    is_free = False
+
+    def script(body: Body) -> Say:
+        task = next(text_of(message.content) for message in body.messages if isinstance(message, User))
+        if task == "exittool":
+            return clerk(body)
+        asked.add(task)
+        return call("finalanswertool", answer="Done.") if is_free else say("", fault=Hang())
+
+    async with serve_model(script) as model:
+        settings = {"database_url": dsn, "llm_base_url": model.url}
+        async with house(tmp_path, **settings) as first:
+            saying = [asyncio.create_task(first.say(task, model=CLERK.name)) for task in tasks]
+            await eventually(lambda: asked == tasks, within=60)
+            saying.append(asyncio.create_task(first.say("exittool", model=CLERK.name)))
+            assert await first.ended() == 3
+            await asyncio.gather(*saying, return_exceptions=True)
+        async with house(tmp_path, **settings) as second:
+            assert await second.ended() == 3
+        is_free = True
+        async with house(tmp_path, **settings) as third:
+            assert await third.ended(within=60) == 3
+            assert await are_completed(db, MANY), "it was tried alone, after the others"
+        async with house(tmp_path, **settings) as fourth:
+            await eventually(lambda: is_asked(db, "exittool"), within=60)
+            assert fourth.process.returncode is None
+    assert ledger(tmp_path)["exittool"] == 3
+    for task in tasks:
+        told = [record.event for record in await journals.read(db, await session_of(db, task))]
+        assert sum(isinstance(event, events.Resumed) for event in told) <= 2
+        assert not any(isinstance(event, events.Decided) for event in told)
+
+
+async def are_completed(db: Database, number: int) -> bool:
+    return bool(await db.value("SELECT count(*) = :number FROM sessions WHERE state = 'COMPLETED'", number=number))
 
 
 async def test_what_was_done_while_the_loop_stood_still_is_kept(

@@ -442,6 +442,13 @@ class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):
     """The last heartbeat of the previous worker, where it is known."""
     probed: tuple[str, ...] = ()
     """Calls in doubt whose probes are asked first, and a person only if those cannot tell."""
+    excused: bool = False
+    """The session merely waited when its worker was lost: it was not the cause."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the session may have taken a worker down."""
+        return self.is_loss and not self.excused
 
     @property
     def is_loss(self) -> bool:

@@ -63,6 +63,7 @@ class _Builder:
         self.memory = session.memory
         self.iteration = session.iteration
         self.lost = session.lost
+        self.excused = session.excused
         self.retried = session.retried
         self.head = session.head
         self.updated_at = session.updated_at
@@ -79,6 +80,7 @@ class _Builder:
             memory=self.memory,
             iteration=self.iteration,
             lost=self.lost,
+            excused=self.excused,
             retried=self.retried,
             head=self.head,
             updated_at=self.updated_at,
@@ -146,7 +148,8 @@ class _Builder:
         return self.turn is not None and not self.turn.ended and self.turn.resting_since is None
 
     def _resume(self, event: events.Resumed, seq: int, at: datetime) -> None:
-        self.lost += event.is_loss
+        self.lost += event.counts
+        self.excused += event.excused
         if self.turn and self.worked_at and self._is_working():
             # Nobody knows how much of the time before a takeover the lost worker has worked: none of it counts.
             idle = (at - self.worked_at).total_seconds()
@@ -158,7 +161,7 @@ class _Builder:
 
     def _advanced(self) -> None:
         """There is progress: what took workers down before is not what runs next."""
-        self.lost, self.retried = 0, False
+        self.lost, self.excused, self.retried = 0, 0, False
 
     def _turn_at(self, seq: int) -> Turn:
         if self.turn is None:

@@ -27,6 +27,8 @@ BLANK_LINE: Final = "\n\n"
 """Between the texts of the replies that a client gets, and the answer."""
 MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
+MOST_EXCUSED: Final = 9
+"""So many losses do not count, because the session merely waited: what takes workers down even so is found later."""
 INTERRUPTED: Final = "was interrupted three times by the loss of its worker"
 """Why a person is asked about a call, or a step, that is not retried."""
 TAKES_WORKERS: Final = f"it {INTERRUPTED}"
@@ -278,7 +280,9 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     """Who is asked, as in `Replied.source`; set for one request only, too."""
     files: tuple[Artifact, ...] = ()
     lost: int = 0
-    """Workers lost with this session since its last progress."""
+    """Workers lost with this session since its last progress, other than while it merely waited."""
+    excused: int = 0
+    """Workers lost since then while it merely waited."""
     retried: bool = False
     """The step took workers down, and a person let it be tried again; there was no progress since."""
     title: str | None = None
@@ -334,6 +338,13 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     def is_suspect(self) -> bool:
         """Whether a worker was lost during the current step, however often it was tried anew."""
         return self.lost > 0 or self.retried or any(call.lost or call.retried for call in self.due_calls)
+
+    @property
+    def is_blamed(self) -> bool:
+        """Whether the next worker that it loses would be the last, or a person let it be tried again."""
+        due = self.due_calls
+        most_lost = max([self.lost, *(call.lost for call in due)])
+        return most_lost >= MOST_LOST - 1 or self.retried or any(call.retried for call in due)
 
     @property
     def is_hopeless(self) -> bool:

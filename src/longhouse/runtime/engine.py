@@ -18,10 +18,20 @@ from longhouse.agents.delegation import capped_by_caller, narrowed
 from longhouse.agents.requests import answer_format, window
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
-from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError, SetupError
+from longhouse.errors import AlreadyReturned, Deposed, ProviderError, SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Fault
-from longhouse.journal.session import INTERRUPTED, LOST_STEP_PREFIX, MOST_LOST, TAKES_WORKERS, Open, Session, Turn
+from longhouse.journal.fold import extended
+from longhouse.journal.session import (
+    INTERRUPTED,
+    LOST_STEP_PREFIX,
+    MOST_EXCUSED,
+    MOST_LOST,
+    TAKES_WORKERS,
+    Open,
+    Session,
+    Turn,
+)
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.models.openai import source_of
 from longhouse.runtime.bus.items import Fragment
@@ -39,6 +49,7 @@ from longhouse.runtime.steps.tool_runner import ToolRunner
 from longhouse.runtime.steps.turn_template import template_of
 from longhouse.runtime.workers.instances import Instance, InstancePool
 from longhouse.runtime.workers.resident_sessions import ResidentSessions
+from longhouse.runtime.workers.trials import WAITING, Trials
 from longhouse.runtime.workers.turnstile import Turnstile
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
@@ -86,12 +97,12 @@ class Engine:
     takeovers: int = 0
     """Runs that were lost, and whose sessions went on here."""
     _turnstile: Turnstile = field(default_factory=Turnstile)
-    _on_trial: Run | None = None
     _known_fences: dict[str, int] = field(default_factory=dict)
     """Session -> fence of our last run that knew the previous lease holder: only for such a run we know every call."""
 
     def __post_init__(self) -> None:
         delegates = DelegationPlanner(self.catalog, self.toolbox, self.db, self.prior)
+        self.trials = Trials(self.db)
         self.prober = Prober(self.db, self.toolbox)
         self.recorder = Recorder(self.db, self.bus, delegates, self.worker, self.prober.able)
         inbox = Inbox(self.db, self.bus)
@@ -102,18 +113,20 @@ class Engine:
         session = await self.resident.load(self.db, lease.session_id, lease.head)
         run = Run(lease, session)
         try:
-            with self._tried_alone(run), self._recording_unbegun(run):
+            with self._recording_unbegun(run):
                 if lease.previous:
                     await self._take_over(run, lease.previous)
                 else:
                     run.since = time.monotonic()
                 self._remember(lease)
                 while not run.rested:
+                    await self._be_tried(run)
                     if self.stopping:
                         await leases.let_go(self.db, lease)
                         break
                     await self._move(run)
         finally:
+            self.trials.end(session.id)
             self.toolbox.forget(session.id)
         self._known_fences.pop(session.id, None)
         self.resident.keep(run.session)
@@ -130,18 +143,17 @@ class Engine:
         """Does the journal name every worker that held the lease before this run?"""
         return self._known_fences.get(lease.session_id) == lease.fence
 
-    @contextmanager
-    def _tried_alone(self, run: Run) -> Iterator[None]:
-        """Sessions that lost a worker run one at a time until they advance: if we crash too, the cause is known."""
+    def leave(self) -> None:
+        """Begins nothing more, and releases each session at its next step."""
+        self.stopping = True
+        self.trials.open()
+
+    async def _be_tried(self, run: Run) -> None:
+        """A session that lost a worker has the trial place until it gets on: if we crash too, the cause is known."""
         if run.session.is_suspect:
-            if self._on_trial and self._on_trial.session.is_suspect:
-                raise Postponed(f"another session than {run.session.id!r} is tried now")
-            self._on_trial = run
-        try:
-            yield
-        finally:
-            if self._on_trial is run:
-                self._on_trial = None
+            await self.trials.enter(run.lease, is_blamed=run.session.is_blamed)
+        else:
+            self.trials.acquit(run.session.id)
 
     @contextmanager
     def _recording_unbegun(self, run: Run) -> Iterator[None]:
@@ -170,6 +182,10 @@ class Engine:
                 previous = leases.UNKNOWN_HOLDER
         seen_at = self.last_beats.get(previous)
         resumed = events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun, seen_at=seen_at)
+        if resumed.is_loss:
+            resumed = replace(resumed, excused=_is_excused(run))
+            after = extended(run.session, [resumed], clock.now())
+            await self.trials.enter(run.lease, is_blamed=after.is_blamed)
         try:
             await self.recorder.record(run, [resumed])
             self.takeovers += 1
@@ -206,6 +222,7 @@ class Engine:
             if not session.is_running:
                 await self._start(run, instance)
             while (turn := run.session.running_turn) and run.session.can_step and not run.rested and not self.stopping:
+                await self._be_tried(run)
                 await self._turnstile.passed()
                 if not self.stopping:  # others may have gone first for a while
                     await self._step(run, turn, instance)
@@ -231,7 +248,9 @@ class Engine:
         if turn is None or not doubtful or session.lost >= MOST_LOST:
             return False
         run.probed.update(call.call for call in doubtful)
+        await self.trials.step_aside(run.lease)
         settled, again = await self.prober.settled(session, turn, doubtful)
+        await self._be_tried(run)
         run.probe_at = min(filter(None, (run.probe_at, again)), default=None)
         run.template = run.template or await template_of(session, self.catalog.templates)
         # Where the agent is told of calls in doubt, the recorder adds that.
@@ -251,6 +270,7 @@ class Engine:
                     began = time.monotonic()
                     title = titles.titled(turn, template, instance.model)
                     with self._sending(turn, tracing.title_span(session.id, turn.prompt)):
+                        await self.trials.step_aside(run.lease)
                         spent = await titles.unless_prompted(self.db, self.bus, run, title)
                     self._count(session, time.monotonic() - began, spent.usage)
         if spent is not titles.NONE or not run.session.can_move:
@@ -304,6 +324,8 @@ class Engine:
         if due and (fatal := [call for call in due if call.lost >= MOST_LOST]):
             await self.tool_runner.ask_about(run, fatal, TAKES_WORKERS)
         elif due:
+            if self.trials.has(run.session.id) and await self.toolbox.run_elsewhere(due):
+                await self.trials.step_aside(run.lease)
             await self.tool_runner.perform(run, turn, due, instance.template)
         elif turn.verdict:
             # The last call besides the finishing one was returned from outside: only the end is left to record.
@@ -336,6 +358,7 @@ class Engine:
                 recalled=recalled,
             )
             with self._sending(turn, span):
+                await self.trials.step_aside(run.lease)
                 if summary := await condensed(session, template, instance.model, request.body):
                     self._count(session, time.monotonic() - began, summary.usage)
                     await self.recorder.record(run, [summary])
@@ -352,6 +375,7 @@ class Engine:
                     keeps_answer=handler.is_shaped,
                 )
             took = time.monotonic() - began
+            await self._be_tried(run)
             new = await handler.read(instance.strategy, reply)
         except ProviderError as error:
             self._count(session, time.monotonic() - began, error.usage, failed=True)
@@ -456,6 +480,13 @@ class Engine:
         every = journals.SNAPSHOT_EVERY
         if run.session.head // every > run.loaded // every:
             await journals.snapshot(self.db, run.session)
+
+
+def _is_excused(run: Run) -> bool:
+    """Whether the session merely waited when its worker was lost. Before its first loss it was not on trial, and
+    whatever it did may have been the cause."""
+    session = run.session
+    return session.is_suspect and run.lease.trial == WAITING and session.excused < MOST_EXCUSED
 
 
 def _is_spent(run: Run) -> bool:

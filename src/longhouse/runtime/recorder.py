@@ -74,6 +74,8 @@ class Recorder(msgspec.Struct, frozen=True):
     """Calls in doubt, other than these, of which probes can tell: those are asked before a person is."""
     refused: Counter[str] = msgspec.field(default_factory=Counter)
     """Refused calls, counted by fault code."""
+    on_written: list[Callable[[], None]] = msgspec.field(default_factory=list)
+    """Called after each write."""
 
     async def record(self, run: Run, new: Sequence[Event]) -> None:
         """Appends events with their direct consequences; the same statement releases the lease if nothing is left."""
@@ -89,6 +91,8 @@ class Recorder(msgspec.Struct, frozen=True):
         run.is_recording = False
         if after.turn and after.turn.worked_at == at:
             run.since = measured_at
+        for written in self.on_written:
+            written()
         run.attempts, run.troubled_at = 0, None
         run.rested, run.spent = appended.rested, appended.spent
         for session_id, seq in reached:

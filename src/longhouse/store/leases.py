@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 import longhouse
+from longhouse.errors import Deposed
 from longhouse.journal.events import INTERRUPTED
 from longhouse.store.automation import schedules
 from longhouse.store.database import Database, bound
@@ -30,6 +31,9 @@ class Lease(msgspec.Struct, frozen=True):
     owner: str = ""
     spent: str | None = None
     """The budget that the session's key has used up."""
+    trial: int | None = None
+    """What the previous run did when it was lost: 1 for what may take a worker down, -1 for merely waiting; None: that
+    was not written down."""
     limits: tuple[str, ...] = ()
     """Those under which it runs."""
 
@@ -56,27 +60,33 @@ _FREE: Final = """
     (old.holder IS NULL OR old.holder = :worker OR old.holder = (SELECT holder FROM sessions WHERE id = :session)
      AND NOT EXISTS (SELECT FROM workers w WHERE w.id = old.holder))
 """
+# What is claimed has not begun: it waits, until it says otherwise.
+_CLAIMED: Final = """
+    fence = s.fence + 1, tried = -s.fence - 1, holder = :worker, due = true, wake_at = NULL, waits_for = NULL,
+    queued_at = CASE WHEN s.due THEN s.queued_at ELSE now() END
+"""
+_LEASE: Final = f"""
+    s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
+    {budgets.spent_of("s.key_id")} AS spent,
+    CASE abs(old.tried) WHEN s.fence - 1 THEN sign(old.tried)::integer END AS trial
+"""
 CLAIM_ANYWAY: Final = f"""
-    UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL, waits_for = NULL,
-                          queued_at = CASE WHEN s.due THEN s.queued_at ELSE now() END
-    FROM (SELECT id, holder FROM sessions WHERE id = :session FOR UPDATE) old
+    UPDATE sessions s SET {_CLAIMED}
+    FROM (SELECT id, holder, tried FROM sessions WHERE id = :session FOR UPDATE) old
     WHERE s.id = old.id AND (s.due OR s.wake_at <= now()) AND {_FREE}
-    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
-              {budgets.spent_of("s.key_id")} AS spent
+    RETURNING {_LEASE}
 """
 # A session under a limit is only found: it is claimed under the lock of the limit.
 CLAIM: Final = f"""
 WITH old AS (
-    SELECT s.id, s.holder, {places.OF_TEMPLATE.format(agent="s.agent")} IS NOT NULL
+    SELECT s.id, s.holder, s.tried, {places.OF_TEMPLATE.format(agent="s.agent")} IS NOT NULL
            OR s.key_id IS NOT NULL AND {places.OF_KEY.format(key="s.key_id")} IS NOT NULL AS is_limited
     FROM sessions s WHERE s.id = :session FOR UPDATE
 ), moved AS (
-    UPDATE sessions s SET fence = s.fence + 1, holder = :worker, due = true, wake_at = NULL, waits_for = NULL,
-                          queued_at = CASE WHEN s.due THEN s.queued_at ELSE now() END
+    UPDATE sessions s SET {_CLAIMED}
     FROM old
     WHERE s.id = old.id AND NOT old.is_limited AND (s.due OR s.wake_at <= now()) AND {_FREE}
-    RETURNING s.id, s.fence, s.head, old.holder AS previous, s.attempts, s.troubled_at, s.owner,
-              {budgets.spent_of("s.key_id")} AS spent
+    RETURNING {_LEASE}
 )
 SELECT m.*, o.is_limited FROM old o LEFT JOIN moved m ON true
 """
@@ -106,8 +116,11 @@ WAIT_OUT: Final = """
 """
 
 RELEASE: Final = """
-    UPDATE sessions SET holder = :holder, due = true WHERE id = :session AND fence = :fence RETURNING true
+    UPDATE sessions SET holder = :holder, due = true, tried = :trial::integer * fence
+    WHERE id = :session AND fence = :fence RETURNING true
 """
+
+TRY: Final = "UPDATE sessions SET tried = :trial::integer * fence WHERE id = :session AND fence = :fence RETURNING true"
 
 # The holder's name stays with a suffix that no worker has, so the next claim journals a takeover.
 BREAK_OFF: Final = f"""
@@ -246,7 +259,7 @@ async def claim(db: Database, session_id: str, worker: str, *, per_key: int | No
     """Claims a session, if its limits have a place for it; `per_key`: the limit of keys that have none of their own."""
     row = await db.row(CLAIM, session=session_id, worker=worker, per_key=per_key)
     if row is None or not row["is_limited"]:
-        return Claim(Lease(*row[:8]) if row and row["id"] else None)
+        return Claim(Lease(*row[:9]) if row and row["id"] else None)
     limited = await places.claim(db, session_id, CLAIM_ANYWAY, per_key=per_key, worker=worker)
     lease = replace(Lease(*limited.row), limits=limited.limits) if limited.row else None
     return Claim(lease, limited.let_in)
@@ -280,7 +293,7 @@ async def wait_out(
 
 async def let_go(db: Database, lease: Lease) -> bool:
     """Releases a session between two steps so that another worker can claim it; False if one has already."""
-    return bool(await db.value(RELEASE, session=lease.session_id, fence=lease.fence, holder=None))
+    return bool(await db.value(RELEASE, session=lease.session_id, fence=lease.fence, holder=None, trial=None))
 
 
 async def break_off(db: Database, lease: Lease) -> None:
@@ -290,7 +303,13 @@ async def break_off(db: Database, lease: Lease) -> None:
 
 async def put_back(db: Database, lease: Lease) -> None:
     """Undoes a claim of which no event is written: the next claim is a takeover from the previous holder."""
-    await db.run(RELEASE, session=lease.session_id, fence=lease.fence, holder=lease.previous)
+    await db.run(RELEASE, session=lease.session_id, fence=lease.fence, holder=lease.previous, trial=lease.trial)
+
+
+async def note_trial(db: Database, lease: Lease, trial: int) -> None:
+    """Writes down what the run does from now on, for whoever may take over from it."""
+    if not await db.value(TRY, session=lease.session_id, fence=lease.fence, trial=trial):
+        raise Deposed(f"session {lease.session_id!r} is held by another worker")
 
 
 async def runnable(

@@ -213,12 +213,21 @@ class Toolbox:
         if way.mcp:
             # The server's current tool, under the requested version.
             live = self._here.get(descriptor.name)
-            return Binding(descriptor.tool, live.bind) if live else None
+            return Binding(descriptor.tool, live.bind, is_elsewhere=True) if live else None
         # Code has no versions: a class of this name in this process is the tool, wherever it was imported from before.
         cls = self._classes.get(way.python_entrypoint or "") or self._named.get(descriptor.name)
         if way.python_entrypoint and cls and descriptor.isolation != "process":
             return class_binding(cls, descriptor)
         return await self._binder(descriptor)
+
+    async def run_elsewhere(self, calls: Sequence[Open]) -> bool:
+        """Whether all these calls run in other processes: here, they are only waited for."""
+        for call in calls:
+            await self.resolve(call.tool, call.version)
+            binding = self._binding(call.tool, call.version)
+            if binding is None or not binding.is_elsewhere:
+                return False
+        return True
 
     async def check(self, tool: Tool, arguments: str, *, before: tuple[str, str] | None = None) -> Fault | None:
         """Why a call with these arguments cannot run. `before`: the session and the call that are to run next."""

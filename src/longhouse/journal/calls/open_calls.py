@@ -66,7 +66,7 @@ def _resume(calls: dict[str, Open], event: Resumed) -> None:
     decides."""
     for call in calls_to_run(calls.values()):  # the others were not running
         is_doubtful = call.effect == "once" and call.call not in event.unbegun
-        calls[call.call] = replace(call, lost=call.lost + event.is_loss, uncertain=call.uncertain or is_doubtful)
+        calls[call.call] = replace(call, lost=call.lost + event.counts, uncertain=call.uncertain or is_doubtful)
     for name, call in calls.items():
         if call.uncertain:
             calls[name] = replace(call, probed=name in event.probed)

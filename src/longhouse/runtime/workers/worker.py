@@ -14,17 +14,17 @@ import msgspec
 import structlog
 
 from longhouse import background, clock
-from longhouse.errors import AlreadyReturned, Deposed, Postponed, SetupError, UnknownShape
+from longhouse.errors import AlreadyReturned, Deposed, SetupError, UnknownShape
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.recorder import Run
-from longhouse.runtime.workers.backoff import Backoff
+from longhouse.runtime.workers.backoff import Backoff, HouseBackoff
 from longhouse.runtime.workers.dead_workers import POLL_EVERY, DeadWorkers
 from longhouse.runtime.workers.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.workers.reservation import Reservation
 from longhouse.store import journals, leases, sessions
-from longhouse.store.database import PASSING, UNREACHABLE, Database
+from longhouse.store.database import PASSING, UNREACHABLE, Database, is_of_house
 from longhouse.store.erasing import erasure
 from longhouse.store.leases import Claimant, Lease
 from longhouse.store.limits import places, usage
@@ -65,6 +65,10 @@ class RunningSession(msgspec.Struct):
             self.task.cancel()
 
 
+def _clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
 def new_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
@@ -95,12 +99,14 @@ class Worker:
         self._last_owner = ""
         self._has_room = asyncio.Event()
         self._finding = asyncio.Lock()
-        self._backoff = Backoff(lambda: asyncio.get_running_loop().time())
+        self._backoff = Backoff(_clock)
+        self._house = HouseBackoff(_clock)
         self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._others = DeadWorkers(db, self.id, self._heartbeat, engine.last_beats, lease=options.lease)
         self._background: set[asyncio.Task[None]] = set()
         self.schedules_due = asyncio.Event()
         """Set when the moment of a schedule has come: the sweep sees it at no cost of its own."""
+        engine.recorder.on_written.append(self._end_trouble)
         engine.tool_runner.is_alive = self.is_alive
         engine.tool_runner.background = self._in_background
 
@@ -138,8 +144,9 @@ class Worker:
 
     @property
     def _may_begin(self) -> bool:
-        """A worker that leaves, or may be taken for dead, claims nothing: nobody would wait for that run."""
-        return not self._engine.stopping and self.is_alive()
+        """A worker that leaves, or may be taken for dead, claims nothing: nobody would wait for that run. Nor does one
+        that could write nothing."""
+        return not self._engine.stopping and self.is_alive() and not self._house.rests()
 
     @property
     def _free(self) -> int:
@@ -147,7 +154,7 @@ class Worker:
 
     def leave(self) -> None:
         """Claims nothing more, and releases each session at its next step: others take them."""
-        self._engine.stopping = True
+        self._engine.leave()
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -240,7 +247,7 @@ class Worker:
     async def _find_runnable(self) -> None:
         """Asks Postgres who is next, in fair order between owners, unless all slots are taken."""
         async with self._finding:
-            if not self._free or not self.is_alive():
+            if not self._free or not self.is_alive() or self._house.rests():
                 self._is_behind = True
                 return
             self._is_missed = False
@@ -350,6 +357,7 @@ class Worker:
                 "session_rested", message="the session has nothing to do now", session=session.id, state=session.state
             )
             self._backoff.over(session.id)
+            self._house.got_on(session.id)
             return session
         except Deposed as deposed:
             log.info(
@@ -358,9 +366,6 @@ class Worker:
                 session=lease.session_id,
                 reason=str(deposed),
             )
-        except Postponed:
-            self._backoff.postpone(lease.session_id)
-            await leases.put_back(self._db, lease)
         except asyncio.CancelledError:
             await self._break_off(lease)
         except UnknownShape as error:
@@ -398,9 +403,24 @@ class Worker:
             await leases.break_off(self._db, lease)
 
     def _put_off(self, session_id: str, error: Exception) -> None:
+        if is_of_house(error):
+            was_well = not self._house.is_troubled
+            pause_of_all = self._house.put_off(session_id)
+            if pause_of_all is not None:
+                if was_well:
+                    log.warning("database_trouble", task="session_run", error=str(error) or type(error).__name__)
+                asyncio.get_running_loop().call_later(pause_of_all, self._has_room.set)
+                return
         pause = self._backoff.put_off(session_id)
         message, what = "the session is retried after a back-off", str(error) or type(error).__name__
         log.warning("session_retry", message=message, session=session_id, seconds=pause, error=what)
+
+    def _end_trouble(self) -> None:
+        """Something was written: whoever waits because that failed goes on."""
+        seconds = self._house.over()
+        if seconds is not None:
+            log.info("database_reachable", task="session_run", seconds=round(seconds, 1))
+            self._has_room.set()
 
     async def _fail(self, lease: Lease, error: Exception) -> Session | None:
         """Records the end of the turn in the journal; if even that fails, the session is put off with a back-off."""

@@ -55,7 +55,7 @@ class Postmaster:
 
 
 def to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
+    sys.stderr.write(f"{line}\n")
 
 
 def holds_data(data_dir: Path) -> bool:

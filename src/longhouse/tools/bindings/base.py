@@ -60,6 +60,8 @@ class Binding:
     runs_here: bool = False
     """Its own code runs here, and says by its exceptions that it failed. Of any other tool an exception that is no
     CallError says nothing: the request may have been sent."""
+    is_elsewhere: bool = False
+    """It runs in another process, and cannot take this one down."""
 
 
 def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:

@@ -57,7 +57,7 @@ async def described(descriptor: ToolDescriptor, packages: Sequence[str], process
 async def bound(descriptor: ToolDescriptor, packages: Sequence[str], processes: ProcessPool) -> Binding:
     """The binding of an entrypoint. If its class cannot be described, every call tries again and returns the fault."""
     isolated = _Isolated(descriptor, packages, processes)
-    binding = Binding(descriptor.tool, isolated.bind, check=isolated.check)
+    binding = Binding(descriptor.tool, isolated.bind, check=isolated.check, is_elsewhere=True)
     isolated.binding = binding
     try:
         await isolated.describe()

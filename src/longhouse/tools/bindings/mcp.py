@@ -64,7 +64,7 @@ def mcp_binding(server: str, listed: mcp_types.Tool, call: Call, *, timeout: flo
 
         return work
 
-    return Binding(tool, bind)
+    return Binding(tool, bind, is_elsewhere=True)
 
 
 def _described(server: str, listed: mcp_types.Tool, timeout: float, secrets: Redaction) -> Tool:

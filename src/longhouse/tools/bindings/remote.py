@@ -47,7 +47,7 @@ class EndpointBinding(Binding):
         api_key_ref: str | None = None,
         secret_for: SecretFor = lambda ref, url: None,
     ) -> None:
-        super().__init__(tool, self._bind)
+        super().__init__(tool, self._bind, is_elsewhere=True)
         self._endpoint, self._url = endpoint, parse(endpoint, schemes)
         self._api_key_ref = api_key_ref
         self._secret_for = secret_for
