@@ -217,7 +217,7 @@ async def test_a_prompt_that_is_cancelled_before_any_worker_began_is_over_for_ev
         for state, ids in (("CANCELLED", [session_id]), ("INITED", [])):
             async with house.http.get(f"/v1/sessions?state={state}") as listed:
                 assert [row["session_id"] for row in (await listed.json())["data"]] == ids
-        old = "UPDATE sessions SET created_at = created_at - interval '9 days', updated_at = updated_at - interval '9 days'"
+        old = "UPDATE sessions SET created_at = now() - interval '9 days', updated_at = now() - interval '9 days'"
         await house.db.run(old)
         async with serving([ANSWER], **HOUSE) as worker:
             async with asyncio.timeout(20):
