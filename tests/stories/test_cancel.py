@@ -12,6 +12,8 @@ from longhouse.journal import events
 from longhouse.journal.events import Effect, Fault
 from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, calls, say
 from longhouse.models.scripted_server import serve as serve_model
+from longhouse.runtime.cleanup.retention import Retention
+from longhouse.runtime.inbox import Inbox
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import House, Serving, sse
 
@@ -190,6 +192,55 @@ async def test_cancel_ends_one_turn_and_the_prompt_behind_it_is_answered(serving
         assert (await asyncio.wait_for(saying, 10)).status == 409
         answered = await asyncio.wait_for(behind, 20)
         assert answered["choices"][0]["message"]["content"] == "Now I can."
+
+
+async def test_a_prompt_that_is_cancelled_before_any_worker_began_is_over_for_everybody(serving: Serving) -> None:
+    async with serving([ANSWER], works=False, allow_egress="127.0.0.0/8", **HOUSE) as house:
+        async with house.http.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/hook"}) as response:
+            assert response.status == 201, await response.text()
+            hook = (await response.json())["id"]
+        async with house.http.post("/v1/responses", json={"model": AGENT, "input": "Go", "background": True}) as asked:
+            response_id = (await asked.json())["id"]
+        session_id = str(await house.db.value("SELECT id FROM sessions"))
+        async with house.http.post("/v1/chat/completions", json=body("Also", stream=True, model=session_id)) as stream:
+            assert await anext(sse(stream))
+            assert await cancel(house, session_id) == "INITED", "the one behind it is still to come"
+            assert await cancel(house, session_id) == "CANCELLED"
+            assert [one async for one in sse(stream)][-1].json["error"]["code"] == "cancelled"
+        async with house.http.get(f"/v1/responses/{response_id}") as shown:
+            assert (await shown.json())["status"] == "cancelled"
+        async with house.http.get(f"/v1/sessions/{session_id}") as shown:
+            assert ((await shown.json())["state"], shown.status) == ("CANCELLED", 200)
+        for part in ("messages", "timeline", "effects", "events"):
+            async with house.http.get(f"/v1/sessions/{session_id}/{part}") as shown:
+                assert shown.status == 200, await shown.text()
+        for state, ids in (("CANCELLED", [session_id]), ("INITED", [])):
+            async with house.http.get(f"/v1/sessions?state={state}") as listed:
+                assert [row["session_id"] for row in (await listed.json())["data"]] == ids
+        old = "UPDATE sessions SET created_at = now() - interval '9 days', updated_at = now() - interval '9 days'"
+        await house.db.run(old)
+        async with serving([ANSWER], **HOUSE) as worker:
+            async with asyncio.timeout(20):
+                while not (told := await deliveries(house, hook)):
+                    await asyncio.sleep(0.05)
+            assert told == [("session.rested", "CANCELLED")]
+            answered = await asyncio.wait_for(worker.say("And now?", model=session_id), 20)
+            assert answered["choices"][0]["message"]["content"] == "Now I can."
+        async with house.http.post("/v1/responses", json={"model": AGENT, "input": "Go", "background": True}):
+            unbegun = str(await house.db.value("SELECT id FROM sessions WHERE state = 'INITED'"))
+        await cancel(house, unbegun)
+        # As a process of an earlier release leaves it.
+        await house.db.run(f"{old}, state = 'INITED' WHERE id = :id", id=unbegun)
+        assert (await house.folded(unbegun)).state == "CANCELLED"
+        async with asyncio.timeout(20):
+            await Retention(Inbox(house.db, house.app.bus), days=5).sweep()
+        assert await house.db.value("SELECT array_agg(id) FROM sessions") == [session_id], "nothing else was too old"
+
+
+async def deliveries(house: House, hook: str) -> list[tuple[str, str]]:
+    async with house.http.get(f"/v1/webhooks/{hook}/deliveries") as response:
+        found = (await response.json())["data"]
+    return [(one["type"], one["payload"]["data"]["state"]) for one in found if one["payload"]]
 
 
 @pytest.mark.parametrize("where", ["in mid model call", "in mid tool", "between two attempts"])

@@ -52,6 +52,9 @@ async def test_a_call_rests_until_the_client_sends_its_result(serving: Serving) 
         assert shown["state"] == "WAITING_FOR_CLARIFICATION"
         [question] = shown["questions"]
         assert (question["kind"], question["tool"]) == ("client", "get_weather")
+        async with house.http.get(f"/v1/sessions/{asked.model}/messages") as response:
+            history = (await response.json())["data"]
+        assert [one["role"] for one in history] == ["user", "assistant"], "it has no result yet"
         async with house.http.get("/v1/questions", params={"kind": "client"}) as response:
             [listed] = (await response.json())["data"]
         assert (listed["root"], listed["tool"], listed["text"]) == (

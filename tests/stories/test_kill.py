@@ -108,7 +108,8 @@ async def test_sessions_go_on_after_a_kill_of_server_and_postgres(folder: Path) 
             finished = ["Replied", "Called", "Returned", "Finished"]
             assert kinds(await second.facts(ids["hang"])) == ["Opened", "Prompted", "Started", "Resumed", *finished]
             # The retry was in `wake_at` of its row, held by nobody: there was nothing to take over.
-            assert kinds(await second.facts(ids["trouble"])) == ["Opened", "Prompted", "Started", *finished]
+            told = [kind for kind in kinds(await second.facts(ids["trouble"])) if kind != "Spent"]
+            assert told == ["Opened", "Prompted", "Started", *finished], "and how long nobody worked"
 
 
 def task_of_request(request: Any) -> str:

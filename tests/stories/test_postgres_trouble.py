@@ -20,7 +20,7 @@ from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.store.postgres import open_postgres
 from postgres_proxy import lines
-from server_helpers import AGENT, Dictated, Process, Serving, content, dictated, full, process, sse
+from server_helpers import AGENT, Dictated, House, Process, Serving, content, dictated, full, process, sse
 
 DONE = call("finalanswertool", answer="done")
 
@@ -85,6 +85,62 @@ async def test_a_postgres_in_trouble_is_no_defect_at_the_gateway(serving: Servin
         answered = await asyncio.wait_for(asking, 30)
         assert answered.choices[0].message.content == "here"
         assert (await house.kinds(answered.model)).count("Prompted") == 1
+
+
+WRITE_NEWER = """
+    WITH moved AS (UPDATE sessions SET head = head + 1 WHERE id = :id RETURNING id, head)
+    INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, body, at, append_id, nth)
+    SELECT m.id, m.head, j.conversation_id, j.trace_id, 'Novelty', :body::json, now(), gen_random_uuid(), 1
+    FROM moved m JOIN journal j ON j.session_id = m.id AND j.seq = m.head - 1
+"""
+
+
+async def test_what_a_newer_release_has_written_is_asked_for_again_and_is_no_defect(serving: Serving) -> None:
+    """In the middle of a rolling upgrade: behind the same balancer is a process that can read it."""
+    async with serving(lambda body: call("finalanswertool", answer="here")) as house:
+        session_id = (await house.say("Hello", chat_id="c"))["model"]
+        async with house.http.post("/v1/responses", json={"model": AGENT, "input": "Hi"}) as response:
+            kept = await response.json()
+        for one in (session_id, kept["metadata"]["session_id"]) if kept.get("metadata") else (session_id,):
+            await house.db.run(WRITE_NEWER, id=one, body=json.dumps({"v": 1, "kind": "Novelty"}))
+        async with house.http.get("/openapi.json") as response:
+            paths = (await response.json())["paths"]
+        asked = [
+            ("GET", path.format(session_id=session_id), None)
+            for path, methods in paths.items()
+            if "get" in methods and path.count("{") == path.count("{session_id}") == 1
+        ]
+        asked += [
+            ("POST", f"/v1/sessions/{session_id}/cancel", None),
+            ("POST", "/v1/chat/completions", chat("And now?", model=session_id)),
+            ("POST", "/v1/chat/completions", chat("And now?", model=session_id, stream=True)),
+            ("POST", "/v1/responses", {"model": session_id, "input": "Hi"}),
+        ]
+        with structlog.testing.capture_logs() as logs:
+            statuses = {(method, path): await asked_for(house, method, path, body) for method, path, body in asked}
+        assert statuses["GET", f"/v1/sessions/{session_id}/messages"] == 503
+        assert statuses["POST", f"/v1/sessions/{session_id}/cancel"] == 503
+        assert statuses["POST", "/v1/chat/completions"] == 503
+        assert 500 not in statuses.values(), statuses
+        told = [one for one in logs if one["event"] not in {"request", "session_deleted"}]
+        assert [one["event"] for one in told if one["log_level"] == "error"] == ["journal_unreadable"]
+        async with house.http.get("/v1/sessions") as response:
+            assert response.status == 200
+        assert (await house.say("Somebody else", chat_id="d"))["choices"][0]["message"]["content"] == "here"
+
+
+def chat(text: str, **extra: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **extra}
+
+
+async def asked_for(house: House, method: str, path: str, body: Any) -> int:
+    async with asyncio.timeout(20), house.http.request(method, path, json=body) as response:
+        text = await response.text()
+        if response.status == 503:
+            assert response.headers["retry-after"] == "2", text
+            assert json.loads(text)["error"]["code"] == "unavailable"
+            assert "newer release" in text
+        return response.status
 
 
 async def claimed_since(db: Database, fence: int) -> bool:

@@ -70,7 +70,7 @@ from longhouse.search.directory import AgentDirectory
 from longhouse.search.finder import Finder
 from longhouse.search.router import Router
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.database import PASSING, Database
+from longhouse.store.database import Database
 from longhouse.store.memory.memory_files import Memories
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
@@ -262,10 +262,9 @@ def _add_error_handlers(app: FastAPI) -> None:
         return wire.error_response(wire.validation_error(error))
 
     async def server_error(request: Request, error: Exception) -> Response:
-        if isinstance(error, PASSING):
-            path = logged_path(request.scope)
-            log.warning(errors.log_key(error), message="A request was refused.", path=path, error=repr(error))
+        if isinstance(error, errors.TROUBLE):
+            errors.log_trouble(error, "A request was refused.", path=logged_path(request.scope))
         return wire.error_response(errors.error_for(error, request.scope[INFLIGHT].session))
 
-    for kind in (*PASSING, Exception):
+    for kind in (*errors.TROUBLE, Exception):
         app.add_exception_handler(kind, server_error)

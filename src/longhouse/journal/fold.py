@@ -130,9 +130,7 @@ class _Builder:
                 answer = event.reason if event.code == AGENT_FAILED else None
                 self._end(self._turn_at(seq), "FAILED", answer=answer, error=event.reason, code=event.code)
             case events.Cancelled():
-                self.queue = tuple(waiting for waiting in self.queue if waiting.prompt.trace != event.trace)
-                if self.turn and self.turn.trace == event.trace and not self.turn.ended:
-                    self._end(self.turn, "CANCELLED")
+                self._cancel(event.trace)
             case _:
                 assert_never(event)
         self.head, self.updated_at = seq, at
@@ -370,6 +368,14 @@ class _Builder:
             self.lost, self.retried = 0, True
         elif self.turn:
             self.turn = replace(self.turn, is_given_up=True)
+
+    def _cancel(self, trace: str) -> None:
+        left = tuple(waiting for waiting in self.queue if waiting.prompt.trace != trace)
+        if len(left) < len(self.queue):
+            self.base = replace(self.base, withdrawn=True)
+            self.queue = left
+        if self.turn and self.turn.trace == trace and not self.turn.ended:
+            self._end(self.turn, "CANCELLED")
 
     def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: str) -> None:
         self._advanced()

@@ -267,6 +267,8 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     """Counted over all turns, so that call ids are unique in the session."""
     turn: Turn | None = None
     queue: tuple[Waiting, ...] = ()
+    withdrawn: bool = False
+    """A prompt was cancelled before a turn began with it."""
     open: dict[str, Open] = msgspec.field(default_factory=dict)
     transcript: tuple[Entry, ...] = ()
     offered: tuple[str, ...] = ()
@@ -503,7 +505,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     @property
     def state(self) -> State:
         if self.turn is None:
-            return State.INITED
+            return State.CANCELLED if self.withdrawn and not self.queue else State.INITED
         if self.turn.ended:
             return State(self.turn.ended)
         if not self.open or not are_waiting(self.open):

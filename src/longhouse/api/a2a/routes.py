@@ -46,7 +46,6 @@ from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import TurnStream
 from longhouse.api.turns import Turns
 from longhouse.errors import CallerError
-from longhouse.store.database import PASSING
 from longhouse.validation_messages import explain, invalid_value
 
 log = structlog.get_logger()
@@ -130,8 +129,8 @@ async def call_agent(
         if error.status in (413, 415):
             raise
         return wire.Json(_failed(rpc_id, rpc_error(error)))
-    except PASSING as error:
-        log.warning(errors.log_key(error), message="An A2A request was refused.", error=repr(error))
+    except errors.TROUBLE as error:
+        errors.log_trouble(error, "An A2A request was refused.")
         return wire.Json(_failed(rpc_id, rpc_error(errors.error_for(error))))
 
 

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 from longhouse.api import errors, wire
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.errors import CallerError
-from longhouse.store.database import PASSING
 
 log = structlog.get_logger()
 
@@ -97,9 +96,8 @@ class EventStream(Response, Generic[Sent]):
 
     def _failed(self, error: Exception, session: str) -> bytes:
         """Logs why the source of the pieces has failed; returns the error event for the client."""
-        if isinstance(error, PASSING):
-            key = errors.log_key(error)
-            log.warning(key, message="A stream was ended.", session=session or None, error=repr(error))
+        if isinstance(error, errors.TROUBLE):
+            errors.log_trouble(error, "A stream was ended.", session=session or None)
         else:
             log.exception("stream_failed", session=session or None)
         return self.error(errors.error_for(error, session))

@@ -23,7 +23,6 @@ from longhouse.api.mcp.calls import AGENT_INPUT, AGENT_OUTPUT, McpToolCall
 from longhouse.api.turns import Turns
 from longhouse.errors import CallerError
 from longhouse.memory.documents.library import DocumentLibrary
-from longhouse.store.database import PASSING
 from longhouse.validation_messages import explain, invalid_value
 
 log = structlog.get_logger()
@@ -148,8 +147,8 @@ async def _with_our_errors(ctx: ServerRequestContext[Any, Any], call_next: CallN
     except CallerError as error:
         raise rpc_error(error) from None
     except Exception as error:
-        if isinstance(error, PASSING):
-            log.warning(errors.log_key(error), message="An MCP request was refused.", error=repr(error))
+        if isinstance(error, errors.TROUBLE):
+            errors.log_trouble(error, "An MCP request was refused.")
         else:
             log.exception("request_failed", path="/mcp", method=ctx.method)
         raise rpc_error(errors.error_for(error)) from None

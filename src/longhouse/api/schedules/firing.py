@@ -21,7 +21,7 @@ from longhouse.api import wire
 from longhouse.api.auth import Authenticator
 from longhouse.api.caller import Caller
 from longhouse.api.model_names import find_template
-from longhouse.errors import CallerError
+from longhouse.errors import CallerError, UnknownShape
 from longhouse.journal.events import Opened, Prompted
 from longhouse.journal.messages import Message
 from longhouse.runtime.inbox import Inbox
@@ -170,7 +170,7 @@ class Scheduler(msgspec.Struct, frozen=True):
                 attempts.append(await self._attempt(schedule, caller, moment, fired))
             except CallerError as error:
                 attempts.append(_Attempt(moment, "failed", error=str(error), code=error.code))
-            except (*UNREACHABLE, asyncpg.PostgresError):
+            except (*UNREACHABLE, asyncpg.PostgresError, UnknownShape):
                 raise  # it stays due
             except Exception:
                 log.exception("schedule_failed", schedule=schedule.id)

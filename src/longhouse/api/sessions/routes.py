@@ -28,7 +28,7 @@ from longhouse.api.sessions.waiting import (
 from longhouse.errors import AlreadyReturned, CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Usage
-from longhouse.journal.messages import Message
+from longhouse.journal.messages import Message, ToolResult
 from longhouse.journal.session import QuestionKind, Session, State, Turn
 from longhouse.journal.words.visible_text import readable_json
 from longhouse.memory.session_memory import SessionMemory
@@ -257,9 +257,15 @@ async def get_session(sessions: Held, session: Loaded) -> wire.Json[DetailedSess
 
 @router.get(f"{SESSION_PATH}/messages")
 async def get_messages(sessions: Held, session: Loaded) -> wire.Json[Messages]:
-    """The session's history as OpenAI messages."""
+    """The session's history as OpenAI messages; a call that still waits has no result in it."""
     template = await sessions.catalog.templates.find(session.agent) or Template(name=session.agent)
-    return wire.Json(pagination.page(list(window.history(session, template))))
+    waiting = {call.call for call in session.open.values() if not call.question}
+    said = [
+        message
+        for message in window.history(session, template)
+        if not (isinstance(message, ToolResult) and message.tool_call_id in waiting)
+    ]
+    return wire.Json(pagination.page(said))
 
 
 @router.post(

@@ -182,7 +182,7 @@ async def get_log(caller: auth.User, sessions: Held, session_id: str) -> wire.Js
 
 
 def _old(state: str) -> OldState:
-    return cast("OldState", OLD_STATES.get(State(state), State(state)).lower())
+    return cast("OldState", OLD_STATES.get(state, state).lower())
 
 
 def _task_messages(task: str | None) -> list[TaskMessage]:

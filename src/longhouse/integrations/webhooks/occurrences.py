@@ -103,11 +103,12 @@ def _place(session: Session, at: datetime) -> str:
 
 def _rest(session: Session) -> tuple[object, ...] | None:
     """What a session rests with; None: it moves, or waits for its sub-agents, whose journals say the rest."""
-    if session.turn is None or session.can_move:
+    if session.can_move:
         return None
+    prompt = session.turn.prompt if session.turn else 0
     if session.state in ENDED:
-        return (session.state, session.turn.prompt)
+        return (session.state, prompt)
     if session.awaits_agents or session.state not in ASKING:
         return None
     asked = sorted(name for name, call in session.open.items() if call.awaits_person)
-    return (session.state, session.turn.prompt, *asked)
+    return (session.state, prompt, *asked)

@@ -13,6 +13,7 @@ from longhouse.agents.adapters import adapter_of, written
 from longhouse.agents.naming import key
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.errors import UnknownShape
 from longhouse.store.catalog.publish import ANY, LOCK, PUBLISH, ConcurrentChange, Done, Published, PublishTerms
 from longhouse.store.database import Database, Executor, Transaction
 
@@ -381,7 +382,11 @@ class VersionRepository(Generic[T]):
         # Converted without validators: a version that was accepted once stays readable if a newer release would refuse
         # it. The owner belongs to the name, not to the version.
         content = self._from_row(msgspec.json.decode(descriptor))
-        return self._complete(msgspec.convert({**content, "version": version, "owner": None}, self._type))
+        try:
+            known = msgspec.convert({**content, "version": version, "owner": None}, self._type)
+        except msgspec.ValidationError as error:
+            raise UnknownShape(f"this process does not know a {self.kind} of the catalog: {error}") from error
+        return self._complete(known)
 
     def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
         """The part of the content that its digest covers."""

@@ -23,16 +23,17 @@ PUT: Final = """
 """
 LEAST: Final = "SELECT min(days) FROM retention_policies"
 # In the order in which they were opened: none is older than its last event. What was added to a conversation from
-# outside goes like what is completed, once nobody is left there.
+# outside goes like what is completed, once nobody is left there. What an earlier release left unbegun was cancelled.
 PAGE_OF: Final = f"""
     SELECT s.id, s.owner, s.created_at, now() - make_interval(days => kept.days) AS since,
            s.updated_at < now() - make_interval(days => kept.days) AND NOT s.due AND s.holder IS NULL
-           AND (s.state IN ('COMPLETED', 'FAILED', 'CANCELLED') OR s.side = 'external' AND NOT EXISTS (
+           AND stands.state IN ('COMPLETED', 'FAILED', 'CANCELLED') AND (s.side <> 'external' OR NOT EXISTS (
                SELECT FROM sessions o WHERE o.owner = s.owner AND o.conversation_id = s.conversation_id AND o.id <> s.id
            )) AS is_over
     FROM sessions s
-    LEFT JOIN retention_policies p
-        ON p.owner = s.owner AND p.state = CASE WHEN s.side = 'external' THEN 'COMPLETED' ELSE s.state END
+    CROSS JOIN LATERAL (SELECT CASE WHEN s.side = 'external' THEN 'COMPLETED' WHEN s.state = 'INITED' THEN 'CANCELLED'
+                                    ELSE s.state END AS state) stands
+    LEFT JOIN retention_policies p ON p.owner = s.owner AND p.state = stands.state
     CROSS JOIN LATERAL (SELECT CASE WHEN p.owner IS NULL THEN :default::int ELSE p.days END AS days) kept
     WHERE s.side <> 'sub' AND (s.created_at, s.id) > (:at, :id)
       AND s.created_at < now() - make_interval(days => :least::int)
