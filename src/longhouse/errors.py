@@ -52,6 +52,10 @@ class Postponed(LonghouseError):  # noqa: N818
     """The session is retried later: sessions that lost workers are tried one at a time."""
 
 
+class CannotRun(LonghouseError):  # noqa: N818 - it says what this process cannot do
+    """This process lacks a package of the agent: its sessions are left to processes that have it."""
+
+
 class AlreadyReturned(LonghouseError):  # noqa: N818
     """The call already has an outcome; the first one stays."""
 

@@ -1,5 +1,6 @@
 """The HTTP application: all routes, and error handlers with one envelope."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -157,6 +158,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     egress: Egress = msgspec.field(default_factory=Egress)
     """Where tools and webhooks may reach."""
     max_schedules: int = 100
+    declined: Mapping[str, str] = {}
+    """Agents that the worker of this process cannot run, with the reason."""
     resident: ResidentSessions = msgspec.field(default_factory=ResidentSessions)
 
     @property
@@ -212,6 +215,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "retain_days": RetainDays(parts.retain_days),
         "webhooks": WebhookService(parts.db, parts.egress),
         "schedules": parts.scheduler,
+        "declined": parts.declined,
     }
 
 

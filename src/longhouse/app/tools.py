@@ -67,7 +67,8 @@ async def open_tools(
         )
         await publish(catalog, setup, toolbox.classes, processes)
         async with open_mcp(setup.servers, toolbox):
-            offering = Offering(catalog, toolbox, replace(tool_search, resolve=toolbox.resolve))
+            search = replace(tool_search, resolve=toolbox.resolve)
+            offering = Offering(catalog, toolbox, search, settings.tool_packages)
             yield ToolParts(toolbox, offering, finder, processes)
 
 

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from longhouse import clock
-from longhouse.agents import rules, tool_order
+from longhouse.agents import entrypoints, rules, tool_order
 from longhouse.agents.naming import NamePatterns
 from longhouse.agents.permission import Permission, differs_by
 from longhouse.agents.strategies import one_call
@@ -17,11 +17,13 @@ from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import MOST_OFFERED, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.errors import CannotRun
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools import client_tools
 from longhouse.tools.base import ToolRegistry
+from longhouse.tools.bindings import python
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.toolbox import Toolbox
 
@@ -81,6 +83,8 @@ class Offering(msgspec.Struct):
     toolbox: Toolbox
     search: ToolSelector | None = None
     """Selects tools if a policy permits more than may be offered."""
+    packages: Sequence[str] = ()
+    """Those that tools and agent classes may come from."""
     _known: dict[tuple[str, int, str], Known] = msgspec.field(default_factory=dict)
     _warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
 
@@ -97,6 +101,19 @@ class Offering(msgspec.Struct):
         """An agent without tools answers in plain text; beside the client's tools it needs one to answer with."""
         active = await self.catalog.active_tools([FINAL_ANSWER], session.owner)
         return await self.toolbox.several([*active.items()])
+
+    async def refuse_lacking(self, template: Template, owner: str) -> None:
+        """CannotRun if a package of the tools that the template names, or of its agent class, is not in this process:
+        its agents are to work where it is."""
+        base = template.base_agent_class
+        if ":" in base and AgentRegistry.get(base) is None and (problem := entrypoints.lacking(base, self.packages)):
+            raise CannotRun(problem)
+        known = await self._known_for(template, owner)
+        named = [one for one in await self.catalog.described(known.active) if one.name in template.tool_policy.named]
+        foreign = (one.runtime_binding.python_entrypoint for one in named if not self.toolbox.class_of(one))
+        problems = (entrypoints.lacking(one, (python.OURS, *self.packages)) for one in foreign if one)
+        if problem := next(filter(None, problems), None):
+            raise CannotRun(problem)
 
     async def _own(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""

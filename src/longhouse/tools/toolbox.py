@@ -214,10 +214,15 @@ class Toolbox:
             live = self._here.get(descriptor.name)
             return Binding(descriptor.tool, live.bind) if live else None
         # Code has no versions: a class of this name in this process is the tool, wherever it was imported from before.
-        cls = self._classes.get(way.python_entrypoint or "") or self._named.get(descriptor.name)
+        cls = self.class_of(descriptor)
         if way.python_entrypoint and cls and descriptor.isolation != "process":
             return class_binding(cls, descriptor)
         return await self._binder(descriptor)
+
+    def class_of(self, descriptor: ToolDescriptor) -> type[BaseTool] | None:
+        """The class of this process that a descriptor means."""
+        entrypoint = descriptor.runtime_binding.python_entrypoint
+        return self._classes.get(entrypoint or "") or self._named.get(descriptor.name)
 
     async def check(self, tool: Tool, arguments: str, *, before: tuple[str, str] | None = None) -> Fault | None:
         """Why a call with these arguments cannot run. `before`: the session and the call that are to run next."""
