@@ -26,7 +26,16 @@ from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, cl
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
 from longhouse.tools.execution import CallExecutor, CallTimedOut, obeyed
-from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, text_of, unknown
+from longhouse.tools.outcomes import (
+    CallError,
+    NotBegun,
+    ToolFailed,
+    bounded,
+    hidden_variable,
+    text_of,
+    traceback_of,
+    unknown,
+)
 
 log = structlog.get_logger()
 
@@ -113,6 +122,7 @@ class Toolbox:
         catalog: Catalog | None = None,
         binder: Binder = _binds_none,
         activity: ActivityCounts | None = None,
+        hide: Callable[[str], str] = str,
     ) -> None:
         self._classes = {entrypoint_of(cls): cls for cls in classes}
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
@@ -132,6 +142,8 @@ class Toolbox:
         """Services of agents that have their own."""
         self.catalog = catalog
         self._binder = binder
+        self._hide = hide
+        """Takes secrets out of what is logged of tools."""
         self._activity = activity or ActivityCounts()
         self._execution = CallExecutor()
         self.sources: dict[str, Callable[[], ToolSource]] = {}
@@ -301,9 +313,19 @@ class Toolbox:
             if _is_ours(error):
                 raise
             if isinstance(error, CallTimedOut):
+                message = "a tool did not answer in time"
+                log.warning("tool_timed_out", message=message, seconds=tool.timeout, **about)
                 return _late(tool, error)
-            log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
+            self._log_raised(error, about)
             return _failed(tool, error)
+
+    def _log_raised(self, error: BaseException, about: Mapping[str, str]) -> None:
+        message, said = "a tool raised an exception", self._hide(traceback_of(error))
+        if variable := hidden_variable(said):
+            message = f"{variable} is set, but tools do not see it: name it in LONGHOUSE_TOOL_ENVIRONMENT"
+        record = log.warning if said else log.info
+        more = {"exception": said} if said else {}
+        record("tool_raised", message=message, error=self._hide(repr(error)), **more, **about)
 
     def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
         """The work of a call, from its check where that was in this process and its tool is still the same."""
