@@ -48,6 +48,10 @@ class Deposed(LonghouseError):  # noqa: N818 - it says what happened to the work
     """Another worker holds the session's lease: this worker stops, and neither reads nor retries."""
 
 
+class CannotRun(LonghouseError):  # noqa: N818 - it says what this process cannot do
+    """This process lacks a package of the agent: its sessions are left to processes that have it."""
+
+
 class AlreadyReturned(LonghouseError):  # noqa: N818
     """The call already has an outcome; the first one stays."""
 

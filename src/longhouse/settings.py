@@ -3,10 +3,10 @@
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -282,3 +282,13 @@ class Settings(BaseModel):
         """The file of this setting: a file that is set must exist, the default file is read if it exists."""
         path: Path | None = getattr(self, name)
         return path if path and (name in self.model_fields_set or path.exists()) else None
+
+
+def secrets_of(settings: Settings) -> Iterator[str]:
+    """What no sentence may repeat: texts of servers may."""
+    for name in ("admin_key", "llm_api_key", "embeddings_api_key", "tavily_api_key"):
+        yield getattr(settings, name).get_secret_value()
+    for url in (settings.database_url, settings.redis_url, settings.nats_url):
+        for one in url.get_secret_value().split(",") if url else ():
+            password = one.rpartition("@")[0].partition("://")[2].partition(":")[2]
+            yield from (one, password, unquote(password))

@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 
 from longhouse.agents.schema.strict import restored, strict
 from longhouse.agents.strategies.json_repair import read_object
-from longhouse.agents.strategies.structured import MOST_TOOLS, NextStepToolsBuilder, _capped
-from longhouse.agents.tool import Tool
+from longhouse.agents.strategies.structured import NextStepToolsBuilder
 from longhouse.app import TOOLS
 
 KEYWORDS = frozenset(
@@ -74,14 +73,6 @@ def test_a_null_that_only_the_strict_form_allowed_is_left_out_again() -> None:
     schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]}
     assert restored({"a": None, "b": None}, schema) == {"a": None}
     assert restored({"b": 1, "a": 2}, schema) == {"b": 1, "a": 2}
-
-
-def test_a_union_stays_small_and_keeps_the_way_out() -> None:
-    tools = [Tool(name=f"t{number}", description="", schema={}) for number in range(30)]
-    tools.append(Tool(name="end", description="", schema={}, finishes=True))
-    chosen = _capped(tools)
-    assert len(chosen) == MOST_TOOLS
-    assert chosen[-1].name == "end"
 
 
 @pytest.mark.parametrize(

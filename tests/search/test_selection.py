@@ -198,7 +198,9 @@ async def test_how_the_tools_were_chosen_is_told(db: Database) -> None:
     assert max(told.scores, key=lambda name: told.scores[name]) == "train_4"
     assert len(told.left_out) == 3
     assert set(told.left_out) < set(trains)
-    assert (await service.choose(template(allowlist=trains), life, turn_of(life)))[1] is None, "all of it fits"
+    _, whole = await service.choose(template(allowlist=trains), life, turn_of(life))
+    assert whole is not None
+    assert whole.left_out == (), "all of it fits"
     _, static = await service.choose(
         template(max_tools_in_prompt=4, allowlist=trains, selection_strategy="static"), life, turn_of(life)
     )

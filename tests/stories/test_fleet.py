@@ -1,17 +1,20 @@
 """Several processes on one database: who takes the prompt need not be who works, nor who is asked afterwards."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.nats_server import NatsServer, nats_server
+from structlog.testing import capture_logs
 
-from longhouse.models.scripted import ScriptedStatus, say
+from longhouse.models.scripted import Say, ScriptedStatus, call, say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.runtime.bus.doorbell import Doorbell
-from server_helpers import AGENT, House, Serving, Sse, dictated, sse, user
+from server_helpers import AGENT, House, Serving, Sse, content, dictated, sse, user
 
 
 @pytest.fixture(params=["nats", "doorbell"])
@@ -121,3 +124,55 @@ async def test_a_provider_in_trouble_is_given_up_earlier_while_somebody_waits_at
         told = [event.json async for event in events if event.data != "[DONE]"]
     assert "error" in told[-1]
     assert len(model.requests) <= 3
+
+
+TILL_AGENTS = """\
+tool_packages: [{package}]
+agents:
+  cashier: {{tools: ["{package}:open_till", finalanswertool]}}
+"""
+TILL = """\
+from longhouse import tool
+
+
+@tool
+async def open_till(amount: int) -> str:
+    \"\"\"Open the till.\"\"\"
+    return f"{amount} in the till"
+"""
+
+
+async def test_a_worker_leaves_agents_whose_package_it_lacks_to_others(serving: Serving, tmp_path: Path) -> None:
+    package = f"till_{uuid.uuid4().hex[:8]}"
+    (tmp_path / f"{package}.py").write_text(TILL)
+    (tmp_path / "agents.yaml").write_text(TILL_AGENTS.format(package=package))
+    project = {"agents_file": tmp_path / "agents.yaml"}
+
+    def script(body: Any) -> Say:
+        return call("open_till", amount=3) if len(body.messages) == 2 else call("finalanswertool", answer="Done.")
+
+    async with serve_model(script) as model, serving(llm_base_url=model.url) as empty:
+        with capture_logs() as log:
+            async with serving(works=False, llm_base_url=model.url, **project) as gateway:
+                told = asyncio.create_task(gateway.say("Open it", model="cashier"))
+                other = await gateway.say("Hello")
+                assert other["choices"], "sessions of other agents are worked on"
+                async with asyncio.timeout(30):
+                    while (ready := await status_of(empty, "/ready"))[0] != 503:
+                        await asyncio.sleep(0.1)
+                assert not told.done(), "the customer waits"
+                assert f"Sessions of cashier wait, and no process can run them; here {package} is not in" in ready[1]
+                async with serving(llm_base_url=model.url, **project):
+                    answer = await asyncio.wait_for(told, 30)
+                assert content(answer) == "Done."
+                session_id = answer["model"]
+                assert "Resumed" not in await gateway.kinds(session_id), "nobody was lost"
+                assert (await status_of(empty, "/ready"))[0] == 200
+    declined = [one for one in log if one["event"] == "agent_declined"]
+    assert len(declined) == 1, "it is said once"
+    assert (declined[0]["agent"], package in declined[0]["reason"]) == ("cashier", True)
+
+
+async def status_of(house: House, path: str) -> tuple[int, str]:
+    async with house.http.get(path) as response:
+        return response.status, await response.text()

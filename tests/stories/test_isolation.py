@@ -320,3 +320,87 @@ async def test_a_server_that_is_killed_leaves_no_tool_process(dsn: str, package:
         await house.ended()
         await eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
         await asyncio.gather(saying, return_exceptions=True)
+
+
+SLIPS = """
+import os
+import time
+
+from longhouse.tools import tool
+
+
+class Thing:
+    pass
+
+
+@tool
+def reads() -> str:
+    "Reads a key."
+    return _key()
+
+
+def _key() -> str:
+    return os.environ["WEATHER_KEY"]
+
+
+@tool
+def tells() -> str:
+    "Raises a secret."
+    raise ValueError("the key was " + os.environ["KNOWN_KEY"])
+
+
+@tool
+def things() -> dict:
+    "Returns what is no JSON."
+    return {"thing": Thing()}
+
+
+@tool(timeout=1)
+def sleeps() -> str:
+    "Is late."
+    time.sleep(60)
+
+
+@tool
+def plain(text: str) -> str:
+    "A function that is not async."
+    return text.upper()
+"""
+
+
+async def test_what_a_tool_raises_and_its_lateness_are_in_the_log_with_what_to_do(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = f"slips_{uuid.uuid4().hex[:8]}"
+    (tmp_path / f"{package}.py").write_text(SLIPS)
+    named = ["reads", "tells", "things", "sleeps", "plain"]
+    tools = ", ".join(f'"{package}:{name}"' for name in named)
+    (tmp_path / "agents.yaml").write_text(
+        f"tool_packages: [{package}]\nagents:\n  slips: {{tools: [{tools}, finalanswertool]}}\n"
+    )
+    monkeypatch.setenv("WEATHER_KEY", "w-12345678")
+    monkeypatch.setenv("KNOWN_KEY", "secret-canary-77")
+    script = [
+        *(call(name, **({"text": "ab"} if name == "plain" else {})) for name in named),
+        call("finalanswertool", answer="Done."),
+    ]
+    settings = {"agents_file": tmp_path / "agents.yaml", "tool_environment": ("KNOWN_KEY",)}
+    with capture_logs() as log:
+        async with serving(script, **settings) as house:
+            await house.say("Go", model="slips")
+            assert house.model is not None
+            messages = house.model.requests[-1]["messages"]
+            told = dict(zip(named, [one["content"] for one in messages if one["role"] == "tool"], strict=True))
+    raised = {one["tool"]: one for one in log if one["event"] == "tool_raised"}
+    assert raised["reads"]["log_level"] == "warning"
+    assert f'{package}.py", line' in raised["reads"]["exception"]
+    assert "in _key" in raised["reads"]["exception"]
+    assert raised["reads"]["message"] == (
+        "WEATHER_KEY is set, but tools do not see it: name it in LONGHOUSE_TOOL_ENVIRONMENT"
+    )
+    assert "secret-canary-77" not in str(raised["tells"]), "values that are known as secrets are hidden"
+    assert "ValueError: the key was [hidden]" in raised["tells"]["exception"]
+    [late] = [one for one in log if one["event"] == "tool_timed_out"]
+    assert (late["log_level"], late["tool"], late["seconds"]) == ("warning", "sleeps", 1.0)
+    assert "returned an object of the class Thing, which is no JSON and no text" in told["things"]
+    assert told["plain"] == "AB"

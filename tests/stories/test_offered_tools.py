@@ -76,7 +76,7 @@ async def offered_for(house: House, text: str, model: str) -> list[str]:
 async def test_the_memory_agent_is_offered_its_memory(
     serving: Serving, tmp_path: Path, strategy: str, embeddings_base_url: str | None
 ) -> None:
-    agents = f"{KEEPER}    tool_policy: {{selection_strategy: {strategy}}}\n"
+    agents = f"{KEEPER}    tool_policy: {{selection_strategy: {strategy}, max_tools_in_prompt: 12}}\n"
     async with files(serving, tmp_path, agents=agents, embeddings_base_url=embeddings_base_url) as house:
         for text in SAID:
             names = await offered_for(house, text, "memory_agent")
@@ -88,7 +88,7 @@ async def test_the_memory_agent_is_offered_its_memory(
 async def test_a_global_server_takes_nothing_from_the_agents_that_name_their_tools(
     serving: Serving, tmp_path: Path
 ) -> None:
-    agents = f"""{KEEPER}
+    agents = f"""{KEEPER}    tool_policy: {{max_tools_in_prompt: 12}}
   chief: {{tools: [agent.memory_agent, finalanswertool]}}
   finder: {{tools: [{", ".join(MEMORY)}], tool_policy: {{max_tools_in_prompt: 10, required: [findtoolstool]}}}}
 """
@@ -106,12 +106,61 @@ async def test_a_global_server_takes_nothing_from_the_agents_that_name_their_too
             for text in SAID:
                 names = await offered_for(house, text, model)
                 assert {"clarificationtool", "websearchtool", "extractpagecontenttool", "finalanswertool"} <= {*names}
-                assert sum(name.startswith("diary.") for name in names) == 12 - 8 - (model == BUILT_IN[2])
-                assert len(names) == 12
-        names = await offered_for(house, SAID[1], "sgr_tool_calling_agent")
-        assert "diary.add_entry" in names, "of a server's tools, the best have the places"
+                assert sum(name.startswith("diary.") for name in names) == 6, names
         await check_that_sub_agents_are_offered_what_they_name(house)
         await check_that_what_an_agent_finds_has_its_place(house)
+
+
+DESK = f"""\
+agents:
+  desk: {{tools: [{", ".join(MEMORY)}, clarificationtool, finalanswertool, clocktool]}}
+  open: {{tool_policy: {{max_risk_level: high}}}}
+  wide: {{tools: [{", ".join(MEMORY)}, finalanswertool, crowd.*]}}
+  thinker:
+    base_class: SGRAgent
+    tools: [{", ".join(MEMORY)}, clarificationtool, finalanswertool, clocktool]
+  narrow: {{tools: [clocktool, getsizetool, finalanswertool], tool_policy: {{max_tools_in_prompt: 2}}}}
+"""
+CROWDED = str(Path(__file__).parents[1] / "tools" / "mcp_crowd.py")
+
+
+async def test_what_is_named_one_by_one_is_offered_whole_and_what_fits_is_offered_all(
+    serving: Serving, tmp_path: Path
+) -> None:
+    command, *args = forked(CROWDED)
+    crowd = json.dumps({"mcpServers": {"crowd": {"command": command, "args": args}}})
+    agents = DESK.replace("wide: {", f"wide: {{mcp: {crowd}, ")
+    with capture_logs() as log:
+        async with files(serving, tmp_path, agents=agents) as house:
+            for text in SAID:
+                assert len(await offered_for(house, text, "desk")) == 13
+            assert len(await offered_for(house, SAID[1], "thinker")) == 13
+            assert house.model is not None
+            body = house.model.requests[-1]
+            branches = body["response_format"]["json_schema"]["schema"]["properties"]["function"]["anyOf"]
+            assert len(branches) == 13, "a structured reply can choose each of them"
+            wide = await offered_for(house, SAID[1], "wide")
+            assert {*MEMORY, "finalanswertool"} <= {*wide}, "what is named is whole beside a group that does not fit"
+            assert len(wide) == 11 + 12
+            assert len(await offered_for(house, SAID[1], "narrow")) == 2
+    warned = [one for one in log if one["event"] == "listed_tools_left_out"]
+    [narrow] = [one for one in warned if one["template"] == "narrow"]
+    assert "agents.yaml:8: agents.narrow.tool_policy.max_tools_in_prompt: 3 tools are named" in narrow["message"]
+    assert "max_tools_in_prompt is 2: 1 of them is left out at each step" in narrow["message"]
+    assert [one["template"].partition("@")[0] for one in warned] == ["narrow", "wide"]
+
+
+async def test_a_catalog_that_fits_is_offered_whole_in_an_order_that_stays(serving: Serving, tmp_path: Path) -> None:
+    script = [call("clocktool"), call("clocktool"), DONE]
+    async with files(serving, tmp_path, script, agents=DESK.replace(", crowd.*", "")) as house:
+        session_id = (await house.say(SAID[1], model="open"))["model"]
+        assert house.model is not None
+        first, second, last = [
+            [tool["function"]["name"] for tool in request["tools"]] for request in house.model.requests[-3:]
+        ]
+        assert len(first) > 12
+        assert first == second == last
+        assert (await request_of(house, session_id, 1))["selection"] is None, "nothing was left out"
 
 
 async def until_found(house: House, name: str) -> None:
@@ -154,8 +203,9 @@ async def test_what_was_left_out_is_in_the_journal_the_log_and_the_request_of_th
         call("reasoningtool", **{**THOUGHT, "remaining_steps": ["read the link"]}),
         DONE,
     ]
+    agents = f"{KEEPER}    tool_policy: {{max_tools_in_prompt: 12}}\n"
     with capture_logs() as log:
-        async with files(serving, tmp_path, script, agents=KEEPER, embeddings_base_url=NOBODY) as house:
+        async with files(serving, tmp_path, script, agents=agents, embeddings_base_url=NOBODY) as house:
             session_id = (await house.say(SAID[0], model="memory_agent"))["model"]
             replies = [one.event for one in await house.journal(session_id) if isinstance(one.event, Replied)]
             requests = [await request_of(house, session_id, nth) for nth in (1, 2, 3, 4)]

@@ -113,7 +113,8 @@ async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp
             ("ToolCallingAgent", [*MANY, "far.away"], "finalanswertool"),
             ("ToolCallingAgent", [*MANY, "far.*"], None),
         ):
-            template = {"name": "clerk", "base_agent_class": base, "tool_policy": {"required": required}}
+            policy = {"required": required, "max_tools_in_prompt": 12}
+            template = {"name": "clerk", "base_agent_class": base, "tool_policy": policy}
             status, answer = await asked(house, "POST", "/admin/templates", template)
             if beside is None:
                 assert status in (200, 201), answer
@@ -123,8 +124,20 @@ async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp
                 f"Nothing is published. tool_policy.required: 13 tools (with {beside}, which its agents need) would be"
                 " offered in every step, and max_tools_in_prompt is 12: require fewer, or raise it."
             )
+        many = [f"far.away_{number}" for number in range(129)]
+        status, answer = await asked(
+            house, "POST", "/admin/templates", {"name": "c", "tool_policy": {"allowlist": many}}
+        )
+        assert (status, answer["error"]["param"]) == (400, "tool_policy.required")
+        assert "130 tools (with finalanswertool, which its agents need) would be offered in every step" in str(answer)
+        assert "and 128 is the most: name groups as server.*, or set max_tools_in_prompt" in str(answer)
+        policy = {"allowlist": [*MANY, "finalanswertool"], "max_tools_in_prompt": 10}
+        status, answer = await asked(house, "POST", "/admin/templates", {"name": "c", "tool_policy": policy})
+        says = "12 tools are named, and max_tools_in_prompt is 10: 2 of them are left out at each step"
+        assert status in (200, 201), answer
+        assert says in str(answer["warnings"])
     agents = f"agents:\n  own:\n    tool_policy:\n      required: [{', '.join(MANY)}]\n      max_tools_in_prompt: 3\n"
-    says = r"agents.yaml:4: agents.own.tool_policy.required\[10\]: 11 tools would be offered in every step"
+    says = r"agents.yaml:4: agents.own.tool_policy.required\[10\]: 12 tools \(with finalanswertool"
     with pytest.raises(SetupError, match=says):
         async with serving(**files(tmp_path, agents)):
             raise AssertionError("it started")

@@ -1,6 +1,7 @@
 """Import strings, `package.module:ClassName`, of packages that the operator allows: tools and agent classes."""
 
 import importlib
+import importlib.util
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -32,6 +33,16 @@ def check(entrypoint: str, packages: Iterable[str]) -> str | None:
     if not any(f"{found['module']}.".startswith(f"{package}.") for package in allowed):
         return f"{found['module']} is not in a package that tools may come from; `tool_packages` lists those"
     return None
+
+
+def lacking(entrypoint: str, packages: Iterable[str]) -> str | None:
+    """Why this process has not the package of an entrypoint; what is wrong inside of a package that is here is not
+    looked for."""
+    top = entrypoint.partition(":")[0].partition(".")[0]
+    problem = check(entrypoint, packages)
+    if problem or top in sys.modules or importlib.util.find_spec(top):
+        return problem
+    return f"there is no package {top!r} here"
 
 
 def spelled(given: str, packages: Sequence[str]) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError, WrapValidator
 
 from longhouse.agents import conditions
 from longhouse.agents.tool import RiskLevel, ToolType
@@ -37,6 +37,10 @@ LARGEST_EXTRA: Final = 8_192
 MemoryScope = Literal["conversation", "agent", "owner"]
 SelectionStrategy = Literal["static", "retrieval_per_step", "retrieval_sticky"]
 
+AUTO: Final = "auto"
+MOST_OFFERED: Final = 128
+"""Tools that a template may require and name one by one, where all of them are offered."""
+
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 _Address = Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)]
@@ -50,6 +54,14 @@ def _condition(text: str) -> str:
     return text
 
 
+def _cap(value: Any, validated: Callable[[Any], Any]) -> Any:
+    try:
+        return validated(value)
+    except ValidationError:
+        raise ValueError(f"should be {AUTO}, or a whole number from 1 to {MOST_OFFERED}") from None
+
+
+_Cap = Annotated[Annotated[int, Field(ge=1, le=MOST_OFFERED)] | Literal["auto"], WrapValidator(_cap)]
 When = Annotated[str, AfterValidator(_condition)]
 
 
@@ -169,13 +181,29 @@ class ToolPolicy(Strict):
     tags: tuple[_Name, ...] = ()
     """Only tools with any of these tags; empty: all tools."""
     max_risk_level: RiskLevel = "high"
-    max_tools_in_prompt: Annotated[int, Field(ge=1, le=128)] = 12
+    max_tools_in_prompt: _Cap = AUTO
+    """`auto`: all permitted tools, where they are few; else those named one by one, and the best of the others."""
     selection_strategy: SelectionStrategy = "retrieval_sticky"
 
     @property
     def named(self) -> tuple[str, ...]:
         """The tools that the policy names, the required ones first."""
         return tuple(dict.fromkeys((*self.required, *(self.allowlist or ()))))
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Those that `auto` offers all together: required ones, and those named one by one."""
+        return tuple([name for name in self.named if name in self.required or not name.endswith(".*")])
+
+    @property
+    def names_each(self) -> bool:
+        """Whether it names all its tools one by one."""
+        return self.allowlist is not None and not any(name.endswith(".*") for name in self.named)
+
+    @property
+    def cap(self) -> int | None:
+        """The number of offered tools that the policy sets; None with `auto`."""
+        return self.max_tools_in_prompt if isinstance(self.max_tools_in_prompt, int) else None
 
 
 @dataclass(frozen=True, slots=True)

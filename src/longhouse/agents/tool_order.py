@@ -5,6 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
+from longhouse.agents.naming import NamePatterns
+from longhouse.agents.requests import tokens
+from longhouse.agents.template import MOST_OFFERED, ToolPolicy
+from longhouse.agents.tool import Tool
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Step
@@ -14,6 +18,9 @@ NEEDED: Final = 3
 prompt cache, and lower-ranked tools are rarely what the step needs."""
 BATCH: Final = 4
 """How many tools are removed together: the next steps find room, and the cache is invalidated once, not each time."""
+
+BY_DOZEN: Final = 12
+"""Of the tools that a policy with `auto` admits as a group, this many are offered, where not all can be."""
 
 MOST_LEFT_OUT: Final = 20
 """Left-out tools that are recorded by name with a step; the others are only counted."""
@@ -41,6 +48,26 @@ def next_step(reasoning: Any) -> str:
 def first_few(required: Sequence[str], others: Iterable[str], cap: int) -> list[str]:
     """Required tools first, then the others in their order; at most `cap`."""
     return list(dict.fromkeys((*required, *others)))[:cap]
+
+
+def auto_cap(whole: int) -> int:
+    """The cap of `auto` where not all can be offered: these, and a dozen others."""
+    return min(whole + BY_DOZEN, MOST_OFFERED)
+
+
+def tokens_of(tools: Iterable[Tool]) -> int:
+    """The tokens of their definitions, estimated."""
+    return sum(-(-len(bytes(tool.spec(tool.name))) // tokens.BYTES) for tool in tools)
+
+
+def capped(names: Iterable[str], policy: ToolPolicy) -> list[str]:
+    """The first of these tools that the policy has places for; those that come first stay so."""
+    every, cap = list(names), policy.cap
+    if cap and len(every) <= cap:
+        return every
+    first = NamePatterns(policy.required if cap else policy.whole)
+    sure = [name for name in every if name in first]
+    return first_few(sure, every, cap or auto_cap(len(sure)))
 
 
 def selection(
@@ -72,6 +99,10 @@ class Candidates(msgspec.Struct, frozen=True):
     """Tools that the search found, the best for this step first."""
     others: Sequence[str]
     """Tools that the policy names by a `<server>.*` pattern and the search did not find."""
+
+    @property
+    def auto_cap(self) -> int:
+        return auto_cap(len({*self.required, *self.named}))
 
     @property
     def in_order(self) -> list[str]:

@@ -1,6 +1,6 @@
 """The HTTP application: all routes, and error handlers with one envelope."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -160,6 +160,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     egress: Egress = msgspec.field(default_factory=Egress)
     """Where tools and webhooks may reach."""
     max_schedules: int = 100
+    declined: Mapping[str, str] = {}
+    """Agents that the worker of this process cannot run, with the reason."""
     resident: ResidentSessions = msgspec.field(default_factory=ResidentSessions)
 
     @property
@@ -217,6 +219,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "retain_days": RetainDays(parts.retain_days),
         "webhooks": WebhookService(parts.db, parts.egress),
         "schedules": parts.scheduler,
+        "declined": parts.declined,
     }
 
 

@@ -72,6 +72,7 @@ async def open_api(
             mcp=mcp,
             egress=setup.webhook_egress,
             max_schedules=settings.max_schedules,
+            declined=runtime.worker.declined,
             resident=core.resident,
         )
         # It waits for the sweep of the worker, which tells when something is due: where none works, nothing fires.

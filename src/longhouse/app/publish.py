@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -12,6 +13,7 @@ from longhouse.api.auth import LOCAL
 from longhouse.catalog import file_tools
 from longhouse.catalog.sources import publish_classes, publish_files
 from longhouse.catalog.validation import CatalogValidator
+from longhouse.config.definitions import place_of
 from longhouse.config.effective import Configured
 from longhouse.errors import SetupError
 from longhouse.store.catalog.catalog import Catalog
@@ -20,10 +22,12 @@ from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings import isolated, python
 from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import belongs
-from longhouse.tools.offering import required_tools_problem
+from longhouse.tools.offering import named_tools_warning, required_tools_problem
 from longhouse.validation_messages import did_you_mean, path_text
 
 log = structlog.get_logger()
+
+CAP: Final = ("tool_policy", "max_tools_in_prompt")
 
 
 def validator_of(setup: Configured, catalog: Catalog, processes: ProcessPool | None = None) -> CatalogValidator:
@@ -74,10 +78,14 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
         wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
-        elif problem := await required_tools_problem(catalog, template, LOCAL.owner):
+        elif problem := required_tools_problem(template):
             last = template.tool_policy.required[-1:]
             if not any(files.add_tool_mistake(template.name, tool, problem) for tool in last):
                 wrong.append(f"{template.ref}: {problem}")
+        elif warning := named_tools_warning(template):
+            own = files.own.get(template.name)
+            place = place_of(CAP, [own]) if own else template.ref
+            log.warning("listed_tools_left_out", message=f"{place}: {warning}", template=template.name)
     files.mistakes.refuse()
     if wrong:
         raise SetupError(f"Some templates cannot work as they are: {'; '.join(wrong)}.")

@@ -1,5 +1,6 @@
 """Opens the tools that this process can run, the search for them, and the processes that some of them run in."""
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from longhouse.app.publish import publish
 from longhouse.config.effective import Configured
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.models.protocol import Embedder
+from longhouse.redaction import redaction_of
 from longhouse.search.finder import Finder
 from longhouse.search.indexer import Indexer
 from longhouse.search.selection import ToolSearchService
+from longhouse.settings import secrets_of
 from longhouse.store.database import Database
 from longhouse.store.memory.memory_files import Memories
 from longhouse.tools.base import BaseTool
@@ -55,6 +58,7 @@ async def open_tools(
     ):
         tool_search = ToolSearchService(catalog, finder)
         services = Services(memory=Memories(core.db), find_tools=tool_search.find, documents=documents)
+        given = [os.environ.get(name, "") for name in settings.tool_environment]
         toolbox = Toolbox(
             classes,
             config=config,
@@ -64,10 +68,12 @@ async def open_tools(
             catalog=catalog,
             binder=binder_of(http, channels, setup.secrets.find, settings.tool_packages, processes),
             activity=core.activity,
+            hide=redaction_of([*secrets_of(settings), *given]).hide,
         )
         await publish(catalog, setup, toolbox.classes, processes)
         async with open_mcp(setup.servers, toolbox):
-            offering = Offering(catalog, toolbox, replace(tool_search, resolve=toolbox.resolve))
+            search = replace(tool_search, resolve=toolbox.resolve)
+            offering = Offering(catalog, toolbox, search, settings.tool_packages)
             yield ToolParts(toolbox, offering, finder, processes)
 
 

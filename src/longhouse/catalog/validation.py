@@ -25,7 +25,7 @@ from longhouse.store.catalog.repository import T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
 from longhouse.tools.builtin.memory_paths import ROOT, MemoryRefused, normalised
-from longhouse.tools.offering import required_tools_problem
+from longhouse.tools.offering import named_tools_warning, required_tools_problem
 
 AT_ONCE: Final = 50
 """Descriptors that are validated before other tasks of this process get their turn."""
@@ -221,8 +221,11 @@ class CatalogValidator(msgspec.Struct, frozen=True):
             off = await self.catalog.switched_off(named - active.keys(), owner)
             for nth, one in theirs:
                 problems += _missing(nth, one, active, off)
-                if problem := await required_tools_problem(self.catalog, one, owner):
+                if problem := required_tools_problem(one):
                     problems.append(Problem(nth, ("tool_policy", "required"), problem))
+                elif warning := named_tools_warning(one):
+                    where = ("tool_policy", "max_tools_in_prompt")
+                    problems.append(Problem(nth, where, warning, is_warning=True))
         return problems
 
 

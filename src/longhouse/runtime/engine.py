@@ -216,6 +216,7 @@ class Engine:
             await self.give_up(run, reason, "template_not_found")
             return
         run.template = template
+        await self.offering.refuse_lacking(template, session.owner)
         if not session.is_running and _is_spent(run) and await self._pause(run):
             return
         async with self.pool.acquired(template, session.id) as instance:

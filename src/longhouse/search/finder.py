@@ -88,6 +88,17 @@ class Finder:
             self._found.keep(key, now, found)
         return list(found)
 
+    async def all_tools(self, filters: SearchFilters, most: int) -> dict[str, int] | None:
+        """Name -> active version of all permitted tools, by name; None if they are more than `most`."""
+        if self._ready:
+            await self._ready()
+        key, now = ("at most", filters), await index.now(self.db, "tool")
+        rows = self._lists.get(key, now)
+        if rows is None:
+            rows = await search.some(self.db, "tool", filters, most + 1)
+            self._lists.keep(key, now, rows)
+        return {row["name"]: row["version"] for row in sorted(rows)} if len(rows) <= most else None
+
     async def templates(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         return await self._find("template", query, filters, top_k)
 

@@ -56,9 +56,14 @@ class ToolSearchService(msgspec.Struct, frozen=True):
 
         The stage selects which of the template's rules apply; its name is not part of the search query.
         """
-        cap, state = template.tool_policy.max_tools_in_prompt, StepState(template, session, stage)
-        found, permitted, _ = await self._candidates(state, query, min(top_k, cap), hard_require=hard_require)
+        state = StepState(template, session, stage)
+        found, permitted, _ = await self._candidates(state, query, top_k, hard_require=hard_require)
+        cap = template.tool_policy.cap or found.auto_cap
         return [permitted[name] for name in tool_order.first_few(found.required, found.in_order[:top_k], cap)]
+
+    async def all_permitted(self, template: Template, owner: str, most: int) -> dict[str, int] | None:
+        """Name -> active version of all tools that the policy permits; None if they are more than `most`."""
+        return await self.finder.all_tools(replace(policy_filters(template), caller=owner), most)
 
     async def find(self, session: Session, query: str, top_k: int) -> list[ToolDescriptor]:
         """The search by an agent itself: the best tools for the query among those it may use."""
@@ -96,17 +101,19 @@ class ToolSearchService(msgspec.Struct, frozen=True):
 
         `active` are the versions of the tools that the policy names, where they are known.
         """
-        policy, cap = template.tool_policy, template.tool_policy.max_tools_in_prompt
+        policy, cap = template.tool_policy, template.tool_policy.cap
         state, stage = StepState(template, session), rules.stage(session, turn, template)
-        if policy.selection_strategy == "static" or _names_few(template):
+        if policy.selection_strategy == "static":
             named = await self._active(session, (*policy.required, *hard_require, *policy.named))
             permitted = await self._permitted(state, named)
-            selection = tool_order.selection(list(permitted)[:cap], permitted, {}, stage=stage)
-            return list(permitted.values())[:cap], selection if selection.left_out else None
+            names = list(permitted)[:cap] if cap else tool_order.capped(permitted, policy)
+            selection = tool_order.selection(names, permitted, {}, stage=stage)
+            return [permitted[name] for name in names], selection if selection.left_out else None
         query, before = tool_order.query_of(session, turn), [ref.rpartition("@")[0] for ref in session.offered]
         found, permitted, scores = await self._candidates(
-            state, query, cap, hard_require=hard_require, before=before, active=active
+            state, query, cap or tool_order.BY_DOZEN, hard_require=hard_require, before=before, active=active
         )
+        cap = cap or found.auto_cap
         if policy.selection_strategy == "retrieval_per_step":
             names = tool_order.first_few(found.required, found.in_order, cap)
         else:
@@ -145,9 +152,9 @@ class ToolSearchService(msgspec.Struct, frozen=True):
         versions |= found
         permitted = await self._permitted(state, versions)
         # Of a server with very many tools, those that the search did not find are left out of the selection record.
-        is_worth_it = len(permitted) < policy.max_tools_in_prompt or len(known) <= MOST_NAMED
+        is_worth_it = len(permitted) < top_k or len(known) <= MOST_NAMED
         unseen = (name for name in expanded(dozens, known) if name not in versions) if is_worth_it else ()
-        others = await self._others(state, {name: known[name] for name in unseen})
+        others = await self._others(state, {name: known[name] for name in unseen}, top_k)
         candidates = Candidates(
             required=[name for name in required if name in permitted],
             named=[name for name in named if name in permitted],
@@ -156,13 +163,13 @@ class ToolSearchService(msgspec.Struct, frozen=True):
         )
         return candidates, permitted | others, {hit.name: hit.score for hit in hits}
 
-    async def _others(self, state: StepState, versions: Mapping[str, int]) -> dict[str, ToolDescriptor]:
-        """The first of these tools that may be offered, until the policy's cap is reached."""
+    async def _others(self, state: StepState, versions: Mapping[str, int], most: int) -> dict[str, ToolDescriptor]:
+        """The first of these tools that may be offered, until there are `most`."""
         found: dict[str, ToolDescriptor] = {}
         pairs = list(versions.items())
         for start in range(0, len(pairs), CHECKED_AT_ONCE):
             found |= await self._permitted(state, dict(pairs[start : start + CHECKED_AT_ONCE]))
-            if len(found) >= state.template.tool_policy.max_tools_in_prompt:
+            if len(found) >= most:
                 break
         return found
 
@@ -229,10 +236,3 @@ def expanded(names: Sequence[str], known: Mapping[str, int]) -> list[str]:
         elif name in known:
             found[name] = None
     return list(found)
-
-
-def _names_few(template: Template) -> bool:
-    """Whether the policy names all its tools one by one, and no more than may be offered."""
-    policy = template.tool_policy
-    is_plain = policy.allowlist is not None and not any(_is_pattern(name) for name in policy.named)
-    return is_plain and len(policy.named) <= policy.max_tools_in_prompt

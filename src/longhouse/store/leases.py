@@ -131,7 +131,7 @@ BREAK_OFF: Final = f"""
 # Of each owner only its share is read, doubled since others may have fewer: a backlog of thousands costs no more. What
 # that leaves out, the next search finds.
 RUNNABLE: Final = places.IN_TURN.format(
-    which="""s.due AND s.id <> ALL(:running)
+    which="""s.due AND s.id <> ALL(:running) AND s.agent <> ALL(:declined)
       AND (s.holder IS NULL OR s.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))""",
     of_each="(SELECT 1 + 2 * :limit / GREATEST(count(*), 1) FROM owners)",
 )
@@ -145,6 +145,11 @@ WITH fired AS (
 )
 SELECT ARRAY(SELECT id FROM fired) AS fired, EXISTS (SELECT FROM sessions WHERE waits_for IS NOT NULL) AS is_awaited,
        EXISTS (SELECT FROM schedules WHERE {schedules.IS_DUE}) AS is_scheduled
+"""
+
+ABANDONED: Final = """
+    SELECT DISTINCT agent FROM sessions
+    WHERE due AND holder IS NULL AND agent = ANY(:agents) AND queued_at < now() - interval '5 seconds'
 """
 
 FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY(:sessions)"
@@ -312,6 +317,11 @@ async def note_trial(db: Database, lease: Lease, trial: int) -> None:
         raise Deposed(f"session {lease.session_id!r} is held by another worker")
 
 
+async def abandoned(db: Database, agents: Sequence[str]) -> list[str]:
+    """Those of these agents whose sessions nobody claims."""
+    return [row["agent"] for row in await db.rows(ABANDONED, agents=agents)] if agents else []
+
+
 async def runnable(
     db: Database,
     worker: str,
@@ -320,11 +330,12 @@ async def runnable(
     running: Iterable[str],
     running_owners: Iterable[str] = (),
     after: str = "",
+    declined: Sequence[str] = (),
 ) -> list[tuple[str, str]]:
     """Sessions that `worker` may claim, with their owners: also those it holds but is not `running`, since a run may
     have been lost. First come owners with the fewest sessions in `running_owners`, those behind `after` before others.
     """
-    known = {"running": list(running), "running_owners": list(running_owners)}
+    known = {"running": list(running), "running_owners": list(running_owners), "declined": list(declined)}
     rows = await db.rows(RUNNABLE, worker=worker, limit=limit, last=after, **known)
     return [(row["id"], row["owner"]) for row in rows]
 

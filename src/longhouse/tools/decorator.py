@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, TypedDict, Unpack, get_type_hints, overload
 
 import pydantic
@@ -13,7 +13,7 @@ from longhouse.journal.events import Effect
 from longhouse.tools.base import BaseTool
 from longhouse.tools.context import ToolContext
 
-Function = Callable[..., Awaitable[Any]]
+Function = Callable[..., Any]
 
 CONTEXT: Final = "context"
 """A parameter of this name is not an argument: it receives the ToolContext."""
@@ -42,21 +42,24 @@ def tool(function: Function, /) -> type[BaseTool]: ...
 @overload
 def tool(**options: Unpack[ToolOptions]) -> Callable[[Function], type[BaseTool]]: ...
 def tool(function: Function | None = None, /, **options: Any) -> Any:
-    """Makes a BaseTool from an async function: `@tool`, or `@tool(effect="once", timeout=5)`."""
+    """Makes a BaseTool from a function: `@tool`, or `@tool(effect="once", timeout=5)`. A `def` runs in a thread."""
     if unknown := options.keys() - ToolOptions.__annotations__.keys():
         raise TypeError(f"tool() has no option {', '.join(sorted(unknown))}")
     return _made(function, options) if function else lambda given: _made(given, options)
 
 
 def _made(function: Function, options: dict[str, Any]) -> type[BaseTool]:
-    if not inspect.iscoroutinefunction(function):
-        raise SetupError(f"{_name(function)} cannot be a tool: it is not an async function.")
+    if not inspect.isfunction(function):
+        raise SetupError(f"{_name(function)} cannot be a tool: it is not a function.")
     arguments = _arguments(function)
     takes_context = CONTEXT in inspect.signature(function).parameters
 
-    async def call(self: BaseTool, context: ToolContext, config: Any = None, **kwargs: Any) -> Any:
+    def begun(self: BaseTool, context: ToolContext, config: Any = None, **kwargs: Any) -> Any:
         given = {name: getattr(self, f"{_FIELD}{name}") for name in arguments}
-        return await function(**given, **({CONTEXT: context} if takes_context else {}))
+        return function(**given, **({CONTEXT: context} if takes_context else {}))
+
+    async def awaited(self: BaseTool, context: ToolContext, config: Any = None, **kwargs: Any) -> Any:
+        return await begun(self, context)
 
     hints = get_type_hints(function, include_extras=True)
     namespace = {
@@ -64,7 +67,7 @@ def _made(function: Function, options: dict[str, Any]) -> type[BaseTool]:
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,
         "__annotations__": {f"{_FIELD}{name}": hints[name] for name in arguments},
-        "__call__": call,
+        "__call__": awaited if inspect.iscoroutinefunction(function) else begun,
         "model_config": pydantic.ConfigDict(alias_generator=lambda field: field.removeprefix(_FIELD)),
         **{f"{_FIELD}{name}": default for name, default in arguments.items() if default is not inspect.Parameter.empty},
         **{option: value for option, value in options.items() if option != "name"},

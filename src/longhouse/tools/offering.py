@@ -8,19 +8,21 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
-from longhouse.agents import rules, tool_order
+from longhouse.agents import entrypoints, rules, tool_order
 from longhouse.agents.naming import NamePatterns
 from longhouse.agents.permission import Permission, differs_by
 from longhouse.agents.strategies import one_call
 from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.agents.template import Template, ToolPolicy
+from longhouse.agents.template import MOST_OFFERED, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.errors import CannotRun
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools import client_tools
 from longhouse.tools.base import ToolRegistry
+from longhouse.tools.bindings import python
 from longhouse.tools.builtin.dialogue import FinalAnswerTool
 from longhouse.tools.toolbox import Toolbox
 
@@ -28,6 +30,11 @@ log = structlog.get_logger()
 
 FRESH_FOR: Final = 0.5
 """Seconds for which the active versions are cached; changes made by this process apply at once."""
+
+AUTO_TOOLS: Final = 40
+AUTO_TOKENS: Final = 10_000
+"""With `max_tools_in_prompt: auto` all permitted tools are offered that are no more than these; of their definitions a
+quarter of the bytes counts as tokens."""
 
 MOST_KNOWN: Final = 10_000
 MOST_FOUND: Final = 5
@@ -47,6 +54,8 @@ class ToolSelector(Protocol):
         active: Mapping[str, int],
     ) -> tuple[list[ToolDescriptor], Selection | None]: ...
 
+    async def all_permitted(self, template: Template, owner: str, most: int) -> dict[str, int] | None: ...
+
 
 class Offered(msgspec.Struct, frozen=True):
     """The tools of a step and how they were selected; the selection is None if all permitted tools are offered."""
@@ -62,6 +71,8 @@ class Known(msgspec.Struct, frozen=True):
     active: Mapping[str, int]
     changes: int
     until: float
+    is_whole: bool = True
+    """Whether `active` has all tools that the policy permits."""
     permitted: dict[tuple[Any, ...], Sequence[Tool]] = msgspec.field(default_factory=dict)
     """The tools that it permits, by what differs between its sessions and what has changed since."""
 
@@ -71,6 +82,8 @@ class Offering(msgspec.Struct):
     toolbox: Toolbox
     search: ToolSelector | None = None
     """Selects tools if a policy permits more than may be offered."""
+    packages: Sequence[str] = ()
+    """Those that tools and agent classes may come from."""
     _known: dict[tuple[str, int, str], Known] = msgspec.field(default_factory=dict)
     _warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
 
@@ -88,6 +101,19 @@ class Offering(msgspec.Struct):
         active = await self.catalog.active_tools([FINAL_ANSWER], session.owner)
         return await self.toolbox.several([*active.items()])
 
+    async def refuse_lacking(self, template: Template, owner: str) -> None:
+        """CannotRun if a package of the tools that the template names, or of its agent class, is not in this process:
+        its agents are to work where it is."""
+        base = template.base_agent_class
+        if ":" in base and AgentRegistry.get(base) is None and (problem := entrypoints.lacking(base, self.packages)):
+            raise CannotRun(problem)
+        known = await self._known_for(template, owner)
+        named = [one for one in await self.catalog.described(known.active) if one.name in template.tool_policy.named]
+        foreign = (one.runtime_binding.python_entrypoint for one in named if not self.toolbox.class_of(one))
+        problems = (entrypoints.lacking(one, (python.OURS, *self.packages)) for one in foreign if one)
+        if problem := next(filter(None, problems), None):
+            raise CannotRun(problem)
+
     async def _own(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""
         cls = AgentRegistry.get(template.base_agent_class)
@@ -95,14 +121,32 @@ class Offering(msgspec.Struct):
             return await self._one(session, turn, template)
         known = await self._known_for(template, session.owner)
         policy, found = known.template.tool_policy, session.context.get("found_tools", ())
-        names_all = policy.allowlist is not None and len(known.active) <= policy.max_tools_in_prompt
-        if self.search and (found or not (names_all or policy.selection_strategy == "static")):
-            needed = found[-MOST_FOUND:]
-            chosen, selection = await self.search.choose(
-                known.template, session, turn, hard_require=needed, active=known.active
-            )
-            return Offered(await self.toolbox.several([(one.name, one.version) for one in chosen]), selection)
-        return await self._named(session, turn, known)
+        fits, may_search = await self._fits(session, known), found or policy.selection_strategy != "static"
+        if fits or not self.search or not may_search:
+            return await self._named(session, turn, known, fits=fits)
+        chosen, selection = await self.search.choose(
+            known.template, session, turn, hard_require=found[-MOST_FOUND:], active=known.active
+        )
+        if selection and selection.left_out and policy.allowlist is not None and policy.cap is None:
+            self._warn_left_out(template, len(chosen), selection)
+        return Offered(await self.toolbox.several([(one.name, one.version) for one in chosen]), selection)
+
+    async def _fits(self, session: Session, known: Known) -> bool:
+        """Whether all tools that the policy permits can be offered."""
+        policy = known.template.tool_policy
+        if not known.is_whole or len(known.active) > (policy.cap or MOST_OFFERED):
+            return False
+        if policy.cap or policy.names_each:
+            return True
+        permitted = await self._permitted(session, known)
+        return len(permitted) <= AUTO_TOOLS and tool_order.tokens_of(permitted) <= AUTO_TOKENS
+
+    def _warn_left_out(self, template: Template, offered: int, selection: Selection) -> None:
+        """Logs once that an agent is not offered all tools that it lists."""
+        if self._is_first(template.ref, "left out"):
+            message = "an agent lists more tools than it is offered in a step; max_tools_in_prompt says how many"
+            left = len(selection.left_out) + selection.more
+            log.warning("listed_tools_left_out", message=message, template=template.ref, offered=offered, left_out=left)
 
     async def _one(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The tool that the prompt names, if it may be called directly, and the one that ends the turn."""
@@ -110,20 +154,20 @@ class Offering(msgspec.Struct):
         served = await self.catalog.served_tools(session.owner, names=[call.tool]) if call else []
         policy = ToolPolicy(allowlist=tuple(one.name for one in served))
         completed, active = await self._completed(replace(template, tool_policy=policy), session.owner)
-        return await self._named(session, turn, Known(completed, active, 0, 0.0))
+        return await self._named(session, turn, Known(completed, active, 0, 0.0), fits=True)
 
-    async def _named(self, session: Session, turn: Turn, known: Known) -> Offered:
+    async def _named(self, session: Session, turn: Turn, known: Known, *, fits: bool) -> Offered:
         """The tools that the policy names, in its order; over the cap, required tools come first."""
         policy = known.template.tool_policy
         open_tools = rules.open_tools(session, turn, known.template)
-        found = open_tools.among(await self._permitted(session, known))
-        if len(found) <= policy.max_tools_in_prompt:
-            return Offered(found)
-        tools, required = {tool.name: tool for tool in found}, NamePatterns(policy.required)
-        first = [name for name in tools if name in required]
-        names = tool_order.first_few(first, tools, policy.max_tools_in_prompt)
-        selection = tool_order.selection(names, tools, {}, stage=rules.stage(session, turn, known.template))
-        return Offered([tools[name] for name in names], selection)
+        tools = {tool.name: tool for tool in open_tools.among(await self._permitted(session, known))}
+        names = list(tools)
+        if not policy.names_each:  # what came in the meantime is added at the end, for providers' prompt caches
+            before = [ref.rpartition("@")[0] for ref in session.offered]
+            names = [*filter(tools.__contains__, before), *(name for name in names if name not in before)]
+        offered = names if fits else tool_order.capped(names, policy)
+        selection = tool_order.selection(offered, names, {}, stage=rules.stage(session, turn, known.template))
+        return Offered([tools[name] for name in offered], selection if selection.left_out else None)
 
     async def _permitted(self, session: Session, known: Known) -> Sequence[Tool]:
         """The tools that the policy names and permits, in the versions of the turn."""
@@ -149,11 +193,21 @@ class Offering(msgspec.Struct):
         if known is None or now >= known.until or known.changes != self.catalog.tools.changes:
             changes = self.catalog.tools.changes
             completed, active = await self._completed(template, owner)
-            known = Known(completed, active, changes, now + FRESH_FOR)
+            others = await self._others(completed, owner)
+            known = Known(completed, active | (others or {}), changes, now + FRESH_FOR, is_whole=others is not None)
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = known
         return known
+
+    async def _others(self, template: Template, owner: str) -> Mapping[str, int] | None:
+        """The tools that the policy permits without a name; None if they are many."""
+        policy = template.tool_policy
+        if policy.allowlist is not None:
+            return {}
+        if not self.search or policy.cap is not None or policy.selection_strategy == "static":
+            return None
+        return await self.search.all_permitted(template, owner, AUTO_TOOLS)
 
     async def _completed(self, template: Template, owner: str) -> tuple[Template, dict[str, int]]:
         """The template with the tools that every step needs, and name -> active version of the tools it names.
@@ -181,12 +235,17 @@ class Offering(msgspec.Struct):
     def _warn_missing(self, template: Template, active: Mapping[str, int]) -> None:
         """Logs once that a required tool is missing: its agents work without it."""
         for name in template.tool_policy.required:
-            if name not in active and not name.endswith(".*") and (template.ref, name) not in self._warned:
-                if len(self._warned) >= MOST_KNOWN:
-                    self._warned.clear()
-                self._warned.add((template.ref, name))
+            if name not in active and not name.endswith(".*") and self._is_first(template.ref, name):
                 message = "a required tool is not active: agents work without it"
                 log.warning("required_tool_missing", message=message, template=template.ref, tool=name)
+
+    def _is_first(self, ref: str, about: str) -> bool:
+        """Whether this was not said before of this template."""
+        known = (ref, about) in self._warned
+        if len(self._warned) >= MOST_KNOWN:
+            self._warned.clear()
+        self._warned.add((ref, about))
+        return not known
 
     async def _finishing(self, policy: ToolPolicy, active: Mapping[str, int]) -> tuple[str, ...]:
         """The tools named by the policy that end a turn: classes, which are named one by one."""
@@ -198,32 +257,47 @@ class Offering(msgspec.Struct):
         return tuple(tool.name for tool in resolved if tool.finishes)
 
 
-async def required_tools_problem(catalog: Catalog, template: Template, owner: str) -> str | None:
-    """Why the required tools of a template, with the added ones, exceed the cap; nothing is imported for this check.
+def required_tools_problem(template: Template) -> str | None:
+    """Why the required tools of a template, with the added ones, exceed the cap; with `auto`, why all that it names one
+    by one cannot be offered. Nothing is imported or looked up for this check.
 
     The tools of an MCP server are counted and cut when they are offered: their number is not known earlier.
     """
-    policy, cls = template.tool_policy, AgentRegistry.get(template.base_agent_class)
-    if policy.allowlist is not None and not policy.named:
-        return None
-    listed, denied = [name for name in policy.required if not name.endswith(".*")], NamePatterns(policy.denylist)
-    ending = [cls.tool_name for cls in map(ToolRegistry.get, policy.named) if cls and cls.finishes]
-    thinking = cls.needs if cls else ()
-    every = {name for name in (*listed, *ending, *thinking) if name not in denied}
-    if not ending and FINAL_ANSWER not in denied and len(every) == policy.max_tools_in_prompt:
-        every |= set() if await _may_finish(catalog, policy, owner) else {FINAL_ANSWER}
-    if len(every) <= policy.max_tools_in_prompt:
+    policy = template.tool_policy
+    cap, listed = policy.cap or MOST_OFFERED, policy.whole if policy.cap is None else policy.required
+    every = _counted(template, listed)
+    if len(every) <= cap:
         return None
     added = ", ".join(sorted(every.difference(listed)))
     among = f" (with {added}, which its agents need)" if added else ""
-    return (
-        f"{len(every)} tools{among} would be offered in every step,"
-        f" and max_tools_in_prompt is {policy.max_tools_in_prompt}: require fewer, or raise it"
-    )
+    remedy = f"max_tools_in_prompt is {cap}: require fewer, or raise it"
+    if policy.cap is None:
+        remedy = f"{cap} is the most: name groups as server.*, or set max_tools_in_prompt, and the best are offered"
+    return f"{len(every)} tools{among} would be offered in every step, and {remedy}"
 
 
-async def _may_finish(catalog: Catalog, policy: ToolPolicy, owner: str) -> bool:
-    """May a tool named by the policy end a turn? For a class that is not imported here, this is unknown."""
-    unknown = [name for name in policy.named if not name.endswith(".*") and ToolRegistry.get(name) is None]
-    described = await catalog.tools.several(await catalog.active_tools(unknown, owner)) if unknown else []
-    return any(one.runtime_binding.python_entrypoint for one in described)
+def named_tools_warning(template: Template) -> str | None:
+    """What a template's own cap leaves out of the tools that it names one by one."""
+    policy = template.tool_policy
+    named = len(_counted(template, policy.whole))
+    left_out = named - (policy.cap or named)
+    if left_out <= 0:
+        return None
+    is_or_are = "is" if left_out == 1 else "are"
+    says = f"{named} tools are named, and max_tools_in_prompt is {policy.cap}"
+    return f"{says}: {left_out} of them {is_or_are} left out at each step"
+
+
+def _counted(template: Template, names: Sequence[str]) -> set[str]:
+    """Those of these tools that are named one by one, with the ones that agents of the template need."""
+    policy, cls = template.tool_policy, AgentRegistry.get(template.base_agent_class)
+    if policy.allowlist is not None and not policy.named:
+        return set()
+    # A class that is not imported here may end a turn; tools of servers, with a dot in the name, never do.
+    classes = [(name, ToolRegistry.get(name)) for name in policy.named if "." not in name]
+    ending = [name for name, tool in classes if tool and tool.finishes]
+    if not ending and all(tool for _, tool in classes):
+        ending = [FINAL_ANSWER]
+    listed, denied = [name for name in names if not name.endswith(".*")], NamePatterns(policy.denylist)
+    thinking = cls.needs if cls else ()
+    return {name for name in (*listed, *ending, *thinking) if name not in denied}

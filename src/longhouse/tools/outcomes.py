@@ -1,12 +1,19 @@
 """Outcomes of calls: output of bounded length, and calls without an answer, which may have taken effect or not."""
 
 import asyncio
+import os
+import re
+import traceback
 from typing import Any, Final
 
 import msgspec
 
 from longhouse.errors import LonghouseError
 from longhouse.journal.events import Fault
+from longhouse.journal.words.visible_text import readable_lines
+
+LONGEST_TRACEBACK: Final = 4000
+_LOOKED_FOR: Final = re.compile(r"""\bos(?:\.py|>)", line \d+, in __getitem__\n(?:    .*\n)*KeyError: '(\w+)'""")
 
 LOST: Final = "the worker that ran it was lost"
 """The reason for a call whose worker was lost."""
@@ -14,6 +21,9 @@ LOST: Final = "the worker that ran it was lost"
 
 class CallError(LonghouseError):
     """A call got no answer; the agent reads the message."""
+
+    traceback = ""
+    """Of what it raised in another process, for the log."""
 
     def __init__(self, message: str, *, in_doubt: bool = False, has_ended: bool = False) -> None:
         super().__init__(message)
@@ -61,6 +71,19 @@ def is_in_doubt(error: BaseException | None) -> bool:
     return False
 
 
+def traceback_of(error: BaseException) -> str:
+    """The traceback of what a tool raised, its end if it is long; without what the agent reads anyway."""
+    if isinstance(error, CallError):
+        return error.traceback
+    return readable_lines("".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:])
+
+
+def hidden_variable(said: str) -> str:
+    """The variable that a tool looked for in its environment, by its traceback, if this process has it."""
+    found = _LOOKED_FOR.search(said)
+    return found[1] if found and found[1] in os.environ else ""
+
+
 def unknown(tool: str, why: str) -> Fault:
     """The fault for an effect whose outcome is unknown."""
     message = f"it is not known whether {tool} took effect: {why}; do not repeat it without checking"
@@ -70,11 +93,19 @@ def unknown(tool: str, why: str) -> Fault:
 def text_of(output: Any) -> str:
     """What a tool has returned, as text: JSON of plain values, as remote tools give it."""
     if output is not None and not isinstance(output, dict | list | tuple | bool):
-        return str(output)
+        return _words(output)
     try:
-        return msgspec.json.encode(output).decode()
+        return msgspec.json.encode(output, enc_hook=_words).decode()
     except (TypeError, ValueError, RecursionError):  # it holds something that JSON has no form for
         return str(output)
+
+
+def _words(value: Any) -> str:
+    kind = type(value)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        problem = f"it has run, and returned an object of the class {kind.__name__}, which is no JSON and no text"
+        raise ToolFailed(f"{problem}: a tool returns a text, a number, a list or a dict", in_doubt=True)
+    return str(value)
 
 
 def bounded(text: str, limit: int) -> str:

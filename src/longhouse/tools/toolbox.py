@@ -27,7 +27,17 @@ from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, cl
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
 from longhouse.tools.execution import CallExecutor, CallTimedOut, obeyed
-from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded, is_in_doubt, text_of, unknown
+from longhouse.tools.outcomes import (
+    CallError,
+    NotBegun,
+    ToolFailed,
+    bounded,
+    hidden_variable,
+    is_in_doubt,
+    text_of,
+    traceback_of,
+    unknown,
+)
 
 log = structlog.get_logger()
 
@@ -114,6 +124,7 @@ class Toolbox:
         catalog: Catalog | None = None,
         binder: Binder = _binds_none,
         activity: ActivityCounts | None = None,
+        hide: Callable[[str], str] = str,
     ) -> None:
         self._classes = {entrypoint_of(cls): cls for cls in classes}
         self._named = {cls.tool_name: cls for cls in self._classes.values()}
@@ -133,6 +144,8 @@ class Toolbox:
         """Services of agents that have their own."""
         self.catalog = catalog
         self._binder = binder
+        self._hide = hide
+        """Takes secrets out of what is logged of tools."""
         self._activity = activity or ActivityCounts()
         self._execution = CallExecutor()
         self.sources: dict[str, Callable[[], ToolSource]] = {}
@@ -215,7 +228,7 @@ class Toolbox:
             live = self._here.get(descriptor.name)
             return Binding(descriptor.tool, live.bind, is_elsewhere=True) if live else None
         # Code has no versions: a class of this name in this process is the tool, wherever it was imported from before.
-        cls = self._classes.get(way.python_entrypoint or "") or self._named.get(descriptor.name)
+        cls = self.class_of(descriptor)
         if way.python_entrypoint and cls and descriptor.isolation != "process":
             return class_binding(cls, descriptor)
         return await self._binder(descriptor)
@@ -228,6 +241,11 @@ class Toolbox:
             if binding is None or not binding.is_elsewhere:
                 return False
         return True
+
+    def class_of(self, descriptor: ToolDescriptor) -> type[BaseTool] | None:
+        """The class of this process that a descriptor means."""
+        entrypoint = descriptor.runtime_binding.python_entrypoint
+        return self._classes.get(entrypoint or "") or self._named.get(descriptor.name)
 
     async def check(self, tool: Tool, arguments: str, *, before: tuple[str, str] | None = None) -> Fault | None:
         """Why a call with these arguments cannot run. `before`: the session and the call that are to run next."""
@@ -308,11 +326,21 @@ class Toolbox:
             if _is_ours(error):
                 raise
             if isinstance(error, CallTimedOut):
+                message = "a tool did not answer in time"
+                log.warning("tool_timed_out", message=message, seconds=tool.timeout, **about)
                 return _late(tool, error)
-            log.info("tool_raised", message="a tool raised an exception", error=repr(error), **about)
+            self._log_raised(error, about)
             is_known = binding.runs_here or isinstance(error, CallError)
             in_doubt = has_returned or not is_known or is_in_doubt(error)
             return _failed(tool, error, in_doubt=in_doubt)
+
+    def _log_raised(self, error: BaseException, about: Mapping[str, str]) -> None:
+        message, said = "a tool raised an exception", self._hide(traceback_of(error))
+        if variable := hidden_variable(said):
+            message = f"{variable} is set, but tools do not see it: name it in LONGHOUSE_TOOL_ENVIRONMENT"
+        record = log.warning if said else log.info
+        more = {"exception": said} if said else {}
+        record("tool_raised", message=message, error=self._hide(repr(error)), **more, **about)
 
     async def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
         """The work of a call, from its check where that was in this process and its tool is still the same."""

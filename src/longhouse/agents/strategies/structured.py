@@ -17,8 +17,6 @@ from longhouse.journal.messages import clean_json
 from longhouse.journal.session import Session
 
 DISCRIMINATOR: Final = "tool_name_discriminator"
-MOST_TOOLS: Final = 12
-"""Maximum branches of the union: with more, models choose badly and grammars get slow."""
 
 REASONING: Final[dict[str, dict[str, Any]]] = {
     "reasoning_steps": {
@@ -49,7 +47,7 @@ class SGRAgent(BaseAgent):
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
         if not offered:
             return self.request(session, template, offered)  # an empty union matches nothing: only text is left
-        text, response_format = _union(tuple(_capped(offered)), bool(session.turn and session.turn.form))
+        text, response_format = _union(tuple(offered), bool(session.turn and session.turn.form))
         if template.llm_policy.can.json_schema:
             return self.request(session, template, offered, response_format=response_format, text_is="structure")
         extra = f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{text}"
@@ -86,13 +84,3 @@ def _branch(tool: Tool, in_words: bool) -> dict[str, Any]:
     arguments = strict(tool.schema, in_words=in_words)
     properties = {DISCRIMINATOR: {"type": "string", "const": tool.name}, **arguments["properties"]}
     return {"type": "object", "description": tool.description, **closed_object(properties)}
-
-
-def _capped(offered: Sequence[Tool]) -> list[Tool]:
-    """At most MOST_TOOLS tools, always including those that finish the turn, in the order in which they are offered.
-
-    The client's own are not counted: nobody selects among them."""
-    always = [tool for tool in offered if tool.finishes or tool.role == "client"]
-    room = MOST_TOOLS - sum(tool.finishes for tool in offered)
-    others = [tool for tool in offered if tool not in always][: max(room, 0)]
-    return [tool for tool in offered if tool in always or tool in others]

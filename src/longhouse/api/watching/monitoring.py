@@ -1,6 +1,6 @@
 """Whether this process lives, whether it can work, and its metrics: for those who watch it from outside."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final, Literal, TypedDict
 
 from fastapi import APIRouter, Depends, Response
@@ -46,14 +46,21 @@ async def health() -> wire.Json[Health]:
 
 
 @router.get("/ready", response_model=None)
-async def ready(db: Annotated[Database, of_app("db")]) -> wire.Json[Readiness]:
-    """Readiness: Postgres is reachable, and a worker is alive."""
+async def ready(
+    db: Annotated[Database, of_app("db")], declined: Annotated[Mapping[str, str], of_app("declined")]
+) -> wire.Json[Readiness]:
+    """Readiness: Postgres is reachable, a worker is alive, and no agent's sessions wait for a package."""
     try:
         workers = await within(READY_WITHIN, leases.alive(db))
+        abandoned = await within(READY_WITHIN, leases.abandoned(db, list(declined)))
     except PASSING as error:
         raise errors.error_for(error) from None
     if not workers:
         raise CallerError("No worker is running.", status=503, kind="server_error")
+    if abandoned:
+        agent = abandoned[0]
+        problem = f"Sessions of {agent} wait, and no process can run them; here {declined[agent]}."
+        raise CallerError(problem, status=503, kind="server_error")
     return wire.Json({"status": "ready", "workers": workers})
 
 

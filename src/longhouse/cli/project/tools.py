@@ -1,4 +1,7 @@
-"""The tools of this project. They run in processes of their own; a save makes `longhouse dev` start new ones."""
+"""The tools of this project. They run in processes of their own; a save makes `longhouse dev` start new ones.
+
+They find only those variables of the environment that LONGHOUSE_TOOL_ENVIRONMENT in `.env` names.
+"""
 
 import secrets
 from typing import Annotated

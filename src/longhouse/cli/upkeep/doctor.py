@@ -9,7 +9,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
-from urllib.parse import unquote
 
 import asyncpg
 import typer
@@ -27,7 +26,7 @@ from longhouse.integrations.otlp import open_collector, problem_of
 from longhouse.journal.words.visible_text import readable_lines
 from longhouse.models import probe
 from longhouse.redaction import redaction_of
-from longhouse.settings import Settings
+from longhouse.settings import Settings, secrets_of
 from longhouse.store import checkup, leases, migrate
 from longhouse.store.access.keys import is_any_valid
 from longhouse.store.checkup import RIGHTS
@@ -68,7 +67,7 @@ async def doctor(
 ) -> None:
     """Look at Postgres, disk, clock, model, Redis, NATS and collector, and say what is broken and how to mend it."""
     typer.echo(f"longhouse {longhouse.__version__}")
-    hide, broken = redaction_of(_secrets(settings)).hide, 0
+    hide, broken = redaction_of(secrets_of(settings)).hide, 0
     # Whoever reads may have enough of it (`| head`): what was opened for the look is closed all the same.
     async with aclosing(_findings(settings, asks_model=model)) as findings:
         async for finding in findings:
@@ -308,16 +307,6 @@ async def _collector(setup: Configured) -> AsyncGenerator[Finding, None]:
         yield Finding("BROKEN", "collector", told)
         return
     yield Finding("ok", "collector", f"{collector.name} takes traces.")
-
-
-def _secrets(settings: Settings) -> Iterator[str]:
-    """What no sentence may repeat: texts of servers may."""
-    for name in ("admin_key", "llm_api_key", "embeddings_api_key", "tavily_api_key"):
-        yield getattr(settings, name).get_secret_value()
-    for url in (settings.database_url, settings.redis_url, settings.nats_url):
-        for one in url.get_secret_value().split(",") if url else ():
-            password = one.rpartition("@")[0].partition("://")[2].partition(":")[2]
-            yield from (one, password, unquote(password))
 
 
 add_commands(cli, {"doctor": doctor})

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from longhouse import background, clock
-from longhouse.errors import AlreadyReturned, Deposed, SetupError, UnknownShape
+from longhouse.errors import AlreadyReturned, CannotRun, Deposed, SetupError, UnknownShape
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
@@ -32,6 +32,8 @@ from longhouse.store.limits import places, usage
 log = structlog.get_logger()
 
 SWEEP_EVERY: Final = 0.5
+DECLINED_FOR: Final = 30.0
+"""Seconds for which the sessions of an agent that this process cannot run are left to others."""
 FORGET_EVERY: Final = 600.0
 """Seconds between two deletions of idempotency records that are too old for a retry."""
 ROLL_UP_EVERY: Final = 5.0
@@ -69,6 +71,10 @@ def _clock() -> float:
     return asyncio.get_running_loop().time()
 
 
+def _agent_of(session_id: str) -> str:
+    return session_id.rpartition("_")[0]
+
+
 def new_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
@@ -104,6 +110,9 @@ class Worker:
         self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._others = DeadWorkers(db, self.id, self._heartbeat, engine.last_beats, lease=options.lease)
         self._background: set[asyncio.Task[None]] = set()
+        self.declined: dict[str, str] = {}
+        """Agents that this process cannot run, with the reason."""
+        self._declined_until: dict[str, float] = {}
         self.schedules_due = asyncio.Event()
         """Set when the moment of a schedule has come: the sweep sees it at no cost of its own."""
         engine.recorder.on_written.append(self._end_trouble)
@@ -125,7 +134,7 @@ class Worker:
         if session_id in self._running:
             self._again.add(session_id)
             return True
-        if not self._may_begin or self._backoff.rests(session_id):
+        if not self._may_begin or self._backoff.rests(session_id) or self._declines(_agent_of(session_id)):
             return False
         if self._is_behind or not self._free:
             self._is_behind = self._is_missed = True
@@ -136,7 +145,7 @@ class Worker:
 
     def reserve(self, session_id: str) -> Reservation | None:
         """A free slot for a session that is about to be opened, on the same terms as a hint is worth one."""
-        if not self._may_begin or self._is_behind or not self._free:
+        if not self._may_begin or self._is_behind or not self._free or self._declines(_agent_of(session_id)):
             return None
         reservation = Reservation(Claimant(self.id, self._options.per_key))
         self._begin(session_id, reservation=reservation)
@@ -259,6 +268,7 @@ class Worker:
                 running=[*self._running, *self._backoff.resting()],
                 running_owners=[one.owner for one in self._running.values() if one.owner],
                 after=self._last_owner,
+                declined=list(filter(self._declines, self.declined)),
             )
             self._line = deque(found)
             self._is_behind = len(found) == limit or self._is_missed
@@ -358,6 +368,7 @@ class Worker:
             )
             self._backoff.over(session.id)
             self._house.got_on(session.id)
+            self.declined.pop(session.agent, None)
             return session
         except Deposed as deposed:
             log.info(
@@ -366,6 +377,9 @@ class Worker:
                 session=lease.session_id,
                 reason=str(deposed),
             )
+        except CannotRun as error:
+            self._decline(_agent_of(lease.session_id), str(error))
+            await leases.let_go(self._db, lease)
         except asyncio.CancelledError:
             await self._break_off(lease)
         except UnknownShape as error:
@@ -388,6 +402,17 @@ class Worker:
                 log.exception("turn_failed", message="a defect ended the turn", session=lease.session_id)
             return await self._fail(lease, error)
         return None
+
+    def _decline(self, agent: str, reason: str) -> None:
+        """Leaves the agent's sessions to other processes for a while."""
+        if self.declined.get(agent) != reason:
+            message = "this process lacks a package of the agent, and leaves its sessions to others"
+            log.warning("agent_declined", message=message, agent=agent, reason=reason)
+        self.declined[agent] = reason
+        self._declined_until[agent] = asyncio.get_running_loop().time() + DECLINED_FOR
+
+    def _declines(self, agent: str) -> bool:
+        return asyncio.get_running_loop().time() < self._declined_until.get(agent, 0.0)
 
     async def _break_off_for_now(self, lease: Lease, error: Exception) -> None:
         self._put_off(lease.session_id, error)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from longhouse.agents import delegation, tool_descriptor
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.strategies.one_call import ONE_CALL
-from longhouse.agents.template import Template
+from longhouse.agents.template import AUTO, Template
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.store.catalog.overlays import Overlaid, Overlays
 from longhouse.store.catalog.publish import ANY, PublishTerms
@@ -99,6 +99,15 @@ class Templates(VersionRepository[Template]):
     async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> Template | None:
         """Also the template of direct calls, which is published nowhere."""
         return ONE_CALL if name == ONE_CALL.name else await super().find(name, version, owner=owner)
+
+    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
+        # Digests leave defaults out, and this one was another number in earlier releases: versions with it are others.
+        return {**content, "tool_policy": {"max_tools_in_prompt": AUTO, **content.get("tool_policy", {})}}
+
+    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
+        # Earlier releases do not know `auto`; they take their own default for what is left out.
+        policy = {name: value for name, value in content["tool_policy"].items() if value != AUTO}
+        return {**content, "tool_policy": policy}
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
         done = await super().deactivate(name, retire=retire)

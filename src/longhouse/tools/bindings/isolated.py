@@ -182,7 +182,9 @@ def _performed(descriptor: ToolDescriptor, most: int, reply: messages.Reply) -> 
         case messages.Raised(out_of_memory=True):
             raise ToolFailed(f"{name} failed: {reply.says}", in_doubt=True)
         case messages.Raised():
-            raise ToolFailed(reply.says, in_doubt=reply.in_doubt)
+            failed = ToolFailed(reply.says, in_doubt=reply.in_doubt)
+            failed.traceback = clean(reply.traceback)
+            raise failed
         case _:
             raise ToolFailed(f"{name} failed: its process gave an answer that was not asked for", in_doubt=True)
 

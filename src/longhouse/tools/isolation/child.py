@@ -27,7 +27,7 @@ from longhouse.tools.bindings.base import arguments_fault
 from longhouse.tools.bindings.python import load
 from longhouse.tools.context import Services, ToolContext, changes, kept_fields, written
 from longhouse.tools.isolation import messages
-from longhouse.tools.outcomes import NotBegun, bounded, is_in_doubt, text_of
+from longhouse.tools.outcomes import NotBegun, bounded, is_in_doubt, text_of, traceback_of
 
 LONGEST: Final = 2_000
 """Characters of an exception that the agent reads."""
@@ -171,6 +171,7 @@ class Host:
                 says=clean(f"{type(error).__name__}: {error}")[:LONGEST],
                 in_doubt=self._has_returned or is_in_doubt(error),
                 unbegun=isinstance(error, NotBegun),
+                traceback=traceback_of(error),
             )
 
     def _done(self, request: messages.Work) -> messages.Reply:

@@ -157,6 +157,7 @@ class Raised(Message, frozen=True, kw_only=True):
     in_doubt: bool = False
     unbegun: bool = False
     out_of_memory: bool = False
+    traceback: str = ""
 
 
 Reply = ProcessReady | Described | ToolRefused | ArgumentsChecked | SessionWanted | ToolReturned | Raised

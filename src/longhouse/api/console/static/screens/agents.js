@@ -244,7 +244,7 @@ class AgentScreen {
         h(
           "p",
           { class: "soft small" },
-          `At most ${policy.max_tools_in_prompt} tools are offered at once, of risk up to ${policy.max_risk_level}; chosen by ${words(policy.selection_strategy)}.`,
+          `${policy.max_tools_in_prompt === "auto" ? "Tools are offered all where they are few, else the named ones and the best of the others" : `At most ${policy.max_tools_in_prompt} tools are offered at once`}, of risk up to ${policy.max_risk_level}; chosen by ${words(policy.selection_strategy)}.`,
         ),
       ),
       h(
