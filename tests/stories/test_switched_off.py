@@ -151,3 +151,22 @@ async def test_what_waits_for_approval_does_not_begin_once_its_tool_is_off(servi
         assert await decide(house, again, "approve") == 202
         await house.until(again, "COMPLETED")
         assert TransferTool.sent == [f"{again}:1-action-0"]
+
+
+async def test_nor_once_its_tool_is_deactivated(serving: Serving) -> None:
+    TransferTool.sent.clear()
+    async with bank(serving, TRANSFER, DONE, TRANSFER) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        assert (await asked(house, "POST", "/admin/tools/transfertool/deactivate"))[0] == 200
+        assert await decide(house, session_id, "approve") == 202
+        await house.until(session_id, "COMPLETED")
+        assert last_message(house) == "Error: transfertool was switched off; nothing happened"
+        assert TransferTool.sent == []
+        status, effects = await asked(house, "GET", f"/v1/sessions/{session_id}/effects")
+        assert (status, [effect["state"] for effect in effects["data"]]) == (200, ["not_begun"])
+
+        assert (await asked(house, "POST", "/admin/tools/transfertool/rollback"))[0] == 200
+        again = (await house.say("Pay Bob"))["model"]
+        assert await decide(house, again, "approve") == 202
+        await house.until(again, "COMPLETED")
+        assert TransferTool.sent == [f"{again}:1-action-0"]

@@ -12,8 +12,8 @@ from longhouse.agents import conditions
 from longhouse.agents.naming import NamePatterns
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
-from longhouse.journal.calls.refusals import REFUSED, UNMADE
-from longhouse.journal.events import Fault, Recorded, Returned
+from longhouse.journal.calls.refusals import BLAMELESS, REFUSED, UNMADE
+from longhouse.journal.events import Fault, Output, Recorded, Returned
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use
@@ -150,7 +150,7 @@ def closed(session: Session) -> frozenset[str]:
 
 def explained(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
     """The fault; its message says that the tool is closed now, if this failure closes it."""
-    if finishes or fault.code in UNMADE or _failures(_faulty(session))[tool, arguments] != MAX_FAILURES - 1:
+    if finishes or fault.code in BLAMELESS or _failures(_faulty(session))[tool, arguments] != MAX_FAILURES - 1:
         return fault
     news = f"This call has failed {MAX_FAILURES} times: {tool} is closed for the rest of this turn; go another way."
     return Fault(code=fault.code, message=f"{fault.message}. {news}")
@@ -172,13 +172,26 @@ def _faulty(session: Session) -> list[tuple[Use, Fault]]:
 
 
 def _failures(faulty: Sequence[tuple[Use, Fault]]) -> Counter[tuple[str, str]]:
-    """How often each call failed, by tool and arguments. A call that was not made has not failed."""
-    return Counter((use.tool, use.arguments) for use, fault in faulty if fault.code not in UNMADE)
+    """How often each call failed, by tool and arguments. A call that was not made, or that a person did not allow, has
+    not failed."""
+    return Counter((use.tool, use.arguments) for use, fault in faulty if fault.code not in BLAMELESS)
 
 
 def is_unmade(use: Use) -> bool:
     """Whether a call was refused: at the wrong time, or with wrong arguments."""
     return isinstance(use.outcome, Fault) and use.outcome.code in UNMADE
+
+
+def denied(session: Session) -> list[Use]:
+    """The calls of the turn that were not approved, since a person last wrote to it: they stand as long as nobody says
+    anything new."""
+    denials: list[Use] = []
+    for step in session.steps:
+        denials += [use for use in step.uses if isinstance(use.outcome, Fault) and use.outcome.code == "denied"]
+        has_answer = any(use.question and isinstance(use.outcome, Output) for use in step.uses)
+        if has_answer or step.asides:
+            break
+    return denials
 
 
 def uses(session: Session) -> Iterator[Use]:

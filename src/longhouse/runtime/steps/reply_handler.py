@@ -22,10 +22,11 @@ from longhouse.models.protocol import paid_for
 from longhouse.runtime.steps import answer_check
 from longhouse.tools import client_tools
 from longhouse.tools.bindings.agent import CollectTool
-from longhouse.tools.toolbox import Result, Toolbox
+from longhouse.tools.toolbox import Result, Toolbox, reading_key
 
 MAX_CALLS: Final = 32
 """Calls of one reply that run; the others return a fault to the model."""
+DENIED_BEFORE: Final = "this very call was not approved in this turn, and nobody is asked again: go another way"
 DELEGATE_FIRST: Final = "ask one of the agents you are offered before you answer; this answer was not given"
 MAX_RECORDED: Final = 256
 """Calls of one reply that are recorded; the rest is dropped."""
@@ -175,10 +176,20 @@ class ReplyHandler(msgspec.Struct, frozen=True):
         if finishes and (why := _waits(tool)):
             # The answer may already be streaming to the client; nobody would wait for the other call.
             return Fault(code="answered", message=why)
+        if self._is_denied(intent, tool):
+            return Fault(code="denied", message=DENIED_BEFORE)
         if tool.role == "client":
             return client_tools.fault_of(tool, intent.arguments)
         runs_next = None if tool.needs_approval or tool.is_delegated else (self.session.id, call_id)
         return await self.toolbox.check(tool, intent.arguments, before=runs_next)
+
+    def _is_denied(self, intent: Intent, tool: Tool) -> bool:
+        """Was the same call, however its arguments are written, already denied in this turn?"""
+        denied = [use for use in rules.denied(self.session) if use.tool == tool.name]
+        if not denied:
+            return False
+        asked = reading_key(tool, intent.arguments)
+        return any(reading_key(tool, use.arguments) == asked for use in denied)
 
     def _sent_back(self, intent: Intent) -> Fault | None:
         """Why an answer is not taken."""
