@@ -24,6 +24,8 @@ WORKER_LOST: Final = "worker_lost"
 """The code of a call or a turn that was abandoned because several workers in a row were lost with it."""
 MAX_FAILURES: Final = 3
 """Failures of the same call after which its tool is closed for the turn."""
+NO_MORE_CALLS: Final = "no_more_calls"
+"""The code of a call for which neither the turn nor the request that it belongs to has any budget left."""
 UNREADABLE: Final = 3
 """Consecutive replies that cannot be parsed after which the turn ends."""
 ASKING: Final = tools_of("asks")
@@ -81,7 +83,8 @@ def open_tools(
     session: Session, turn: Turn, template: Template, now: datetime, *, stage: str | None = None
 ) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
-    if spent(turn, now):
+    faulty = _faulty(session)
+    if spent(turn, now) or any(fault.code == NO_MORE_CALLS for _, fault in faulty):
         return ENDING
     facts = TurnFacts(session, turn, template, now)
     stops = template.execution_policy.stop_conditions
@@ -90,7 +93,7 @@ def open_tools(
     if stage is not None:
         facts[conditions.STAGE] = stage
     rules = [rule for rule in template.rules.effective if conditions.holds(rule.when, facts)]
-    closed_tools = closed(session)
+    closed_tools = closed(faulty)
     return OpenTools(closed_tools=closed_tools, rules=rules) if rules or closed_tools else ALL_OPEN
 
 
@@ -139,9 +142,8 @@ _FOUND: Final[dict[str, Callable[[Session, Turn, datetime], Any]]] = {
 }
 
 
-def closed(session: Session) -> frozenset[str]:
+def closed(faulty: Sequence[tuple[Use, Fault]]) -> frozenset[str]:
     """Tools whose same call failed too often in this turn, or with which several workers in a row were lost."""
-    faulty = _faulty(session)
     if not faulty:
         return frozenset()
     lost = (use.tool for use, fault in faulty if fault.code == WORKER_LOST)
