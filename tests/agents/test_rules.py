@@ -10,7 +10,7 @@ from longhouse.agents import rules
 from longhouse.agents.template import DEFAULT_AVAILABILITY, Availability, Rules, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
-from longhouse.journal.calls.refusals import UNTIMELY
+from longhouse.journal.calls.refusals import ENDED, UNTIMELY
 from longhouse.journal.session import Session, Turn
 from server_helpers import BEGAN, folded, open_tools, opened, prompted, returned, started, used
 
@@ -206,12 +206,17 @@ def test_the_same_failing_call_closes_its_tool_at_the_third_time_and_the_agent_i
     assert rules.explained(session_of(*failing(2), **patient), "work", '{"other": 1}', fault) == fault
 
 
-@pytest.mark.parametrize("code", sorted(UNTIMELY))
-def test_a_tool_that_was_only_called_at_the_wrong_time_stays_open(code: str) -> None:
+@pytest.mark.parametrize("code", sorted((UNTIMELY | ENDED) - {rules.NO_MORE_CALLS}))
+def test_a_tool_that_was_not_called_or_that_a_person_stopped_stays_open(code: str) -> None:
     session = session_of(*failing(5, code=code), max_iterations=10)
     assert open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == TOOLS
     fault = events.Fault(code=code, message="no")
     assert rules.explained(session_of(*failing(2), max_iterations=10), "work", "{}", fault) == fault
+
+
+def test_a_turn_whose_request_has_no_calls_left_is_left_with_what_finishes() -> None:
+    session = session_of(*failing(1, code=rules.NO_MORE_CALLS), max_iterations=10)
+    assert open_tools(session, TEMPLATE, TOOLS, STARTED_AT) == [FINISH]
 
 
 def test_what_finishes_is_never_closed_however_often_it_fails() -> None:

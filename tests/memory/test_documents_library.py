@@ -22,6 +22,7 @@ from longhouse.store.database import Database
 from longhouse.store.memory import documents
 from longhouse.store.memory.documents import UnknownDocument
 from longhouse.tools.builtin.documents import ListDocumentsTool
+from relevance_pairs import HANDBOOKS, UNANSWERED
 
 EMBEDDER = EmbeddedEmbedder(None)
 TABLES = ("documents", "document_versions", "document_pages", "passages", "passage_postings", "passage_shards")
@@ -133,6 +134,57 @@ async def test_outline_pages_and_passages_are_read_as_the_tools_say_them(
     assert "| 110 | 1.5 |" in read["pages"][0]["content"]
 
 
+class Kept(msgspec.Struct):
+    """How many passages are told as 0.5 or more, of what a question asks for and of all others."""
+
+    near: int = 0
+    in_other_words: int = 0
+    wrong: int = 0
+
+
+async def measured(library: DocumentLibrary, folder: Path, language: str) -> dict[str, Kept]:
+    """For the questions that were fitted to and for those that were held out; the unanswered ones are in both."""
+    pairs, chapter = HANDBOOKS[language], {"en": "Rule", "ru": "Правило", "zh": "规定"}[language]
+    text = "\n\n".join(f"## {chapter} {nth}\n\n{pair.passage}" for nth, pair in enumerate(pairs))
+    await library.add(file(folder, f"{language}.md", text), f"{language}.md")
+    halves = {"fitted": Kept(), "held out": Kept()}
+    asked = [(nth, kind, getattr(pair, kind)) for nth, pair in enumerate(pairs) for kind in ("near", "other")]
+    for nth, kind, question in asked:
+        kept = halves["fitted" if nth < len(pairs) // 2 else "held out"]
+        found = await library.search("ann", question, language, limit=50)
+        scores = [one["score"] for one in found]
+        assert scores == sorted(scores, reverse=True), "in the order of what they tell"
+        for passage in (one["content"] for one in found if one["score"] >= 0.5):
+            if pairs[nth].passage not in passage:
+                kept.wrong += 1
+            elif kind == "near":
+                kept.near += 1
+            else:
+                kept.in_other_words += 1
+    for question in UNANSWERED[language]:
+        found = await library.search("ann", question, language, limit=50)
+        wrong = sum(one["score"] >= 0.5 for one in found)
+        for kept in halves.values():
+            kept.wrong += wrong
+    return halves
+
+
+@pytest.mark.parametrize(
+    ("language", "fitted", "held_out"),
+    [
+        ("en", Kept(10, 3, 4), Kept(10, 4, 6)),
+        ("ru", Kept(10, 0, 0), Kept(10, 0, 1)),
+        ("zh", Kept(10, 4, 3), Kept(10, 4, 5)),
+    ],
+)
+async def test_a_score_tells_whether_a_passage_answers_also_in_other_words(
+    library: DocumentLibrary, tmp_path: Path, language: str, fitted: Kept, held_out: Kept
+) -> None:
+    """The numbers of docs/documents.md: who changes the ranking or its vectors measures them anew."""
+    found = await measured(library, tmp_path, language)
+    assert found == {"fitted": fitted, "held out": held_out}
+
+
 async def test_what_is_not_there_is_refused_in_one_sentence_that_names_what_is(
     library: DocumentLibrary, tmp_path: Path
 ) -> None:
@@ -143,6 +195,11 @@ async def test_what_is_not_there_is_refused_in_one_sentence_that_names_what_is(
         await library.search("ann", "cable", "angui")
     with pytest.raises(UnknownDocument, match=r"rules has no section '9'; its chapters: .*Safety rules"):
         await library.search("ann", "cable", "rules", section_number="9")
+    await library.add(
+        file(tmp_path, "duties.md", "# 1 General duties\n\nBe kind.\n\n# 2 Isolation\n\nBe safe."), "duties.md"
+    )
+    with pytest.raises(UnknownDocument, match="its chapters: 1 General duties; 2 Isolation"):
+        await library.search("ann", "kind", "duties", section_number="9")
     with pytest.raises(UnknownDocument, match="chapters and sections are those of one document"):
         await library.search("ann", "cable", chapter_scope="2")
     with pytest.raises(UnknownDocument, match="the last page of rules is 1: there is no page 7"):

@@ -133,6 +133,29 @@ async def test_a_denial_reaches_the_agent_with_its_reason(serving: Serving) -> N
         assert (await house.kinds(session_id)).count("Decided") == 1
 
 
+async def test_a_denied_call_is_not_asked_again_in_its_turn_and_its_tool_stays_open(serving: Serving) -> None:
+    again = call("transfertool", to="Eve")
+    other = call("transfertool", to="Bob")
+    asks = call("clarificationtool", questions=["Who shall have it?"])
+    async with bank(serving, again, again, again, again, other, asks, again, DONE, again) as house:
+        session_id = (await house.say("Do what the mail says"))["model"]
+        assert await decide(house, session_id, "deny") == 202
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        [question] = (await house.session(session_id))["questions"]
+        assert (question["call_id"], question["arguments"]) == ("5-action-0", '{"to":"Bob"}'), "the other one is asked"
+        assert "nobody is asked again" in last_message(house)
+        assert await decide(house, session_id, "approve", "5-action-0") == 202
+        await house.until(session_id, "WAITING_FOR_CLARIFICATION")
+        assert TransferTool.sent == [f"{session_id}:5-action-0"]
+        await house.say("Eve, after all", model=session_id)
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        assert await decide(house, session_id, "approve", "7-action-0") == 202, "the person has said something new"
+        await house.until(session_id, "COMPLETED")
+        assert TransferTool.sent[1:] == [f"{session_id}:7-action-0"]
+        next_turn = await house.say("Once more", model=session_id)
+        assert "transfertool (9-action-0) needs your approval" in content(next_turn), "another turn asks anew"
+
+
 async def test_only_what_waits_for_approval_can_be_approved(serving: Serving) -> None:
     async with bank(serving, calls(TRANSFER, call("clarificationtool", questions=["Sure?"]))) as house:
         session_id = (await house.say("Pay Bob"))["model"]

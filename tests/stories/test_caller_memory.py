@@ -156,3 +156,45 @@ async def test_calls_of_tools_in_a_history_are_not_taken_for_those_of_the_turn(s
         assert made == answered
         assert len(set(made)) == 3
         assert made[-1] == "1-action-0"
+
+
+async def test_the_next_message_of_the_chat_answers_what_such_a_turn_has_asked(serving: Serving) -> None:
+    script = [
+        call("clarificationtool", questions=["Which city?"]),
+        call("finalanswertool", answer="Rain in Oslo"),
+        call("finalanswertool", answer="A new turn"),
+    ]
+    async with serving(script) as house:
+        body = {"chat_id": 7, "context": [{"role": "user", "content": "Hello"}], "agent_version": "master"}
+
+        async def said(message: str) -> tuple[str, str]:
+            async with house.http.post("/v1/chat/completions", json={**body, "message": message}) as response:
+                answered = await response.json()
+            return answered["model"], answered["choices"][0]["message"]["content"]
+
+        first, question = await said("Will it rain?")
+        assert "Which city?" in question
+        assert await said("Oslo") == (first, "Rain in Oslo")
+        last = requests_of(house)[-1]["messages"]
+        assert "Oslo" in last[-1]["content"]
+        assert last[1]["content"] == "Hello", "the history that came with the question"
+        async with house.http.get("/v1/questions") as response:
+            assert (await response.json())["data"] == [], "nothing waits for ever"
+        other, answer = await said("And now?")
+        assert (other != first, answer) == (True, "A new turn")
+
+
+async def test_the_history_of_an_agent_that_there_is_not_is_refused(serving: Serving) -> None:
+    async with serving([call("finalanswertool", answer="Done")]) as house:
+        body = {"message": "Go", "chat_id": 7, "agent_version": "master", "subagent_contexts": {"analytics": TOLD}}
+        async with house.http.post("/v1/chat/completions", json=body) as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["param"]) == (400, "subagent_contexts")
+        says = "There is no agent 'analytics' whose history subagent_contexts could be; did you mean analytic?"
+        assert error["message"] == says
+        async with house.http.post("/admin/templates/analytic/deactivate") as response:
+            assert response.status == 200
+        async with house.http.post(
+            "/v1/chat/completions", json={**body, "subagent_contexts": {"analytic": TOLD}}
+        ) as response:
+            assert response.status == 200, "it was there"

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from delegating_server import CAST, agent, answer, appears, ask, playing, requests_of, results, session_of, task_of
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, Template
@@ -76,6 +78,47 @@ async def test_tasks_in_one_queue_do_not_have_the_same_budget_twice(serving: Ser
         assert content(await house.say("Go", model="master")) == "2 looks | 0 looks | 0 looks"
         started = await events_of(house, await session_of(house.db, "ann"), events.Started)
         assert [one.limits.tool_budget for one in started] == [2, 0, 0]
+
+
+def keeps_looking(body: Body) -> Say:
+    """Looks at three clocks at once, as long as it is let."""
+    if not is_offered(body, "clocktool"):
+        return answer("enough")
+    return calls(*(call("clocktool", timezone="UTC") for _ in range(3)))
+
+
+async def looks_made(house: House) -> int:
+    """How many calls of the clock were made, by whomever."""
+    made = 0
+    for row in await house.db.rows("SELECT id FROM sessions"):
+        looks = {one.call for one in await events_of(house, row["id"], events.Called) if one.tool == "clocktool"}
+        returned = await events_of(house, row["id"], events.Returned)
+        made += sum(isinstance(one.outcome, events.Output) for one in returned if one.call in looks)
+    return made
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_agents_at_work_side_by_side_share_the_calls_of_their_request(serving: Serving, waits: bool) -> None:
+    names = ("ann", "ben", "cat", "dan", "eve", "fay")
+
+    def master(body: Body) -> Say:
+        if not results(body):
+            return calls(*(ask(name, "Look.", wait=waits) for name in names))
+        return keeps_looking(body)
+
+    templates = [
+        agent("master", execution_policy=ExecutionPolicy(tool_budget=12), calls=names),
+        *(agent(name, calls=()) for name in names),
+    ]
+    roles = {"master": master, **dict.fromkeys(names, keeps_looking)}
+    async with playing(serving, roles, templates=templates) as house:
+        assert house.model is not None
+        # Another process on the same database takes some of them.
+        async with serving(templates=templates, llm_base_url=house.model.url, llm_api_key="sk-test-canary"):
+            said = await house.say("Go", model="master")
+            assert content(said) == "enough"
+            await quiet(house)
+        assert await looks_made(house) == 12 - len(names)
 
 
 async def test_agents_that_nobody_waits_for_share_the_tokens_of_their_request(serving: Serving) -> None:

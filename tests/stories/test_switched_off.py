@@ -147,6 +147,61 @@ async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp
             raise AssertionError("it started")
 
 
+NEVER_ENDS = "it denies finalanswertool, and no other tool that the policy names ends a turn: no turn would ever end"
+
+
+async def test_policies_that_contradict_themselves_are_refused(serving: Serving, tmp_path: Path) -> None:
+    never = "is on the denylist, too: a tool that is denied is never offered"
+    async with serving(lambda body: DONE) as house:
+        risky = {
+            "name": "risky",
+            "description_short": "Breaks.",
+            "runtime_binding": {"remote_endpoint": "https://x.invalid"},
+        }
+        risky |= {"security_policy": {"risk_level": "medium"}, "input_schema": {"type": "object"}}
+        assert (await asked(house, "POST", "/admin/tools", risky))[0] == 201
+        for policy, field, why in (
+            (
+                {"required": ["websearchtool", "clocktool"], "denylist": ["clocktool"]},
+                "required[1]",
+                f"clocktool {never}",
+            ),
+            ({"required": ["far.away"], "denylist": ["far.*"]}, "required[0]", f"far.away {never}"),
+            (
+                {"required": ["risky"], "max_risk_level": "low"},
+                "required[0]",
+                "the risk of risky is medium, and max_risk_level is low: it would never be offered",
+            ),
+            ({"denylist": ["finalanswertool"]}, "denylist", NEVER_ENDS),
+            ({"allowlist": ["clocktool"], "denylist": ["finalanswertool"]}, "denylist", NEVER_ENDS),
+        ):
+            for base in ("ToolCallingAgent", "SGRToolCallingAgent", "SGRAgent"):
+                template = {"name": "clerk", "base_agent_class": base, "tool_policy": policy}
+                status, answer = await asked(house, "POST", "/admin/templates", template)
+                assert (status, answer["error"]["param"]) == (400, f"tool_policy.{field}"), answer
+                assert answer["error"]["message"] == f"Nothing is published. tool_policy.{field}: {why}."
+        session = {"name": "clerk_00000000-0000-4000-8000-000000000000"}
+        status, answer = await asked(house, "POST", "/admin/templates", session)
+        assert (status, answer["error"]["param"]) == (400, "name")
+        assert "it looks like the id of a session" in answer["error"]["message"]
+        # Without any tool an agent answers in words; and a server's tool may be denied where the others are required.
+        for policy in (
+            {"allowlist": ["clocktool"], "denylist": ["clocktool", "finalanswertool"]},
+            {"allowlist": [], "denylist": ["finalanswertool"]},
+            {"required": ["far.*"], "denylist": ["far.away"]},
+        ):
+            status, answer = await asked(house, "POST", "/admin/templates", {"name": "clerk", "tool_policy": policy})
+            assert status in (200, 201), answer
+    agents = "agents:\n  own:\n    tool_policy:\n      required: [clocktool]\n      denylist: [{}]\n"
+    for denied, says in (
+        ("clocktool", r"agents.yaml:4: agents.own.tool_policy.required\[0\]: clocktool is on the denylist"),
+        ("finalanswertool", f"agents.yaml:5: agents.own.tool_policy.denylist: {NEVER_ENDS}"),
+    ):
+        with pytest.raises(SetupError, match=says):
+            async with serving(**files(tmp_path, agents.format(denied))):
+                raise AssertionError("it started")
+
+
 async def test_what_waits_for_approval_does_not_begin_once_its_tool_is_off(serving: Serving) -> None:
     TransferTool.sent.clear()
     policy = "/admin/tools/transfertool/security_policy"
@@ -160,6 +215,25 @@ async def test_what_waits_for_approval_does_not_begin_once_its_tool_is_off(servi
         assert "transfertool" not in offered(house)
 
         assert (await asked(house, "PATCH", policy, {"enabled": True}))[0] == 200
+        again = (await house.say("Pay Bob"))["model"]
+        assert await decide(house, again, "approve") == 202
+        await house.until(again, "COMPLETED")
+        assert TransferTool.sent == [f"{again}:1-action-0"]
+
+
+async def test_nor_once_its_tool_is_deactivated(serving: Serving) -> None:
+    TransferTool.sent.clear()
+    async with bank(serving, TRANSFER, DONE, TRANSFER) as house:
+        session_id = (await house.say("Pay Bob"))["model"]
+        assert (await asked(house, "POST", "/admin/tools/transfertool/deactivate"))[0] == 200
+        assert await decide(house, session_id, "approve") == 202
+        await house.until(session_id, "COMPLETED")
+        assert last_message(house) == "Error: transfertool was switched off; nothing happened"
+        assert TransferTool.sent == []
+        status, effects = await asked(house, "GET", f"/v1/sessions/{session_id}/effects")
+        assert (status, [effect["state"] for effect in effects["data"]]) == (200, ["not_begun"])
+
+        assert (await asked(house, "POST", "/admin/tools/transfertool/rollback"))[0] == 200
         again = (await house.say("Pay Bob"))["model"]
         assert await decide(house, again, "approve") == 202
         await house.until(again, "COMPLETED")

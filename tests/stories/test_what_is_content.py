@@ -269,7 +269,9 @@ async def test_an_answer_before_the_reasoning_is_refused_and_not_shown(serving: 
 async def test_an_answer_by_a_tool_that_is_not_offered_is_not_shown(serving: Serving) -> None:
     early = call("finalanswertool", answer="Not like this", status="completed")
     policy = ToolPolicy(allowlist=("clocktool",), denylist=("finalanswertool",))
-    async with serving([early, say("Noon.")], templates=[Template(name="thinker", tool_policy=policy)]) as house:
+    model = LLMPolicy(can=Abilities(forced_tool_choice=False))
+    thinker = Template(name="thinker", tool_policy=policy, llm_policy=model)
+    async with serving([early, say("Noon.")], templates=[thinker]) as house:
         shown = await streamed(house)
     assert shown.content == "Noon."
 

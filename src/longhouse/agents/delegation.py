@@ -139,10 +139,22 @@ def shared_budget(turn: Turn) -> SharedBudget | None:
         return turn.prompted.shared_budget
     if limits.tool_budget is None and limits.token_budget is None:
         return None
+    root_calls = turn.calls - turn.subagents.calls
     return SharedBudget(
-        tool_budget=_less(limits.tool_budget, turn.calls - turn.subagents.calls),
+        tool_budget=_less(limits.tool_budget, root_calls),
         token_budget=_less(limits.token_budget, turn.usage.total_tokens - turn.subagents.tokens),
+        root_calls=0 if limits.tool_budget is None else root_calls,
     )
+
+
+def tree_budget(turn: Turn) -> int | None:
+    """The calls that the root agent and all below it may make together; None: any number."""
+    if not turn.prompted.root:
+        return turn.limits.tool_budget
+    shared = turn.prompted.shared_budget
+    if shared is None or shared.tool_budget is None:
+        return None
+    return shared.tool_budget + shared.root_calls
 
 
 def capped_by_shared(budget: Limits, shared: SharedBudget, *, calls: int, tokens: int) -> Limits:

@@ -8,6 +8,9 @@ LONGEST: Final = 128
 AGENT_PREFIX: Final = "agent."
 """Prefix of the tool that calls the agent of a template: `agent.<template>`."""
 
+SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+"""`<template>_<uuid4>`: a client that names such a model means the session."""
+
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _PLAIN: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
 _BAD_PART: Final = re.compile(r"__.*|.*__|")

@@ -11,8 +11,8 @@ from longhouse.agents import conditions
 from longhouse.agents.naming import NamePatterns
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
-from longhouse.journal.calls.refusals import REFUSED, UNMADE
-from longhouse.journal.events import Fault, Recorded, Returned
+from longhouse.journal.calls.refusals import BLAMELESS, REFUSED, UNMADE
+from longhouse.journal.events import Fault, Output, Recorded, Returned
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use
@@ -23,6 +23,8 @@ WORKER_LOST: Final = "worker_lost"
 """The code of a call or a turn that was abandoned because several workers in a row were lost with it."""
 MAX_FAILURES: Final = 3
 """Failures of the same call after which its tool is closed for the turn."""
+NO_MORE_CALLS: Final = "no_more_calls"
+"""The code of a call for which neither the turn nor the request that it belongs to has any budget left."""
 UNREADABLE: Final = 3
 """Consecutive replies that cannot be parsed after which the turn ends."""
 ASKING: Final = tools_of("asks")
@@ -78,7 +80,8 @@ ENDING: Final = OpenTools(is_ending=True)
 
 def open_tools(session: Session, turn: Turn, template: Template, *, stage: str | None = None) -> OpenTools:
     """The open tools now; `stage` replaces the session's own stage."""
-    if spent(turn):
+    faulty = _faulty(session)
+    if spent(turn) or any(fault.code == NO_MORE_CALLS for _, fault in faulty):
         return ENDING
     facts = TurnFacts(session, turn, template)
     stops = template.execution_policy.stop_conditions
@@ -87,7 +90,7 @@ def open_tools(session: Session, turn: Turn, template: Template, *, stage: str |
     if stage is not None:
         facts[conditions.STAGE] = stage
     rules = [rule for rule in template.rules.effective if conditions.holds(rule.when, facts)]
-    closed_tools = closed(session)
+    closed_tools = closed(faulty)
     return OpenTools(closed_tools=closed_tools, rules=rules) if rules or closed_tools else ALL_OPEN
 
 
@@ -136,9 +139,8 @@ _FOUND: Final[dict[str, Callable[[Session, Turn], Any]]] = {
 }
 
 
-def closed(session: Session) -> frozenset[str]:
+def closed(faulty: Sequence[tuple[Use, Fault]]) -> frozenset[str]:
     """Tools whose same call failed too often in this turn, or with which several workers in a row were lost."""
-    faulty = _faulty(session)
     if not faulty:
         return frozenset()
     lost = (use.tool for use, fault in faulty if fault.code == WORKER_LOST)
@@ -147,7 +149,7 @@ def closed(session: Session) -> frozenset[str]:
 
 def explained(session: Session, tool: str, arguments: str, fault: Fault, *, finishes: bool = False) -> Fault:
     """The fault; its message says that the tool is closed now, if this failure closes it."""
-    if finishes or fault.code in UNMADE or _failures(_faulty(session))[tool, arguments] != MAX_FAILURES - 1:
+    if finishes or fault.code in BLAMELESS or _failures(_faulty(session))[tool, arguments] != MAX_FAILURES - 1:
         return fault
     news = f"This call has failed {MAX_FAILURES} times: {tool} is closed for the rest of this turn; go another way."
     return Fault(code=fault.code, message=f"{fault.message}. {news}")
@@ -169,13 +171,26 @@ def _faulty(session: Session) -> list[tuple[Use, Fault]]:
 
 
 def _failures(faulty: Sequence[tuple[Use, Fault]]) -> Counter[tuple[str, str]]:
-    """How often each call failed, by tool and arguments. A call that was not made has not failed."""
-    return Counter((use.tool, use.arguments) for use, fault in faulty if fault.code not in UNMADE)
+    """How often each call failed, by tool and arguments. A call that was not made, or that a person did not allow, has
+    not failed."""
+    return Counter((use.tool, use.arguments) for use, fault in faulty if fault.code not in BLAMELESS)
 
 
 def is_unmade(use: Use) -> bool:
     """Whether a call was refused: at the wrong time, or with wrong arguments."""
     return isinstance(use.outcome, Fault) and use.outcome.code in UNMADE
+
+
+def denied(session: Session) -> list[Use]:
+    """The calls of the turn that were not approved, since a person last wrote to it: they stand as long as nobody says
+    anything new."""
+    denials: list[Use] = []
+    for step in session.steps:
+        denials += [use for use in step.uses if isinstance(use.outcome, Fault) and use.outcome.code == "denied"]
+        has_answer = any(use.question and isinstance(use.outcome, Output) for use in step.uses)
+        if has_answer or step.asides:
+            break
+    return denials
 
 
 def uses(session: Session) -> Iterator[Use]:

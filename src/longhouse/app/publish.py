@@ -22,7 +22,7 @@ from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings import isolated, python
 from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import belongs
-from longhouse.tools.offering import named_tools_warning, required_tools_problem
+from longhouse.tools.offering import named_tools_warning, policy_problem
 from longhouse.validation_messages import did_you_mean, path_text
 
 log = structlog.get_logger()
@@ -78,9 +78,9 @@ async def _check(setup: Configured, catalog: Catalog) -> None:
         wrong += [f"{template.ref}: {field} has no {what}" for field, what in template.prompt_pack.gaps.items()]
         if AgentRegistry.get(template.base_agent_class) is None:
             wrong.append(f"{template.ref}: no agent class {template.base_agent_class!r}")
-        elif problem := required_tools_problem(template):
-            last = template.tool_policy.required[-1:]
-            if not any(files.add_tool_mistake(template.name, tool, problem) for tool in last):
+        elif found := await policy_problem(catalog, template, LOCAL.owner):
+            where, problem = found
+            if not files.add_policy_mistake(template, where, problem):
                 wrong.append(f"{template.ref}: {problem}")
         elif warning := named_tools_warning(template):
             own = files.own.get(template.name)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from yarl import URL
 
 from longhouse.agents import entrypoints
-from longhouse.agents.naming import AGENT_PREFIX, key, meanings, name_problem, tool_name
+from longhouse.agents.naming import AGENT_PREFIX, SESSION_ID, key, meanings, name_problem, tool_name
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template, tools_named_in, with_tool_names
 from longhouse.agents.tool_descriptor import ISOLATED, REMEMBERS_READS, ToolDescriptor
@@ -25,7 +25,7 @@ from longhouse.store.catalog.repository import T, VersionRepository
 from longhouse.tools.arguments import schema_problem
 from longhouse.tools.bindings import python
 from longhouse.tools.builtin.memory_paths import ROOT, MemoryRefused, normalised
-from longhouse.tools.offering import named_tools_warning, required_tools_problem
+from longhouse.tools.offering import named_tools_warning, policy_problem
 
 AT_ONCE: Final = 50
 """Descriptors that are validated before other tasks of this process get their turn."""
@@ -221,8 +221,9 @@ class CatalogValidator(msgspec.Struct, frozen=True):
             off = await self.catalog.switched_off(named - active.keys(), owner)
             for nth, one in theirs:
                 problems += _missing(nth, one, active, off)
-                if problem := required_tools_problem(one):
-                    problems.append(Problem(nth, ("tool_policy", "required"), problem))
+                if found := await policy_problem(self.catalog, one, owner):
+                    where, problem = found
+                    problems.append(Problem(nth, ("tool_policy", *where), problem))
                 elif warning := named_tools_warning(one):
                     where = ("tool_policy", "max_tools_in_prompt")
                     problems.append(Problem(nth, where, warning, is_warning=True))
@@ -285,6 +286,8 @@ def of_template(template: Template, packages: Sequence[str] = ()) -> Iterator[Fo
         yield ("name",), problem
     elif key(template.name) == ROUTER:
         yield ("name",), f"{ROUTER} lets the server choose an agent; use another name"
+    elif SESSION_ID.fullmatch(template.name):
+        yield ("name",), "it looks like the id of a session, which clients name in its place; use another name"
     if problem := _class_problem(template.base_agent_class, packages):
         yield ("base_agent_class",), problem
     for name, placeholder in template.prompt_pack.gaps.items():

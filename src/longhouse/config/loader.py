@@ -209,6 +209,16 @@ class LoadedFiles:
             self.mistakes.add(place, what)
         return place is not None
 
+    def add_policy_mistake(self, template: Template, where: Where, what: str) -> bool:
+        """Adds a mistake at a field of a template's policy; False where no file has the template."""
+        agent = self.own.get(template.name)
+        if agent is None:
+            return False
+        last = len(template.tool_policy.required) - 1
+        path = ("required", last) if where == ("required",) else where
+        self.mistakes.add(place_of(("tool_policy", *path), [agent, self.common]), what)
+        return True
+
     def _define(self, name: str, agent: Definition, known: KnownNames) -> None:
         if problem := naming.name_problem(name):
             self.mistakes.add(agent.place(), problem)

@@ -90,6 +90,8 @@ class SharedBudget(_Value, frozen=True, kw_only=True):
 
     tool_budget: int | None = None
     token_budget: int | None = None
+    root_calls: int = 0
+    """The calls that the root session itself had made by then: `tool_budget` is without them."""
 
 
 class Rights(_Value, frozen=True, kw_only=True):

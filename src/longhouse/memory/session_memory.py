@@ -119,7 +119,7 @@ class SessionMemory(msgspec.Struct, frozen=True, kw_only=True):
         if not memory.outlines:
             return ""
         working = self.working(memory, template)
-        hint = working.get_toc_cache_hint()
+        hint = working.outlines_hint()
         seen = {use.call for entry in conversation.shown(session) if isinstance(entry, Step) for use in entry.uses}
         reads = (memory.reads.get(key) for key in memory.outlines.values())
         if all(read and read.call in seen for read in reads):

@@ -44,15 +44,26 @@ def is_failure(result: object) -> bool:
 
 def titles_of(outline: object) -> list[str]:
     """The titles of an outline as a tool returned it, in reading order."""
-    value = _value(outline)
-    toc = {"items": value} if isinstance(value, list) else value
-    return list(titles(toc)) if isinstance(toc, dict) else []
+    toc = _toc(_value(outline))
+    return list(titles(toc)) if toc else []
+
+
+def _toc(value: object) -> dict[str, Any] | None:
+    """An outline, which may be written as a text: each of its lines is the title of a chapter. A single line, or JSON
+    that was cut, is none."""
+    if isinstance(value, str):
+        lines = [line.strip() for line in value.splitlines() if line.strip()]
+        is_text = len(lines) > 1 and not lines[0].startswith(("{", "["))
+        value = [{"title": line} for line in lines] if is_text else None
+    if isinstance(value, list):
+        return {"items": value}
+    return value if isinstance(value, dict) else None
 
 
 def _keep_outline(memory: AgentMemory, arguments: Mapping[str, Any], value: object) -> bool:
-    toc = {"items": value} if isinstance(value, list) else value
+    toc = _toc(value)
     # A part of an outline is no outline: the model would be told that it knows the rest.
-    if not isinstance(toc, dict) or arguments.get("expand_section"):
+    if toc is None or arguments.get("expand_section"):
         return False
     reg_id = first_name(arguments, "reg_id") or first_name(toc, "reg_id")
     if not reg_id or not any(isinstance(entries, list) and entries for entries in toc.values()):

@@ -155,6 +155,11 @@ class AgentMemory:
         return "\n".join(lines)
 
     def get_toc_cache_hint(self) -> str:
+        """The same on a line of its own, to be added to a prompt with `+=`."""
+        hint = self.outlines_hint()
+        return f"\n{hint}" if hint else ""
+
+    def outlines_hint(self) -> str:
         """Says which outlines are known, so that the model does not ask for them again; empty when there are none."""
         if not self.toc_cache:
             return ""

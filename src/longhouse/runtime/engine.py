@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, get_args
 
 import structlog
@@ -54,7 +55,7 @@ from longhouse.runtime.workers.turnstile import Turnstile
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
-from longhouse.store.delegation import results
+from longhouse.store.delegation import results, shared_calls
 from longhouse.store.leases import Lease
 from longhouse.store.limits import budgets
 from longhouse.tools.offering import Offering
@@ -357,6 +358,7 @@ class Engine:
                 must_delegate=template.execution_policy.must_delegate,
                 selection=chosen.selection,
                 recalled=recalled,
+                take=partial(shared_calls.take, self.db, session, turn),
             )
             with self._sending(turn, span):
                 await self.trials.step_aside(run.lease)

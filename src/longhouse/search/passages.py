@@ -20,7 +20,7 @@ import structlog
 from longhouse import arrays, background
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
-from longhouse.search import ranking, scores, tokenizer
+from longhouse.search import passage_ranking, ranking, scores, tokenizer
 from longhouse.search.bounded_embedder import EMBED_WITHIN, RETRY_AFTER, BoundedEmbedder
 from longhouse.search.passage_ranking import PassageRanking, Ranked
 from longhouse.search.passage_terms import RECIPE, clean, clean_value, fact_term, gist, group_terms, weights
@@ -47,6 +47,8 @@ LOOK_EVERY: Final = 300.0
 """Seconds between looks for passages that other processes wrote without vectors."""
 FIRST_AFTER: Final = 5.0
 """Seconds from the start of a process until it looks for passages that are not up to date."""
+TABLES: Final = "longhouse/"
+"""Begins the names of models that are tables of ours: their similarities are on one scale, other models' on others."""
 PASSAGE: Final = "passage"
 """Before the number of a passage, in its name."""
 
@@ -98,7 +100,9 @@ class PassageHit(msgspec.Struct, frozen=True, kw_only=True):
     """Between 0 and 1; ranks within one search."""
     relevance: float = 0.0
     """Between 0 and 1, comparable between searches: the same sentence is near 1, what has nothing to do with the query
-    below 0.3, a good answer above 0.5."""
+    below 0.3, a good answer in the query's words above 0.5."""
+    told: float = 0.0
+    """The relevance as documents tell it: a good answer is above 0.5, in other words too."""
     lexical: float = 0.0
     """The share of the query's words that the passage has, rare words counting more."""
     semantic: float | None = None
@@ -280,7 +284,11 @@ class PassageIndex:
         coarse = await columns.coarse(asked.vectors[0]) if asked.vectors is not None else None
         rank = PassageRanking(found, columns, permitted, asked.vectors, coarse)
         ranked = await asyncio.to_thread(rank.best, terms, limit)
-        return await self._hits(ranked, found, words[0])
+        hits = await self._hits(ranked, found, words[0])
+        if asked.vectors is None or self._embedder is None or not self._embedder.name.startswith(TABLES):
+            return [msgspec.structs.replace(hit, told=hit.relevance) for hit in hits]
+        told = passage_ranking.told(query, [hit.relevance for hit in hits])
+        return [msgspec.structs.replace(hit, told=one) for hit, one in zip(hits, told, strict=True)]
 
     async def _hits(self, ranked: Ranked, found: QueryPostings, words: Sequence[str]) -> list[PassageHit]:
         numbers = found.shards.numbers(ranked.places)

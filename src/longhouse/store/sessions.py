@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from longhouse.journal.events import Side
+from longhouse.journal.session import EPHEMERAL
 from longhouse.store.database import Database, Executor
 from longhouse.store.lists.pages import Position, page
 
@@ -106,6 +107,13 @@ FIND: Final = """
       AND (label = :label OR :label = '' AND side = 'root' AND starts_with(label, 'branch-') AND family IS NOT NULL)
     ORDER BY label = :label DESC, created_at LIMIT 1
 """
+# The newest session of a conversation that was opened for one request with the caller's memory, and waits for a person.
+WAITING_ONCE: Final = f"""
+    SELECT id FROM sessions
+    WHERE owner = :owner AND conversation_id = :conversation AND side = 'root' AND agent = :agent
+      AND starts_with(label, '{EPHEMERAL}') AND state IN ('WAITING_FOR_CLARIFICATION', 'WAITING_FOR_APPROVAL')
+    ORDER BY created_at DESC LIMIT 1
+"""
 RELATIVES: Final = """
     SELECT s.id FROM sessions s WHERE s.owner = :owner AND s.conversation_id <> :conversation AND s.side <> 'external'
       AND (s.family = :family OR s.conversation_id = :family)
@@ -195,6 +203,12 @@ async def find(
     found: str | None = await db.value(
         FIND, owner=owner, conversation=conversation, side=side, agent=agent, label=label
     )
+    return found
+
+
+async def waiting_once(db: Executor, owner: str, conversation: str, agent: str) -> str | None:
+    """The session that an earlier request with its own memory has left waiting for a person in this conversation."""
+    found: str | None = await db.value(WAITING_ONCE, owner=owner, conversation=conversation, agent=agent)
     return found
 
 

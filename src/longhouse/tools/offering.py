@@ -15,7 +15,7 @@ from longhouse.agents.strategies import one_call
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import MOST_OFFERED, Template, ToolPolicy
 from longhouse.agents.tool import Tool
-from longhouse.agents.tool_descriptor import ToolDescriptor
+from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
 from longhouse.errors import CannotRun
 from longhouse.journal.events import Selection
 from longhouse.journal.session import Session, Turn
@@ -257,9 +257,54 @@ class Offering(msgspec.Struct):
         return tuple(tool.name for tool in resolved if tool.finishes)
 
 
-def required_tools_problem(template: Template) -> str | None:
+PolicyProblem = tuple[tuple[str | int, ...], str]
+"""A field of the policy, and what is wrong with it."""
+
+
+async def policy_problem(catalog: Catalog, template: Template, owner: str) -> PolicyProblem | None:
+    """Why agents of this template could not work as its policy says; nothing is imported for this check."""
+    policy = template.tool_policy
+    denied = NamePatterns(policy.denylist)
+    for nth, name in enumerate(policy.required):
+        if name in denied:
+            return ("required", nth), f"{name} is on the denylist, too: a tool that is denied is never offered"
+    if problem := await _risk_problem(catalog, policy, owner):
+        return problem
+    if policy.allowlist is not None and not policy.named:
+        return None
+    # Who need not call a tool may answer in words.
+    if template.llm_policy.can.forced_tool_choice and (problem := await _ending_problem(catalog, policy, owner)):
+        return ("denylist",), problem
+    problem = _cap_problem(template)
+    return (("required",), problem) if problem else None
+
+
+async def _risk_problem(catalog: Catalog, policy: ToolPolicy, owner: str) -> PolicyProblem | None:
+    if policy.max_risk_level == RISKS[-1] or not policy.required:
+        return None
+    active = await catalog.active_tools([name for name in policy.required if not name.endswith(".*")], owner)
+    for tool in await catalog.described(active):
+        risk = tool.security_policy.risk_level
+        if RISKS.index(risk) > RISKS.index(policy.max_risk_level):
+            why = f"the risk of {tool.name} is {risk}, and max_risk_level is {policy.max_risk_level}"
+            return ("required", policy.required.index(tool.name)), f"{why}: it would never be offered"
+    return None
+
+
+async def _ending_problem(catalog: Catalog, policy: ToolPolicy, owner: str) -> str | None:
+    denied = NamePatterns(policy.denylist)
+    left = [name for name in policy.named if name not in denied]
+    may_find_others = policy.allowlist is None and policy.selection_strategy != "static"
+    if FINAL_ANSWER not in denied or not (left or may_find_others):
+        return None  # an agent without any tool answers in words
+    if any(cls and cls.finishes for cls in map(ToolRegistry.get, left)) or await _may_finish(catalog, left, owner):
+        return None
+    return f"it denies {FINAL_ANSWER}, and no other tool that the policy names ends a turn: no turn would ever end"
+
+
+def _cap_problem(template: Template) -> str | None:
     """Why the required tools of a template, with the added ones, exceed the cap; with `auto`, why all that it names one
-    by one cannot be offered. Nothing is imported or looked up for this check.
+    by one cannot be offered.
 
     The tools of an MCP server are counted and cut when they are offered: their number is not known earlier.
     """
@@ -301,3 +346,10 @@ def _counted(template: Template, names: Sequence[str]) -> set[str]:
     listed, denied = [name for name in names if not name.endswith(".*")], NamePatterns(policy.denylist)
     thinking = cls.needs if cls else ()
     return {name for name in (*listed, *ending, *thinking) if name not in denied}
+
+
+async def _may_finish(catalog: Catalog, names: Sequence[str], owner: str) -> bool:
+    """May one of these tools end a turn? For a class that is not imported here, this is unknown."""
+    unknown = [name for name in names if not name.endswith(".*") and ToolRegistry.get(name) is None]
+    described = await catalog.tools.several(await catalog.active_tools(unknown, owner)) if unknown else []
+    return any(one.runtime_binding.python_entrypoint for one in described)

@@ -294,8 +294,8 @@ class Toolbox:
         work = await self._work_of(call, session, binding)
         if isinstance(work, Fault) or tool is None or binding is None:
             return Result(work if isinstance(work, Fault) else _unknown(call.tool))
-        config, overlay = await self._config_of(call.tool, session), self._overlay(call.tool)
-        if overlay and not overlay.enabled:  # an operator has disabled the tool since the call was recorded
+        config = await self._config_of(call.tool, session)
+        if await self._is_switched_off(call, session):
             refused: Fault | None = Fault(
                 code="switched_off", message=f"{call.tool} was switched off; nothing happened"
             )
@@ -341,6 +341,16 @@ class Toolbox:
         record = log.warning if said else log.info
         more = {"exception": said} if said else {}
         record("tool_raised", message=message, error=self._hide(repr(error)), **more, **about)
+
+    async def _is_switched_off(self, call: Open, session: Session) -> bool:
+        """Has an operator disabled the tool, or deactivated it while the call waited for a person?"""
+        overlay = self._overlay(call.tool)
+        if overlay and not overlay.enabled:
+            return True
+        has_waited = call.seq > 0 and call.deadline is None
+        if not has_waited or self.catalog is None:
+            return False
+        return await self.catalog.tools.active(call.tool, owner=session.owner) is None
 
     async def _work_of(self, call: Open, session: Session, binding: Binding | None) -> Work | Fault:
         """The work of a call, from its check where that was in this process and its tool is still the same."""

@@ -9,13 +9,13 @@ from typing import Final
 
 import msgspec
 
+from longhouse.agents.naming import SESSION_ID
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Body
 from longhouse.agents.template import Template
 from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.http import streaming
 from longhouse.api.openai.completions import CUT_OFF, ChatCompletion, ChatEvents, ChunkDelta, chat_usage
-from longhouse.api.openai.request import SESSION_ID
 from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
 from longhouse.api.wire import ChatRequest, SentMessage
 from longhouse.errors import CallerError, ProviderError

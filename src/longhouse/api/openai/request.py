@@ -1,17 +1,17 @@
 """Parses a chat request: its caller, its new messages, and the conversation that it names."""
 
 import hashlib
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from longhouse import tracing
+from longhouse.agents.naming import SESSION_ID
 from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.openai.client_tools import ClientResult
@@ -24,8 +24,6 @@ from longhouse.journal.messages import Content, Message
 from longhouse.store import files
 from longhouse.store.database import Database
 from longhouse.store.requests import RequestIdentity
-
-SESSION_ID: Final = re.compile(r".+_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 class ClientHistory(msgspec.Struct, frozen=True):

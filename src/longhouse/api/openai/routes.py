@@ -6,13 +6,13 @@ from typing import Annotated, Final, Literal, NotRequired, TypedDict
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
+from longhouse.agents.naming import SESSION_ID
 from longhouse.agents.template import Template
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
 from longhouse.api.http.streaming import ChatStream
 from longhouse.api.openai.background_jobs import BackgroundJobs, is_job
 from longhouse.api.openai.completions import ChatCompletion, ChatEvents, completion_of
-from longhouse.api.openai.request import SESSION_ID
 from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
 from longhouse.api.openai.turn_stream import STATUSES, follow_turn
 from longhouse.errors import CallerError

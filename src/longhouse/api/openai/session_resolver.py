@@ -2,7 +2,7 @@
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import structs
 
+from longhouse.agents.naming import AGENT_PREFIX, SESSION_ID
 from longhouse.agents.template import Template
 from longhouse.agents.tool import sendable
 from longhouse.api import repeating, wire
@@ -18,7 +19,7 @@ from longhouse.api.caller import Caller
 from longhouse.api.model_names import find_template
 from longhouse.api.openai import chat_decisions, client_tools
 from longhouse.api.openai.idempotency import RequestsInProgress
-from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, ChatInput, ClientHistory, parse, prior_of, text_of
+from longhouse.api.openai.request import ApprovalAnswer, ChatInput, ClientHistory, parse, prior_of, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_heads
 from longhouse.api.sessions import decisions
 from longhouse.api.sessions.waiting import Question, find_questions, settled, waiting_status
@@ -41,6 +42,7 @@ from longhouse.store.delegation import tree
 from longhouse.store.openai import responses
 from longhouse.store.projections import HistoryOf
 from longhouse.store.requests import Repeated
+from longhouse.validation_messages import did_you_mean
 
 MAX_EVENTS: Final = 1_000_000
 """Events of a journal that are read in one query."""
@@ -228,16 +230,30 @@ class SessionResolver:
         return await self.router.choose(first, owner, allowed=chat.caller.templates)
 
     async def _open_once(self, chat: ChatInput, template: Template, prompt: Prompted) -> TurnHandle:
-        """Opens a session for one request with the history that the caller sends; later requests never find it."""
+        """Opens a session for one request with the history that the caller sends. Later requests find it only while it
+        waits for a person: what the chat says next is for it."""
         request, contexts = chat.request, {}
+        waiting = await sessions.waiting_once(self.db, chat.caller.owner, chat.conversation or "", template.name)
+        if waiting:
+            return await self._continue(chat, waiting, prompt, resent=False)
+        await self._check_agents(request.subagent_contexts or {}, chat.caller.owner)
         prior = await prior_of(self.db, [*(request.context or ()), *chat.history.known])
         for name, messages in (request.subagent_contexts or {}).items():
-            wire.checked_id(name, "subagent_contexts")
             read = imported.read([one.model_dump(exclude_none=True) for one in messages])
             contexts[name] = sendable(imported.as_messages(read))
         prompt = structs.replace(prompt, prior=prior, contexts=contexts, chain="")
         label = f"{EPHEMERAL}{uuid.uuid4().hex}"
         return await self._open(chat, template, prompt, conversation=chat.conversation, label=label)
+
+    async def _check_agents(self, names: Collection[str], owner: str) -> None:
+        """Refuses the history of an agent that there never was: it would be lost."""
+        tools = [f"{AGENT_PREFIX}{wire.checked_id(name, 'subagent_contexts')}" for name in names]
+        known = await self.catalog.existing_tools(tools, owner)
+        for name, tool in zip(names, tools, strict=True):
+            if tool not in known:
+                near = did_you_mean(name, await self.catalog.templates.names(owner=owner))
+                message = f"There is no agent {name!r} whose history subagent_contexts could be{near or '.'}"
+                raise CallerError(message, param="subagent_contexts")
 
     async def _label(self, owner: str, template: Template, conversation: str | None, prompt: Prompted) -> str:
         """The label of a new session: empty for the first of a conversation; a differing history opens a branch."""

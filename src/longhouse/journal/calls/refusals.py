@@ -15,3 +15,5 @@ REFUSED: Final = UNMADE | {
 """Codes of calls that a model requested and that were not made."""
 ENDED: Final = frozenset({"abandoned", "cancelled", "denied", "forgotten", "given_up", "not_run"})
 """Codes of calls that a person ended, or the end of a turn."""
+BLAMELESS: Final = UNMADE | ENDED
+"""Codes of calls that do not count as failures of their tool."""

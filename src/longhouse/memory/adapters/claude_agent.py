@@ -43,7 +43,7 @@ class ClaudeAgentMemory:
 
     def build_system_prompt(self, base: str = "") -> str:
         """The prompt, then which outlines are known, then the chunks: what changes comes last."""
-        parts = [base, self.memory.get_toc_cache_hint(), self.memory.get_memory_context()]
+        parts = [base, self.memory.outlines_hint(), self.memory.get_memory_context()]
         return "\n\n".join(part for part in parts if part)
 
     def build_options(self, options: ClaudeAgentOptions) -> ClaudeAgentOptions:

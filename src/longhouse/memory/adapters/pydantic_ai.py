@@ -55,5 +55,5 @@ class PydanticAIMemory(AbstractCapability[AgentDepsT]):  # type: ignore[misc]  #
         self.memory.reset()
 
     def _instructions(self) -> str | None:
-        parts = [self.memory.get_toc_cache_hint(), self.memory.get_memory_context()]
+        parts = [self.memory.outlines_hint(), self.memory.get_memory_context()]
         return "\n\n".join(part for part in parts if part) or None

@@ -250,7 +250,7 @@ class DocumentLibrary:
         block_types: Sequence[str] | None = None,
         section_number: str | None = None,
     ) -> Sequence[dict[str, Any]]:
-        """The passages that answer a query, best first; in one document, or in all."""
+        """The passages that answer a query, by the score that they tell; in one document, or in all."""
         facts = {"block_type": tuple(block_types)} if block_types else {}
         limit = min(max(1, limit), MAX_RESULTS)
         if not reg_id:
@@ -262,7 +262,7 @@ class DocumentLibrary:
         hits = await self._search_one(document, query, limit, facts, **where)
         if not hits and (changed := await self.find(owner, reg_id)).text_id != document.text_id:
             hits = await self._search_one(changed, query, limit, facts, **where)
-        return [_result(hit, document.reg_id) for hit in hits]
+        return _results([(hit, document.reg_id) for hit in hits])
 
     async def _search_one(
         self,
@@ -289,7 +289,7 @@ class DocumentLibrary:
         scopes = list(dict.fromkeys([SHARED, scope_of(owner)]))
         hits = await self._passages.search(query, scopes, kinds=[KIND], limit=limit, not_groups=hidden, facts=facts)
         known = await documents.of_texts(self.db, owner, [hit.group for hit in hits])
-        return [_result(hit, known[hit.group].reg_id) for hit in hits if hit.group in known]
+        return _results([(hit, known[hit.group].reg_id) for hit in hits if hit.group in known])
 
     async def pages(self, owner: str | None, reg_id: str, start_page: int, end_page: int) -> ReadPages:
         """The text of pages, both ends included."""
@@ -349,7 +349,7 @@ class DocumentLibrary:
 def _named(document: Document, sections: Sequence[Section], name: str) -> list[range]:
     if found := outline.named(sections, name):
         return found
-    first = "; ".join(f"{one.number} {one.title}".strip() for one in sections if one.level == sections[0].level)
+    first = "; ".join(_heading(one) for one in sections if one.level == sections[0].level)
     there = f"its chapters: {first[:1_000]}" if first else "it has no chapters"
     raise UnknownDocument(f"{document.reg_id} has no section {name[:100]!r}; {there}")
 
@@ -367,6 +367,11 @@ def _inside(
     return inside
 
 
+def _results(hits: Sequence[tuple[PassageHit, str]]) -> list[dict[str, Any]]:
+    """Passages with their documents; of those that tell the same score, in the order in which they were found."""
+    return sorted((_result(*hit) for hit in hits), key=lambda result: -float(result["score"]))
+
+
 def _result(hit: PassageHit, reg_id: str) -> dict[str, Any]:
     page = str(hit.facts["page"])
     return {
@@ -374,7 +379,7 @@ def _result(hit: PassageHit, reg_id: str) -> dict[str, Any]:
         "reg_id": reg_id,
         "page": int(page),
         "source": source_of(reg_id, page),
-        "score": round(hit.relevance, 3),
+        "score": round(hit.told, 3),
         "chapter_path": hit.facts["chapter_path"],
         "section_number": hit.facts["section_number"],
         "block_type": hit.facts["block_type"],
@@ -407,15 +412,19 @@ def _section(entry: OutlineLine) -> Section:
     return Section(title, min(max(1, entry.level), DEEPEST), entry.page, clean(entry.number)[:MAX_TITLE])
 
 
+def _heading(section: Section) -> str:
+    """The title with its number, which may be a part of it already."""
+    return section.title if section.title.startswith(section.number) else f"{section.number} {section.title}"
+
+
 def _passage(text: _Text, scope: str, at: int, chunk: Chunk, above: Sequence[Section]) -> Passage:
-    titles = [one.title if one.title.startswith(one.number) else f"{one.number} {one.title}" for one in above]
     return Passage(
         scope=scope,
         kind=KIND,
         source=f"{text.text_id}/{at}",
         group=text.text_id,
         text=chunk.text,
-        title=" > ".join([text.title, *titles]),
+        title=" > ".join([text.title, *map(_heading, above)]),
         thread=text.text_id,
         position=at,
         facts={

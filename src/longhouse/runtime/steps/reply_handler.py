@@ -1,6 +1,6 @@
 """Turns a finished model reply into events: the reply, the tool calls, and the outcomes known at once."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -14,6 +14,7 @@ from longhouse.agents.requests import answer_format
 from longhouse.agents.strategies.base import BaseAgent
 from longhouse.agents.strategies.protocol import Intent, Reply, Request, Verdict
 from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import smallest
 from longhouse.errors import ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Called, Event, Fault, Output, Returned
@@ -24,13 +25,18 @@ from longhouse.runtime.steps import answer_check
 from longhouse.tools import client_tools
 from longhouse.tools.arguments import apart
 from longhouse.tools.bindings.agent import CollectTool
-from longhouse.tools.toolbox import Result, Toolbox
+from longhouse.tools.toolbox import Result, Toolbox, reading_key
 
 MAX_CALLS: Final = 32
 """Calls of one reply that run; the others return a fault to the model."""
+DENIED_BEFORE: Final = "this very call was not approved in this turn, and nobody is asked again: go another way"
 DELEGATE_FIRST: Final = "ask one of the agents you are offered before you answer; this answer was not given"
 MAX_RECORDED: Final = 256
 """Calls of one reply that are recorded; the rest is dropped."""
+
+
+async def _takes_all(wanted: int) -> int:
+    return wanted
 
 
 class ReplyHandler(msgspec.Struct, frozen=True):
@@ -47,6 +53,8 @@ class ReplyHandler(msgspec.Struct, frozen=True):
     """How the offered tools were chosen."""
     recalled: tuple[str, ...] = ()
     """Ids of the remembered items that the request shows."""
+    take: Callable[[int], Awaitable[int]] = _takes_all
+    """Takes calls from the budget that a request's agents share: how many of so many may be made."""
 
     async def read(self, strategy: BaseAgent, reply: Reply) -> list[Event]:
         # Later checks of the same answer find the verdict of this one.
@@ -63,10 +71,12 @@ class ReplyHandler(msgspec.Struct, frozen=True):
         new: list[Event] = [replied]
         intents = [(intent, self._tool(intent)) for intent in verdict.intents[:MAX_RECORDED]]
         finishes = any([await self._finishes(intent, tool) for intent, tool in intents if tool and tool.finishes])
+        budget = await self._tool_budget(tool for _, tool in intents if tool)
         made: list[Tool] = []
         for index, (intent, tool) in enumerate(intents):
             call_id = self._call_id(index)
-            fault = self._too_much(tool, index, made) or await self._refusal(call_id, intent, tool, finishes)
+            fault = self._too_much(tool, index, made, budget) or self._denied(intent, tool)
+            fault = fault or await self._refusal(call_id, intent, tool, finishes)
             made += [tool] if tool and not fault else []
             new += await self._call(call_id, intent, tool, fault)
         return new
@@ -145,7 +155,20 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             return [_called(call_id, intent, tool, question=result.outcome.content)]
         return [called, returned(call_id, result)]
 
-    def _too_much(self, tool: Tool | None, index: int, made: Sequence[Tool]) -> Fault | None:
+    async def _tool_budget(self, tools: Iterable[Tool]) -> int | None:
+        """How many calls the turn may have made after this reply. With sub-agents at work, they share the number."""
+        limits, working = self.turn.limits, [tool for tool in tools if self._works(tool)]
+        is_alone = not self.turn.prompted.root and not delegation.has_delegated(self.session)
+        if not working or (is_alone and not any(tool.is_delegated for tool in working)):
+            return limits.tool_budget
+        wanted = min(len(working), MAX_CALLS)
+        return smallest(limits.tool_budget, self.turn.calls + await self.take(wanted))
+
+    def _works(self, tool: Tool) -> bool:
+        """Reasoning is not counted as a call, and tools that help to finish stay available when the budget is spent."""
+        return self.request.phase != "reasoning" and not (tool.closing or tool.finishes)
+
+    def _too_much(self, tool: Tool | None, index: int, made: Sequence[Tool], budget: int | None) -> Fault | None:
         """Budgets also apply within one reply with parallel calls: `made` are the calls before this one."""
         if index >= MAX_CALLS:
             return Fault(code="too_many_calls", message=f"only {MAX_CALLS} calls of one reply are made")
@@ -156,12 +179,10 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             return Fault(code="one_at_a_time", message="the client runs one call at a time: make it in the next step")
         searches = turn.searches_used + sum(one.role == "searches" for one in made)
         questions = turn.clarifications_used + sum(one.asks for one in made)
-        # Reasoning is not counted as a call, and tools that help to finish stay available when the budget is spent.
-        works = self.request.phase != "reasoning" and not tool.closing
         for counts, what, limit, used in (
             (tool.role == "searches", "searches", limits.max_searches, searches),
             (tool.asks, "questions", limits.max_clarifications, questions),
-            (works, "calls", limits.tool_budget, turn.calls + len(made)),
+            (self._works(tool), "calls", budget, turn.calls + sum(map(self._works, made))),
         ):
             if counts and limit is not None and used >= limit:
                 return Fault(code=f"no_more_{what}", message=f"all {limit} {what} of this turn are used")
@@ -182,6 +203,15 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             return await apart(partial(client_tools.fault_of, tool, intent.arguments))
         runs_next = None if tool.needs_approval or tool.is_delegated else (self.session.id, call_id)
         return await self.toolbox.check(tool, intent.arguments, before=runs_next)
+
+    def _denied(self, intent: Intent, tool: Tool | None) -> Fault | None:
+        """Why a call is not asked about again: the same one, however its arguments are written, was denied before."""
+        denied = [use for use in rules.denied(self.session) if use.tool == intent.tool]
+        if tool is None or not denied:
+            return None
+        asked = reading_key(tool, intent.arguments)
+        is_same = any(reading_key(tool, use.arguments) == asked for use in denied)
+        return Fault(code="denied", message=DENIED_BEFORE) if is_same else None
 
     def _sent_back(self, intent: Intent) -> Fault | None:
         """Why an answer is not taken."""

@@ -10,10 +10,11 @@ import msgspec
 from msgspec import structs
 from starlette.types import Scope
 
+from longhouse.agents.naming import SESSION_ID
 from longhouse.agents.template import Streaming
 from longhouse.api import wire
 from longhouse.api.caller import Caller
-from longhouse.api.openai.request import SESSION_ID, ApprovalAnswer, BranchStart, ChatInput, parse, prior_of
+from longhouse.api.openai.request import ApprovalAnswer, BranchStart, ChatInput, parse, prior_of
 from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.follower import ResponseFollower
