@@ -151,6 +151,7 @@ def _session() -> Session:
         limits=limits,
         date="",
         started_at=datetime.now(UTC),
+        worked_at=datetime.now(UTC),
         prompted=Prompted(trace="t", content=("bench",)),
     )
     return Session(id="bench_1", agent="bench", owner="local", conversation="c", turn=turn)

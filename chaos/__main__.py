@@ -62,7 +62,7 @@ async def run(options: Options) -> Outcome:
         async with open_house(house, nats=options.nats) as db:
             load = Load(house, history, seed=options.seed, mix=mutant.mix if mutant else MIX)
             weights = mutant.faults if mutant else WITH_NATS if options.nats else WEIGHTS
-            nemesis = Nemesis(house, db, history, seed=options.seed, weights=weights)
+            nemesis = Nemesis(house, db, history, seed=options.seed, weights=weights, without_workers=load.withdraw)
             async with load.opened():
                 await _rage(load, nemesis, options)
                 await _quiesce(load, house, db, history, is_mutant=mutant is not None)

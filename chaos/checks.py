@@ -1,5 +1,6 @@
 """The invariants I1 to I10, as pure functions over what a run has left."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from chaos import clocks
 from chaos.evidence import Evidence
 from longhouse.errors import UnknownShape
 from longhouse.journal import events
@@ -18,12 +20,12 @@ from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import text_of
 from longhouse.journal.session import Session
 
-RESTING: Final = ("COMPLETED", "FAILED", "CANCELLED", "WAITING_FOR_CLARIFICATION", "WAITING_FOR_APPROVAL", "INITED")
+RESTING: Final = ("COMPLETED", "FAILED", "CANCELLED", "WAITING_FOR_CLARIFICATION", "WAITING_FOR_APPROVAL")
 ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 UNREADABLE: Final = (UnknownShape, KeyError, AssertionError)
 """What the fold says of a journal that cannot be."""
-DEFECTS: Final = ("internal_error", "not_set_up", "template_not_found")
-"""Codes of turns that failed for no fault of ours that was meant."""
+DEFECTS: Final = ("internal_error", "not_set_up", "template_not_found", "limit_reached")
+"""Codes of turns that failed for no fault of ours that was meant. No turn works for longer than it may."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ def takeovers(evidence: Evidence) -> Iterator[Takeover]:
     for session, told in evidence.journals.items():
         previous_at = 0.0
         for record in told:
-            at = record.at.timestamp()
+            at = clocks.really(record.at.timestamp(), history.losses[0].at if history.losses else time.time())
             if isinstance(record.event, events.Resumed) and record.event.is_loss:
                 worker = record.event.previous
                 losses = [
@@ -253,7 +255,7 @@ def _folds_agree(evidence: Evidence) -> Found:
 
 def _derived(evidence: Evidence, session: str, told: Sequence[Recorded], folded: Session) -> Iterator[str]:
     row = evidence.rows[session]
-    if row.state != folded.state and not (row.state == "INITED" and folded.turn is None):
+    if row.state != folded.state:
         yield f"its row says {row.state}, its journal {folded.state}"
     if session in evidence.snapshots:
         seq, snapshot = evidence.snapshots[session]

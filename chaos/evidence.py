@@ -61,8 +61,8 @@ async def gathered(db: Database, history: History, folder: Path, *, secrets: Seq
     )
 
 
-# In the order in which the events were written: seq may be what is wrong.
-_READ = journals.READ.replace(":after ORDER BY j.seq LIMIT :limit", "0 ORDER BY j.at, j.seq")
+# In the order in which the events were written: seq may be what is wrong, and clocks are set.
+_READ = journals.READ.replace(":after ORDER BY j.seq LIMIT :limit", "0 ORDER BY j.global_seq")
 
 
 async def _in_tables(db: Database, secrets: Sequence[str]) -> list[str]:

@@ -46,6 +46,8 @@ MEMBERS: Final[tuple[tuple[str, Role], ...]] = (
 )
 READY: Final = re.compile(r"worker ready: |serves on http://")
 WORKER, BOSS = "chaos_worker", "chaos_boss"
+TIME_BUDGET: Final = 10.0
+"""Seconds of work of a turn: several times what one takes."""
 
 
 @dataclass
@@ -115,6 +117,9 @@ class House:
         self._random = random.Random(f"{seed} points")
         self._arms = mutant is None
         self._is_closing = False
+        self.may_run = asyncio.Event()
+        """Cleared: nobody is started, as after a power cut."""
+        self.may_run.set()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -189,6 +194,7 @@ class House:
         """Starts the process again whenever it has ended."""
         while not self._is_closing:
             await self.postgres.up.wait()
+            await self.may_run.wait()
             member.lives += 1
             member.point, nth = self._next_point(member.role)
             log = self.folder / "logs" / f"{member.name}.{member.lives}.log"
@@ -307,7 +313,8 @@ async def _publish(url: str, endpoint: str) -> None:
         tools = [f"ledger_{effect}" for effect in ledger.EFFECTS]
         for name, also in ((HELPER, tools), (WORKER, tools), (BOSS, [f"agent.{HELPER}"])):
             policy = {"allowlist": ["clarificationtool", "finalanswertool", *also], "selection_strategy": "static"}
-            await _sent(http, "/admin/templates", {"name": name, "tool_policy": policy})
+            limits = {"time_budget": TIME_BUDGET}
+            await _sent(http, "/admin/templates", {"name": name, "tool_policy": policy, "execution_policy": limits})
 
 
 def _tool(effect: str, endpoint: str) -> dict[str, Any]:

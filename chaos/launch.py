@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chaos import freezing, kill_points, mutants
+from chaos import clocks, freezing, kill_points, mutants
 from longhouse.cli.main import cli
 from longhouse.store import journals
 
@@ -73,6 +73,7 @@ def _run(launch: Launch) -> None:
         os.dup2(output, channel)
     journals.SNAPSHOT_EVERY = SNAPSHOT_EVERY  # type: ignore[misc]
     freezing.arm()
+    clocks.arm()
     if launch.mutant:
         mutants.BY_NAME[launch.mutant].break_it()
     if launch.point:

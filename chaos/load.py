@@ -158,6 +158,15 @@ class Load:
         except TimeoutError:
             return ""
 
+    async def withdraw(self) -> None:
+        """Cancels prompts before any worker began with them."""
+        for _ in range(3):
+            token = f"m-withdrawn{next(self._numbers)}"
+            await self.post("/v1/responses", {"model": WORKER, "input": f"{token} say", "background": True})
+            for row in (await self.get("/v1/sessions", q=token))["data"]:
+                await self.post(f"/v1/sessions/{row['session_id']}/cancel", None)
+                self.history.sessions["withdrawn"] += 1
+
     # Followers
 
     def follow(self, session_id: str) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from chaos.patching import Function, replaced
 from longhouse import clock
 from longhouse.errors import Deposed
@@ -101,6 +103,28 @@ def _seq_reset() -> None:
     replaced("longhouse.store.journals:_said", lambda said: lambda rows, used: None)
 
 
+def _counts_outages() -> None:
+    replaced(
+        "longhouse.agents.rules:worked_seconds",
+        lambda _: lambda turn: (clock.now() - turn.started_at).total_seconds() - turn.subagents.seconds,
+    )
+
+
+def _counts_jumps() -> None:
+    replaced("longhouse.runtime.recorder:_idle", lambda _: lambda *_: [])
+
+
+def _stays_inited() -> None:
+    def wrap(cancel: Function) -> Function:
+        def wrapped(builder: Any, trace: str) -> None:
+            cancel(builder, trace)
+            builder.base = replace(builder.base, withdrawn=False)
+
+        return wrapped
+
+    replaced("longhouse.journal.fold:_Builder._cancel", wrap)
+
+
 MUTANTS: Final = (
     Mutant("no_fence", "I3", _no_fence, faults={"freeze recording": 1.0}),
     Mutant("deposed_retries", "I3", _deposed_retries, faults={"freeze recording": 1.0}),
@@ -109,5 +133,8 @@ MUTANTS: Final = (
     Mutant(
         "seq_reset", "I5", _seq_reset, faults={"worker": 1.0}, sql=("ALTER TABLE journal DROP CONSTRAINT journal_pkey",)
     ),
+    Mutant("counts_outages", "I4", _counts_outages, faults={"outage": 1.0}),
+    Mutant("counts_jumps", "I4", _counts_jumps, faults={"clock": 1.0}),
+    Mutant("stays_inited", "I4", _stays_inited, faults={"outage": 1.0}),
 )
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}

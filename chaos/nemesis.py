@@ -4,17 +4,17 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from chaos import freezing
+from chaos import clocks, freezing
 from chaos.history import History, Loss
-from chaos.house import House, Member
+from chaos.house import TIME_BUDGET, House, Member
 from chaos.model import FAULTS
 from longhouse.store.database import PASSING, Database
 
 WEIGHTS: Final[Mapping[str, float]] = {
-    "worker": 0.35,
+    "worker": 0.30,
     "leave": 0.10,
     "gateway": 0.20,
     "freeze": 0.10,
@@ -22,6 +22,8 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "terminate": 0.10,
     "postmaster": 0.05,
     "model": 0.05,
+    "clock": 0.04,
+    "outage": 0.01,
 }
 WITH_NATS: Final[Mapping[str, float]] = {**WEIGHTS, "nats": 0.05}
 KILLS: Final = ("worker", "gateway", "postmaster", "kill point")
@@ -31,17 +33,28 @@ TERMINATE: Final = """
     WHERE datname = current_database() AND application_name = 'longhouse' AND pid <> pg_backend_pid()
 """
 MODEL_FAILS_FOR: Final = 3.0
+OUTAGE: Final = 2.2 * TIME_BUDGET
+"""Seconds without any process of ours: a turn that had counted them would have failed."""
 
 
 class Nemesis:
     def __init__(
-        self, house: House, db: Database, history: History, *, seed: int, weights: Mapping[str, float] = WEIGHTS
+        self,
+        house: House,
+        db: Database,
+        history: History,
+        *,
+        seed: int,
+        weights: Mapping[str, float] = WEIGHTS,
+        without_workers: Callable[[], Awaitable[None]],
     ) -> None:
+        """`without_workers`: what clients do in the moment of an outage in which only gateways are left."""
         self._house = house
         self._db = db
         self._history = history
         self._random = random.Random(f"{seed} nemesis")
         self._weights = weights
+        self._without_workers = without_workers
         self._later: set[asyncio.Task[None]] = set()
 
     @property
@@ -50,10 +63,13 @@ class Nemesis:
 
     async def rage(self, *, kills: int, seconds: float) -> None:
         """Until there were so many kills, or so many seconds are over."""
-        give_up_at = time.monotonic() + seconds
+        began, give_up_at = time.monotonic(), time.monotonic() + seconds
         while self.kills < kills and time.monotonic() < give_up_at:
             await asyncio.sleep(self._random.uniform(0.5, 4.0))
             [kind] = self._random.choices(list(self._weights), list(self._weights.values()))
+            is_half = 2 * self.kills >= kills or 2 * (time.monotonic() - began) >= seconds
+            if "outage" in self._weights and is_half and not self._history.kills["outage"]:
+                kind = "outage"
             await self._strike(kind)
         self._house.disarm()
 
@@ -78,6 +94,10 @@ class Nemesis:
                     self._house.dismiss(chosen)
                 else:
                     self._start(self._freeze(chosen, is_recording=kind == "freeze recording"))
+            case "clock":
+                self._set_clocks()
+            case "outage":
+                await self._outage()
             case "terminate":
                 await self._terminate()
             case "postmaster":
@@ -111,6 +131,27 @@ class Nemesis:
             member.is_frozen = False
         self._history.losses.append(Loss(pid=process.pid, kind="frozen", at=began, until=time.time()))
         self._history.log("thawed", member=member.name, pid=process.pid)
+
+    def _set_clocks(self) -> None:
+        for member in self._house.workers:
+            if member.is_ready.is_set() and member.process and self._random.random() < 0.5:
+                member.process.send(clocks.JUMP)
+                self._history.log("clock_set", member=member.name, pid=member.process.pid)
+
+    async def _outage(self) -> None:
+        """Every process is killed, and none is started for longer than a turn may work."""
+        began = time.time()
+        self._house.may_run.clear()
+        for role in ("worker", "gateway"):
+            for member in self._house.members:
+                if member.role == role and member.process and not member.process.ended.is_set():
+                    self._house.kill(member, "outage")
+            if role == "worker":
+                await self._without_workers()
+        await asyncio.sleep(OUTAGE)
+        self._house.may_run.set()
+        await self._house.all_ready()
+        self._history.troubles.append((began, time.time()))
 
     async def _terminate(self) -> None:
         began = time.time()

@@ -89,6 +89,13 @@ def test_a_story_as_it_should_be_violates_nothing() -> None:
     assert "None." in report(evidence(), [], seed=1, seconds=1.0, nats=False)
 
 
+def test_a_clock_that_was_set_by_days_makes_no_takeover_slow() -> None:
+    for days in (-1, 1):
+        resumed = [msgspec.structs.replace(one, at=one.at + timedelta(days=days * (one.seq > 5))) for one in written()]
+        [takeover] = takeovers(evidence(resumed))
+        assert (takeover.kind, takeover.seconds) == ("killed", 0.5)
+
+
 LOST = events.Returned(call=CALL, outcome=Fault(code="worker_lost", message=""))
 ENDED = Row(len(STORY), "COMPLETED")
 SLOW = [msgspec.structs.replace(one, at=one.at + timedelta(seconds=3 * (one.seq > 5))) for one in written()]
@@ -121,6 +128,11 @@ VIOLATIONS: dict[str, tuple[str, Evidence]] = {
         "I4",
         evidence(with_more((events.Failed(reason="KeyError", code="internal_error"), NEW, 2))),
     ),
+    "a turn that fails for time that was no work": (
+        "I4",
+        evidence(with_more((events.Failed(reason="within its limit of 10 seconds", code="limit_reached"), NEW, 2))),
+    ),
+    "a session whose only prompt was cancelled does not end": ("I4", evidence(rows={"s": Row(9, "INITED")})),
     "a gap in a journal": (
         "I5",
         evidence([msgspec.structs.replace(one, seq=one.seq + (one.seq > 5)) for one in written()]),

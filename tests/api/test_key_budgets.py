@@ -2,15 +2,17 @@
 
 import asyncio
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 from attack_helpers import CHAT, chat
 from key_helpers import Client, admin_of, client_of, keyed
 
 from delegating_server import agent, cast, in_steps
 from delegating_server import ask as delegate
+from longhouse import clock
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.cli import keys as key_commands
 from longhouse.cli.upkeep import usage as usage_commands
@@ -42,7 +44,9 @@ async def over_budget(client: Client, body: Any) -> Any:
         return error["message"]
 
 
-async def test_a_budget_reached_in_mid_session_is_raised_and_the_session_goes_on(serving: Serving) -> None:
+async def test_a_budget_reached_in_mid_session_is_raised_and_the_session_goes_on(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with keyed(serving, STEPS) as house:
         ann, other = await client_of(house, "ann", tokens_per_day=1), await client_of(house, "ann")
         said = await over_budget(ann, chat(chat_id="c"))
@@ -65,7 +69,8 @@ async def test_a_budget_reached_in_mid_session_is_raised_and_the_session_goes_on
         assert len((await ann.got("/v1/sessions"))["data"]) == 1
         # Raised, but not by enough: it waits on. Raised again: it answers.
         await change(ann, tokens_per_day=2)
-        await house.db.run("UPDATE journal SET at = at - interval '1 hour'")
+        true = clock.now
+        monkeypatch.setattr(clock, "now", lambda: true() + timedelta(hours=1))
         async with ann.streaming(f"{path}/events?after=now&until=never") as stream:
             assert (await change(ann, tokens_per_day=1_000_000))["tokens_per_day"] == 1_000_000
             async with asyncio.timeout(20):

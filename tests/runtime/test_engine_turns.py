@@ -300,6 +300,17 @@ async def test_a_model_in_trouble_is_waited_out(db: Database) -> None:
     assert (reply.attempts, reply.troubled_at is None) == (len(troubles), False)
 
 
+async def test_the_next_try_comes_in_time_though_the_clock_of_the_process_is_ahead(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = clock.now
+    monkeypatch.setattr(clock, "now", lambda: true() + timedelta(hours=1))
+    room = Room(db, [Say(), FINISH])
+    session_id = await room.prompt()
+    await room.advance(session_id)
+    assert await db.value("SELECT wake_at < now() + interval '1 minute' FROM sessions WHERE id = :id", id=session_id)
+
+
 async def test_past_all_patience_the_turn_ends_with_the_reason(db: Database) -> None:
     room = Room(db, [Say()])
     room.engine = room.another("w1", retry_limits=RetryLimits(attended=0, unattended=0))

@@ -105,7 +105,7 @@ async def test_what_a_newer_release_has_written_is_asked_for_again_and_is_no_def
             await house.db.run(WRITE_NEWER, id=one, body=json.dumps({"v": 1, "kind": "Novelty"}))
         async with house.http.get("/openapi.json") as response:
             paths = (await response.json())["paths"]
-        asked = [
+        asked: list[tuple[str, str, Any]] = [
             ("GET", path.format(session_id=session_id), None)
             for path, methods in paths.items()
             if "get" in methods and path.count("{") == path.count("{session_id}") == 1

@@ -21,7 +21,7 @@ from longhouse.integrations.agent_log import AgentLog, log_of
 from longhouse.journal.session import State
 from longhouse.store import sessions as session_store
 
-OLD_STATES = {
+OLD_STATES: dict[str, str] = {
     State.WAITING_FOR_AGENT: State.RESEARCHING,
     State.WAITING_FOR_APPROVAL: State.WAITING_FOR_CLARIFICATION,
 }

@@ -20,7 +20,7 @@ TAKE: Final = f"""
     VALUES (:key, :kind, {_SIZE} - {_BLOCK.format(level=_SIZE)}, {_BLOCK.format(level=_SIZE)}, now())
     ON CONFLICT (key_id, kind) DO UPDATE SET
         left_over = {_LEVEL} - {_BLOCK.format(level=_LEVEL)}, granted = {_BLOCK.format(level=_LEVEL)},
-        filled_at = greatest(now(), p.filled_at)
+        filled_at = greatest(now(), least(p.filled_at, now() + interval '1 minute'))
     RETURNING granted, left_over
 """
 GIVE_BACK: Final = """
