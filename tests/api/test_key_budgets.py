@@ -193,6 +193,39 @@ async def test_usage_adds_up_has_a_price_and_is_told_on_the_command_line(
     assert "tokens a day" not in capsys.readouterr().out
 
 
+async def test_exactly_so_many_turns_begin_however_many_ask_at_once(serving: Serving) -> None:
+    async with keyed(serving, works=False) as house, keyed(serving, works=False) as other:
+        ann = await client_of(house, "ann", turns_per_day=3)
+        there = Client(other, ann.key, ann.id)
+
+        async def begun(client: Client, text: str, key: str = "") -> tuple[int, Any]:
+            body = {"model": AGENT, "input": text, "background": True}
+            async with client.ask(
+                "POST", "/v1/responses", body, **({"idempotency_key": key} if key else {})
+            ) as response:
+                return response.status, await response.json()
+
+        # One prompt that is sent eight times takes one turn, and each of them follows it.
+        same = await asyncio.gather(*(begun(client, "Same.", "k") for client in (ann, there) * 4))
+        assert {status for status, _ in same} == {200}
+        assert len({answer["id"] for _, answer in same}) == 1
+        got = await asyncio.gather(*(begun(client, f"{n}") for n in range(15) for client in (ann, there)))
+        assert sorted(status for status, _ in got) == [200] * 2 + [429] * 28
+        refused = next(answer for status, answer in got if status == 429)["error"]
+        assert (refused["code"], refused["type"]) == ("budget_exceeded", "insufficient_quota")
+        assert "budget of 3 turns a day" in refused["message"]
+        assert (await begun(ann, "Same.", "k"))[1]["id"] == same[0][1]["id"]
+        assert len((await ann.got("/v1/sessions"))["data"]) == 3, "what was refused has left nothing"
+        # Nothing has begun to run, and still it is taken; a session of its own counts no less than a new one.
+        await change(ann, turns_per_day=4, turns_per_month=5)
+        first = (await ann.got("/v1/sessions"))["data"][0]["session_id"]
+        body = {"model": first, "input": "More.", "background": True}
+        statuses = [await client.status("POST", "/v1/responses", body) for client in (ann, there)]
+        assert statuses == [200, 429]
+        await change(ann, turns_per_day=None)
+        assert [await ann.status("POST", "/v1/responses", body) for _ in range(2)] == [200, 429]
+
+
 def test_prices_and_periods() -> None:
     price = parse(("a/b=c=1/2/0.5",))["a/b=c"]
     assert price.of(prompt_tokens=2_000_000, cached_tokens=1_000_000, completion_tokens=500_000) == 1 + 1 + 0.5

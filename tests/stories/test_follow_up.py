@@ -7,9 +7,11 @@ import pytest
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
+from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls
+from longhouse.store import journals
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import AGENT, House, Serving, assistant, chat, content, user
 
@@ -173,6 +175,67 @@ async def test_prompts_during_a_running_turn_wait_in_the_queue(serving: Serving,
         # What waits in the queue is not shown to the model before its turn.
         assert [text for text in ("Two", "Three") if text in str(house.model.requests[1])] == []
         assert [text for text in ("Two", "Three") if text in str(house.model.requests[2])] == ["Two"]
+
+
+async def put(house: House, text: str, *, model: str = AGENT, key: str = "") -> tuple[int, Any, str]:
+    """Sends a prompt and waits for nothing; the status, the answer, and when to ask again."""
+    body = {"model": model, "input": text, "background": True}
+    headers = {"idempotency-key": key} if key else {}
+    async with house.http.post("/v1/responses", json=body, headers=headers) as response:
+        return response.status, await response.json(), response.headers.get("retry-after", "")
+
+
+async def test_a_queue_takes_so_many_prompts_and_so_many_bytes(serving: Serving) -> None:
+    most = journals.MOST_WAITING
+    async with serving(works=False) as house, serving(works=False) as other:
+        assert (await put(house, "First."))[0] == 200
+        [shown] = await sessions(house)
+        session_id = shown["session_id"]
+        many = [put(one, f"Number {n}.", model=session_id, key=f"k{n}") for n in range(70) for one in (house, other)]
+        got = await asyncio.gather(*many)
+        assert {status for status, _, _ in got} == {200}
+        taken = {answer["id"] for _, answer, _ in got}
+        assert len(taken) == 70, "each came to both processes under one key"
+        more = await asyncio.gather(*(put((house, other)[n % 2], f"{n}", model=session_id) for n in range(60)))
+        assert [status for status, _, _ in more].count(200) == most - 71
+        refused = next(one for one in more if one[0] == 429)
+        assert refused[1]["error"]["code"] == "too_many_waiting"
+        assert f"at most {most} prompts" in refused[1]["error"]["message"]
+        assert int(refused[2]) > 0
+        assert (await house.session(session_id))["queued"] == most
+        # A repeated request is the one that was taken; and other doors lead to the same queue.
+        assert (await put(house, "Number 3.", model=session_id, key="k3"))[1]["id"] in taken
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "And this?"}]}
+        message["contextId"] = (await house.session(session_id))["conversation_id"]
+        call_ = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+        async with house.http.post(f"/a2a/{AGENT}", json=call_) as response:
+            error = (await response.json())["error"]
+            assert (error["code"], error["data"][0]["reason"]) == (-32000, "TOO_MANY_WAITING")
+        said = await house.say("And this?", model=session_id)
+        assert said["error"]["code"] == "too_many_waiting"
+        async with house.http.post(f"/v1/sessions/{session_id}/cancel") as response:
+            assert response.status == 202
+        assert [(await put(house, "Again.", model=session_id))[0] for _ in range(2)] == [200, 429]
+        # Few that are long: files are as long as what they hold.
+        await put(house, "Long ones:")
+        long_one = (await sessions(house))[0]["session_id"]
+        for _ in range(8):
+            prompt = events.Prompted(trace="long", content=("ё" * 1_050_000,))
+            await journals.add(house.db, long_one, [prompt], trace="long")
+        assert (await put(other, "One more.", model=long_one))[0] == 429
+
+
+async def test_what_is_said_beside_a_call_that_waits_is_bounded_until_it_was_read(serving: Serving) -> None:
+    async with serving([asks("Which city?"), answers("Rain.")]) as house:
+        session_id = (await house.say("Will it rain?"))["model"]
+        trace = (await house.folded(session_id)).trace
+        aside = events.Prompted(trace=trace, content=("By the way.",), aside=True)
+        for _ in range(3):
+            await journals.add(house.db, session_id, [aside], trace=trace, most_waiting=3)
+        with pytest.raises(CallerError, match="at most 3 prompts"):
+            await journals.add(house.db, session_id, [aside], trace=trace, most_waiting=3)
+        assert content(await house.say("Oslo", model=session_id)) == "Rain."
+        await journals.add(house.db, session_id, [aside], trace=trace, most_waiting=1)
 
 
 # Questions

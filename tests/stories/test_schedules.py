@@ -220,7 +220,7 @@ async def test_a_firing_while_the_last_one_is_at_work_waits_or_is_left_out(servi
             async with house.http.post(f"{PATH}/{picky['id']}/run") as response:
                 assert (response.status, (await response.json())["session_id"]) == (201, stuck)
         async with house.http.post(f"{PATH}/{picky['id']}/run") as response:
-            assert (response.status, (await response.json())["error"]["code"]) == (409, "too_many_waiting")
+            assert (response.status, (await response.json())["error"]["code"]) == (429, "too_many_waiting")
         async with house.http.patch(f"{PATH}/{picky['id']}", json={"overlap": "queue"}) as response:
             assert response.status == 200
         await come_due(house.db, picky)

@@ -71,22 +71,16 @@ class Caller:
         if self.read_only:
             raise CallerError("This key may only read.", status=403, code="read_only_key")
 
+    @property
+    def has_turn_budget(self) -> bool:
+        return any(name.startswith("turns") for name in self.budgets)
+
     def spends(self, *, begins_turn: bool = False) -> None:
         """Raises if the key has no tokens left, or no turns for one that begins."""
         if self.spent and (begins_turn or self.spent.name.startswith("tokens")):
-            raise over_budget(self.spent)
+            raise budgets.exceeded(self.spent)
 
     async def opens_session(self) -> None:
         """Counts a new session; raises if the key has reached its limit."""
         if self.meter:
             await self.meter.open_session()
-
-
-def over_budget(spent: SpentBudget, then: str = "") -> CallerError:
-    return CallerError(
-        f"{spent.words}{then}.",
-        status=429,
-        kind="insufficient_quota",
-        code=budgets.EXCEEDED,
-        retry_after=spent.seconds,
-    )

@@ -93,14 +93,16 @@ class Inbox(msgspec.Struct, frozen=True):
         *,
         task: str,
         accepted: RequestIdentity,
+        most_waiting: int,
     ) -> Placed:
         """Appends a prompt in a transaction of the caller, who calls `notify` after its commit: to this session, or to
         the one that `opened` describes where there is none any more."""
+        how: dict[str, Any] = {"accepted": accepted, "most_waiting": most_waiting}
         if session_id:
             with suppress(journals.NotThere):
-                return await journals.add(transaction, session_id, [prompt], trace=prompt.trace, accepted=accepted)
+                return await journals.add(transaction, session_id, [prompt], trace=prompt.trace, **how)
         proposed = f"{opened.agent}_{uuid.uuid4()}"
-        return await journals.open(transaction, proposed, opened, prompt, task=task, accepted=accepted)
+        return await journals.open(transaction, proposed, opened, prompt, task=task, **how)
 
     def notify(self, placed: Placed) -> None:
         """Sends the hints of an append that was committed with something else."""

@@ -13,7 +13,7 @@ from asyncpg.pgproto.pgproto import UUID  # made, and sent, in a fifth of the ti
 from msgspec import structs
 
 from longhouse import clock
-from longhouse.errors import AlreadyReturned, Deposed
+from longhouse.errors import AlreadyReturned, CallerError, Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
 from longhouse.journal.fold import FOLD_VERSION, blank, fold
@@ -35,6 +35,15 @@ FIRST_FENCE: Final = 1
 """Of the first claim of a session."""
 SNAPSHOT_EVERY: Final = 200
 PAGE: Final = 5_000
+
+
+MOST_WAITING: Final = 100
+"""Prompts that wait in the queue of a session."""
+MOST_WAITING_BYTES: Final = 16 * 2**20
+"""Once as much waits, nothing more is taken."""
+ASK_AGAIN_IN: Final = 10
+"""Seconds after which a client may find room in a queue."""
+TOO_MANY_WAITING: Final = "too_many_waiting"
 
 
 class NotThere(LookupError):  # noqa: N818 - it says what the session is
@@ -105,12 +114,23 @@ WITH moved AS (
 SELECT head, due, CASE WHEN due THEN {{spent}} END AS spent FROM moved
 """
 
+
+def room_in(session: str) -> str:
+    """SQL: the session's queue takes one more prompt. At rest, none waits."""
+    return f"""(
+        NOT {session}due AND {session}state IN ('COMPLETED', 'FAILED', 'CANCELLED')
+        OR queue_has_room({session}id, :most_waiting, {MOST_WAITING_BYTES})
+    )"""
+
+
+HAS_ROOM: Final = f"SELECT {room_in('s.')} FROM sessions s WHERE s.id = :session"
 ADD: Final = f"""
 WITH moved AS (
     UPDATE sessions SET head = head + :count, due = true, state = COALESCE(:state, state), updated_at = :at,
                         queued_at = CASE WHEN due OR waits_for IS NOT NULL THEN queued_at ELSE :at END,
                         key_id = COALESCE(:api_key, key_id)
     WHERE id = :session AND head = COALESCE(:head::bigint, head) AND {UNDER_WAY}
+      AND (:most_waiting::integer IS NULL OR {room_in("")})
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE_OUTSIDE}
@@ -136,6 +156,7 @@ WITH moved AS (
                   queued_at = CASE WHEN sessions.due OR sessions.waits_for IS NOT NULL
                                    THEN sessions.queued_at ELSE :at END,
                   key_id = COALESCE(EXCLUDED.key_id, sessions.key_id)
+    WHERE :most_waiting::integer IS NULL OR {room_in("sessions.")}
     RETURNING id, head, conversation_id, holder, fence, key_id
 ), written AS (
     {_WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL", new=_NEW_IN_ARRAYS)}
@@ -349,19 +370,25 @@ async def add(
     accepted: RequestIdentity | None = None,
     fingerprint: str | None = None,
     head: int | None = None,
+    most_waiting: int = MOST_WAITING,
 ) -> Placed:
     """Appends from outside, without a fence, so that the lease holder keeps its lease and its reply.
 
     `fingerprint`: of the rest that follows `new`, where the session has nothing to do after it.
     `head`: the append requires this head; if the head has moved, NotThere is raised.
+    `most_waiting`: a prompt is refused where so many wait.
     """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
+    prompt = new[0] if len(new) == 1 and isinstance(new[0], events.Prompted) else None
+    most = most_waiting if prompt else None
+    takes_turn = prompt is not None and not prompt.aside and accepted is not None and accepted.has_turn_budget
     append_id, columns, at = uuid.uuid4(), await columns_of(db, new), clock.now()
     try:
         row = await accept(
             db,
             accepted,
             ADD,
+            takes_turn=takes_turn,
             session=session_id,
             count=len(new),
             state=state,
@@ -370,14 +397,15 @@ async def add(
             append_id=append_id,
             fingerprint=fingerprint,
             head=head,
+            most_waiting=most,
             **columns,
         )
     except asyncpg.UniqueViolationError as error:
         row = await _already_there(db, session_id, append_id, error)
-    if row is None and head is not None and (written := await last_written(db, session_id, append_id)):
-        row = {"head": written}  # a retry after a lost answer finds the head that its first try has moved
+    if row is None and (head is not None or prompt) and (written := await last_written(db, session_id, append_id)):
+        row = {"head": written}  # a retry after a lost answer finds what its first try has changed
     if row is None:
-        raise NotThere(f"there is no session {session_id!r}, or not at this head")
+        raise await _refusal(db, session_id, accepted if takes_turn else None, most, head)
     return Placed(session_id=session_id, seq=row["head"], at=at)
 
 
@@ -391,11 +419,14 @@ async def open(
     parent: str | None = None,
     accepted: RequestIdentity | None = None,
     claimant: Claimant | None = None,
+    most_waiting: int | None = MOST_WAITING,
 ) -> Placed:
     """Opens the session of this conversation, agent and label with the proposed id, or finds it; appends the prompt.
 
     `claimant`: it is claimed at once, if it is new and under no limit.
+    `most_waiting`: as for `add`; None: the caller has seen that there is room.
     """
+    takes_turn = accepted is not None and accepted.has_turn_budget
     bare = [structs.replace(prompted, prior=())] if prompted.prior else []
     append_id, columns, at = uuid.uuid4(), await columns_of(db, [opened, prompted, *bare]), clock.now()
     identity = {name: getattr(opened, name) for name in ("owner", "conversation", "side", "agent", "label")}
@@ -404,7 +435,9 @@ async def open(
             db,
             accepted,
             OPEN_CLAIMED if claimant else OPEN_ONLY,
+            takes_turn=takes_turn,
             session=session_id,
+            most_waiting=most_waiting,
             **identity,
             **(structs.asdict(claimant) if claimant else {}),
             user=opened.user,
@@ -421,7 +454,11 @@ async def open(
         if isinstance(db, Transaction):
             raise
         row = await _already_there(db, await sessions.find(db, **identity) or session_id, append_id, error)
-    assert row is not None
+    if row is None:
+        there = await sessions.find(db, **identity) or session_id
+        row = await _written(db, there, append_id)  # a retry after a lost answer
+        if row is None:
+            raise await _refusal(db, there, accepted if takes_turn else None, most_waiting)
     placed = Placed(session_id=row["id"], seq=row["head"], at=at)
     if claimant and (placed.session_id, row["holder"], row["fence"]) == (session_id, claimant.worker, FIRST_FENCE):
         # Nobody has claimed it since, also where this is known of a first try whose answer was lost.
@@ -513,9 +550,8 @@ async def _already_there(
     """Classifies a unique violation: if the first try of this same append was written, it is a success."""
     if isinstance(db, Transaction):
         raise error  # the transaction has failed: no more statements can run in it
-    if head := await last_written(db, session_id, append_id):
-        row = await db.row(NOW, session=session_id)
-        return {"id": session_id, "head": head, **(row or dict.fromkeys(("due", "holder", "fence", "spent")))}
+    if written := await _written(db, session_id, append_id):
+        return written
     match error.constraint_name:
         case "journal_returned":
             raise AlreadyReturned(f"a call of session {session_id!r} has its outcome already") from error
@@ -523,6 +559,34 @@ async def _already_there(
             raise Repeated from error
         case _:
             raise error
+
+
+async def _written(db: Executor, session_id: str, append_id: uuid.UUID) -> dict[str, Any] | None:
+    """What a first try of this append has returned."""
+    head = await last_written(db, session_id, append_id)
+    if head is None:
+        return None
+    row = await db.row(NOW, session=session_id)
+    return {"id": session_id, "head": head, **(row or dict.fromkeys(("due", "holder", "fence", "spent")))}
+
+
+async def _refusal(
+    db: Executor, session_id: str, payer: RequestIdentity | None, most_waiting: int | None, head: int | None = None
+) -> Exception:
+    """Why an append from outside was not taken: its key has no turn left, too many prompts waited, or there is no such
+    session at this head."""
+    if payer and (spent := await budgets.spent_turns(db, payer.api_key or "")):
+        return budgets.exceeded(spent)
+    has_room = most_waiting and await db.value(HAS_ROOM, session=session_id, most_waiting=most_waiting)
+    if has_room is False or (has_room and head is None):
+        return CallerError(
+            f"The queue of this session is full: at most {most_waiting} prompts wait in it, and {MOST_WAITING_BYTES:,}"
+            " bytes. Wait until a turn has ended, or cancel one.",
+            status=429,
+            code=TOO_MANY_WAITING,
+            retry_after=ASK_AGAIN_IN,
+        )
+    return NotThere(f"there is no session {session_id!r}, or not at this head")
 
 
 async def last_written(db: Executor, session_id: str, append_id: uuid.UUID) -> int | None:

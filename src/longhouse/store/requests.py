@@ -11,6 +11,7 @@ import msgspec
 
 from longhouse.store import sessions
 from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.limits import budgets
 from longhouse.store.openai import responses
 from longhouse.store.openai.responses import NewResponse
 
@@ -53,6 +54,8 @@ class RequestIdentity(msgspec.Struct, frozen=True):
     """Does the client say that this is a retry? None: it sends no retry count."""
     api_key: str | None = None
     """The id of the API key that sent it; None: no keys are set."""
+    has_turn_budget: bool = False
+    """Whether turns of this key are limited."""
     follows: str | None = None
     """The trace of the turn that the client follows, where the event belongs to another trace: that of a sub-agent."""
     response: NewResponse | None = None
@@ -79,14 +82,21 @@ def repeated() -> Iterator[None]:
 
 
 @functools.cache
-def _storing(sql: str, *, accepts: bool, responds: bool) -> str:
+def _storing(sql: str, *, accepts: bool, responds: bool, takes_turn: bool) -> str:
     """The statement with what this request needs: Postgres prepares every part, be it one that does nothing."""
-    return sql.replace("{accepted}", (_ACCEPTED if accepts else "") + (_RESPONDED if responds else ""))
+    more = (_ACCEPTED if accepts else "") + (_RESPONDED if responds else "")
+    if takes_turn:
+        sql, more = sql.replace(UNDER_WAY, f"{UNDER_WAY} AND {budgets.TURNS_LEFT}"), more + budgets.TAKE_TURN
+    return sql.replace("{accepted}", more)
 
 
-async def accept(db: Executor, accepted: RequestIdentity | None, sql: str, **values: object) -> asyncpg.Record | None:
+async def accept(
+    db: Executor, accepted: RequestIdentity | None, sql: str, *, takes_turn: bool = False, **values: object
+) -> asyncpg.Record | None:
     """Runs the statement that stores a request, where it says `{accepted}`; raises Repeated for a retry of a request
     that is stored already.
+
+    `takes_turn`: of the budget of its key; nothing is written if none is left.
 
     A retry may arrive, perhaps in another process, while the first try still waits for Postgres: it waits for the
     first one's lock.
@@ -97,7 +107,7 @@ async def accept(db: Executor, accepted: RequestIdentity | None, sql: str, **val
         values = {**request, **values}
     if response := accepted and accepted.response:
         values |= responses.columns(response)
-    sql = _storing(sql, accepts=accepted is not None, responds=response is not None)
+    sql = _storing(sql, accepts=accepted is not None, responds=response is not None, takes_turn=takes_turn)
     if accepted is None or not accepted.is_retry or (lock := accepted.lock) is None or not isinstance(db, Database):
         return await db.row(sql, **values)
 

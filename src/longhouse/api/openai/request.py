@@ -147,6 +147,7 @@ def parse(caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[st
         key=idempotency_key(headers),
         is_retry=is_retry,
         api_key=caller.key or None,
+        has_turn_budget=caller.has_turn_budget,
     )
     conversation, is_named = _conversation(request, headers)
     traceparent = tracing.accepted(headers.get(tracing.HEADER))

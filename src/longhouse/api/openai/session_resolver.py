@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http import HTTPStatus
 from itertools import takewhile
 from typing import Final
 
@@ -75,6 +76,11 @@ class SessionResolver:
         except Repeated:
             if repeated := await self._repeated(chat):
                 return await self._reattach(repeated, chat)
+        except CallerError as error:
+            # The same request, with the same idempotency key, may have taken what was left.
+            if error.status == HTTPStatus.TOO_MANY_REQUESTS and (repeated := await self._repeated(chat)):
+                return await self._reattach(repeated, chat)
+            raise
         # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
         return self._noted(await self._place(chat))

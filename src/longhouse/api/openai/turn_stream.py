@@ -9,7 +9,6 @@ from starlette.types import Scope
 
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.requests import answer_format
-from longhouse.api.caller import over_budget
 from longhouse.api.http import streaming
 from longhouse.api.http.addresses import session_address
 from longhouse.api.inflight import INFLIGHT, InflightRequest
@@ -467,7 +466,7 @@ def failure(message: str, code: str) -> CallerError:
 def waits_for_budget(spent: SpentBudget, session_id: str) -> CallerError:
     """The error for a client whose turn waits for a budget of its key: that may take a month."""
     goes_on = f"; the turn goes on by itself then, or once the budget is raised: /v1/sessions/{session_id}"
-    return over_budget(spent, goes_on)
+    return budgets.exceeded(spent, goes_on)
 
 
 def _delegates(use: Use) -> bool:

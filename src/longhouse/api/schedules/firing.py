@@ -13,6 +13,7 @@ from typing import Final
 import asyncpg
 import msgspec
 import structlog
+from msgspec import structs
 
 from longhouse import background, timing
 from longhouse.agents.template import Template
@@ -38,7 +39,7 @@ from longhouse.store.requests import RequestIdentity
 log = structlog.get_logger()
 
 MOST_WAITING: Final = 10
-"""Prompts of a schedule that wait in one session; the next ones are skipped."""
+"""Where so many prompts wait in a session, those of schedules are skipped, which leaves room for what people write."""
 NO_KEY: Final = "The key that it fires with was revoked, or has expired."
 
 
@@ -112,14 +113,14 @@ class Scheduler(msgspec.Struct, frozen=True):
             attempts = [_Attempt(first, "missed", count=len(due.missed), last_due_at=last)]
         attempts += await self._attempts(schedule, caller, due.fires)
 
-        async def write(tx: Transaction) -> list[Placed | None]:
+        async def write(tx: Transaction) -> list[tuple[_Attempt, Placed | None]]:
             if not await schedules.claim(tx, schedule):
                 return []
             placed = [await self._write(tx, schedule, one) for one in attempts]
             await schedules.move(tx, schedule, due.next_at)
             return placed
 
-        for attempt, placed in zip(attempts, await self.db.together(write), strict=False):
+        for attempt, placed in await self.db.together(write):
             self.count(attempt.state, attempt.count)
             if placed:
                 self.inbox.notify(placed)
@@ -130,8 +131,6 @@ class Scheduler(msgspec.Struct, frozen=True):
         if known := await schedules.find_run(self.db, run_id):
             return known
         target = await self._target(caller, schedule)
-        if await self._waiting(schedule, target.session_id) >= MOST_WAITING:
-            raise CallerError(_too_many(), status=409, code="too_many_waiting")
         await _pay(target, opens=target.session_id is None)
 
         async def write(tx: Transaction) -> Placed | None:
@@ -140,7 +139,7 @@ class Scheduler(msgspec.Struct, frozen=True):
             if await schedules.find_run(tx, run_id):
                 return None
             attempt = _Attempt(await schedules.now(tx), target=target)
-            return await self._write(tx, schedule, attempt, run_id=run_id)
+            return (await self._write(tx, schedule, attempt, run_id=run_id))[1]
 
         if placed := await self.db.together(write):
             self.count("fired", 1)
@@ -184,8 +183,6 @@ class Scheduler(msgspec.Struct, frozen=True):
         target = await self._target(caller, schedule)
         if schedule.overlap == "skip" and (fired or await self._is_busy(schedule, target.session_id)):
             return _Attempt(moment, "skipped", error="The run before it has not ended.", code="overlap")
-        if await self._waiting(schedule, target.session_id) + fired >= MOST_WAITING:
-            return _Attempt(moment, "skipped", error=_too_many(), code="too_many_waiting")
         if caller.meter:
             await caller.meter.enter()
             caller.meter.leave()
@@ -213,22 +210,21 @@ class Scheduler(msgspec.Struct, frozen=True):
         session = await journals.load(self.db, session_id)
         return session.running_turn is not None or bool(session.queue)
 
-    async def _waiting(self, schedule: Schedule, session_id: str | None) -> int:
-        """The prompts of this schedule that wait in its session."""
-        if session_id is None:
-            return 0
-        session = await journals.load(self.db, session_id)
-        return sum(one.prompt.schedule == schedule.id for one in session.queue)
-
     # Writing it down
 
     async def _write(
         self, tx: Transaction, schedule: Schedule, attempt: _Attempt, *, run_id: str | None = None
-    ) -> Placed | None:
-        """Writes a run, and the prompt that it sends."""
+    ) -> tuple[_Attempt, Placed | None]:
+        """Writes a run, and the prompt that it sends; one that is not taken, as what came of it."""
         known, trace, placed = run_id or new_run_id(), uuid.uuid4().hex, None
         if attempt.target:
-            placed = await self._prompt(tx, schedule, attempt.target, trace, known)
+            try:
+                placed = await self._prompt(tx, schedule, attempt.target, trace, known)
+            except CallerError as error:
+                if run_id:
+                    raise
+                state: schedules.RunState = "skipped" if error.code == journals.TOO_MANY_WAITING else "failed"
+                attempt = structs.replace(attempt, state=state, error=str(error), code=error.code)
         await schedules.record(
             tx,
             ScheduleRun(
@@ -246,7 +242,7 @@ class Scheduler(msgspec.Struct, frozen=True):
                 code=attempt.code,
             ),
         )
-        return placed
+        return attempt, placed
 
     async def _prompt(self, tx: Transaction, schedule: Schedule, target: _Target, trace: str, run_id: str) -> Placed:
         """Appends the prompt to its session, or opens one with it; if that was deleted meanwhile, the conversation
@@ -268,9 +264,20 @@ class Scheduler(msgspec.Struct, frozen=True):
             prior=target.prior,
             schedule=schedule.id,
         )
-        accepted = RequestIdentity(owner=schedule.owner, digest=f"schedule/{run_id}", api_key=caller.key or None)
+        accepted = RequestIdentity(
+            owner=schedule.owner,
+            digest=f"schedule/{run_id}",
+            api_key=caller.key or None,
+            has_turn_budget=caller.has_turn_budget,
+        )
         return await self.inbox.prompt_within(
-            tx, target.session_id, opened, prompt, task=schedule.prompt, accepted=accepted
+            tx,
+            target.session_id,
+            opened,
+            prompt,
+            task=schedule.prompt,
+            accepted=accepted,
+            most_waiting=MOST_WAITING,
         )
 
     async def _stop(self, schedule: Schedule, why: str) -> None:
@@ -302,7 +309,3 @@ def new_run_id() -> str:
 
 def no_such_schedule() -> CallerError:
     return wire.not_found("There is no such schedule.", code="schedule_not_found")
-
-
-def _too_many() -> str:
-    return f"{MOST_WAITING} prompts of this schedule wait in its session already."

@@ -38,8 +38,9 @@ EDGES: Final = """
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND d.outcome IS NULL
 """
 
-CHILDREN: Final = """
-    SELECT s.agent, s.label, s.id FROM unnest(:agents::text[], :labels::text[]) AS asked (agent, label)
+CHILDREN: Final = f"""
+    SELECT s.agent, s.label, s.id, {journals.room_in("s.")} AS has_room
+    FROM unnest(:agents::text[], :labels::text[]) AS asked (agent, label)
     JOIN sessions s ON s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'sub'
         AND s.agent = asked.agent AND s.label = asked.label
 """
@@ -67,6 +68,12 @@ WHERE NOT EXISTS (
     SELECT FROM journal r WHERE r.session_id = :parent AND r.call_id = waited.call AND r.kind = 'Returned'
 )
 """
+
+
+_FULL: Final = Fault(
+    code=journals.TOO_MANY_WAITING,
+    message="too many tasks wait for that agent already; wait for some, call it under another label, or do it yourself",
+)
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -104,13 +111,14 @@ async def begin(
     """Records calls of agents and prompts those agents, all or nothing; returns other sessions written to, with heads.
 
     `faults`: the calls that are refused already. A task for an agent that waits for this session, directly or
-    indirectly, returns the fault `cycle`; a task beyond the limit of concurrent tasks returns `too_many_agents`.
+    indirectly, returns the fault `cycle`; a task beyond the limit of concurrent tasks returns `too_many_agents`, and
+    one for an agent whose queue is full `too_many_waiting`.
     """
     append_id = uuid.uuid4()
 
     async def write(tx: Transaction) -> tuple[Session, Appended, list[tuple[str, int]]]:
         await tx.run(LOCK, owner=session.owner, conversation=session.conversation)
-        children = await _children(tx, session, tasks)
+        children, full = await _children(tx, session, tasks)
         edges: list[tuple[str, str]] = []
         if collects or any(children.values()):  # a new agent waits for none
             rows = await tx.rows(EDGES, owner=session.owner, conversation=session.conversation)
@@ -118,8 +126,8 @@ async def begin(
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }
-        refused: dict[str, Outcome] = {**faults, **{call: _cycle() for call in circles}}
-        refused |= await _too_many(tx, session, [task for task in tasks if task.call not in circles])
+        refused: dict[str, Outcome] = {**faults, **dict.fromkeys(full, _FULL), **{call: _cycle() for call in circles}}
+        refused |= await _too_many(tx, session, [task for task in tasks if task.call not in {*circles, *full}])
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
         after, settled = settle([*_refusing(new, refused), *settled_at_once])
         # A reply may call agents without awaiting them, and also end the turn.
@@ -220,14 +228,23 @@ async def append(
     )
 
 
-async def _children(tx: Transaction, parent: Session, tasks: Sequence[Delegation]) -> dict[str, str | None]:
-    """Call -> the session that its task goes to; None where that is not open yet."""
+async def _children(
+    tx: Transaction, parent: Session, tasks: Sequence[Delegation]
+) -> tuple[dict[str, str | None], set[str]]:
+    """Call -> the session that its task goes to, None where that is not open yet; and the calls whose session has a
+    full queue."""
     if not tasks:
-        return {}
-    agents, labels = [task.agent for task in tasks], [task.label for task in tasks]
-    rows = await tx.rows(CHILDREN, owner=parent.owner, conversation=parent.conversation, agents=agents, labels=labels)
-    there = {(row["agent"], row["label"]): row["id"] for row in rows}
-    return {task.call: there.get((task.agent, task.label)) for task in tasks}
+        return {}, set()
+    asked: dict[str, object] = {
+        "agents": [task.agent for task in tasks],
+        "labels": [task.label for task in tasks],
+        "most_waiting": journals.MOST_WAITING,
+    }
+    rows = await tx.rows(CHILDREN, owner=parent.owner, conversation=parent.conversation, **asked)
+    there = {(row["agent"], row["label"]): row for row in rows}
+    known = {task.call: there.get((task.agent, task.label)) for task in tasks}
+    children = {call: row and row["id"] for call, row in known.items()}
+    return children, {call for call, row in known.items() if row and not row["has_room"]}
 
 
 def _opened(parent: Session, task: Delegation) -> Opened:
@@ -246,7 +263,7 @@ async def _prompt(tx: Transaction, parent: Session, task: Delegation, opened: Op
     prompted = task.prompted
     text = "".join(content for content in prompted.content if isinstance(content, str))
     proposed = f"{task.agent}_{uuid.uuid4()}"
-    placed: Placed = await journals.open(tx, proposed, opened, prompted, task=text, parent=parent.id)
+    placed: Placed = await journals.open(tx, proposed, opened, prompted, task=text, parent=parent.id, most_waiting=None)
     await tx.run(
         DELEGATE,
         parent=parent.id,

@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from longhouse import clock
-from longhouse.store.database import Database, Transaction
+from longhouse.errors import CallerError
+from longhouse.store.database import Database, Executor, Transaction
 
 EXCEEDED: Final = "budget_exceeded"
 NAMES: Final = ("tokens_per_month", "tokens_per_day", "turns_per_month", "turns_per_day")
@@ -65,6 +66,20 @@ RESUME: Final = """
         ORDER BY id FOR UPDATE
     )
 """
+TURNS_LEFT: Final = "spent_turns(:api_key) IS NULL"
+"""SQL: the key has turns left; it is locked until the commit."""
+# A part of the statement that appends a prompt: the turn is taken with it, or neither is.
+TAKE_TURN: Final = f"""
+, taken AS (
+    UPDATE api_keys k SET (turns_on, turns_today, turns_this_month) = (
+        SELECT {_TODAY}, used.today + 1, used.this_month + 1 FROM turns_of_key(k) used
+    ) FROM moved WHERE k.id = :api_key
+)
+"""
+SPENT_TURNS: Final = f"""
+    SELECT budget, {_LIMIT.format(budget="budget")} AS most
+    FROM api_keys k, spent_turns(k.id) budget WHERE k.id = :key AND budget IS NOT NULL
+"""
 USED: Final = f"""
     SELECT k.id, {", ".join(f"u.{name}" for name in NAMES)}
     FROM unnest(:keys::text[]) AS k (id) CROSS JOIN LATERAL usage_of_key(k.id) u
@@ -103,6 +118,16 @@ def full_at(name: str, now: datetime | None = None) -> datetime:
     return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
 
 
+def exceeded(spent: SpentBudget, then: str = "") -> CallerError:
+    return CallerError(
+        f"{spent.words}{then}.",
+        status=429,
+        kind="insufficient_quota",
+        code=EXCEEDED,
+        retry_after=spent.seconds,
+    )
+
+
 class Pause(msgspec.Struct, frozen=True):
     """What came of an attempt to let a session wait for a budget."""
 
@@ -118,6 +143,12 @@ async def pause(db: Database, session_id: str, *, fence: int, head: int, begins:
     """
     row = await db.row(PAUSE, session=session_id, fence=fence, head=head, begins=begins)
     return Pause(spent_budget(row["budget"], row["most"]), row["is_paused"]) if row else None
+
+
+async def spent_turns(db: Executor, key: str) -> SpentBudget | None:
+    """The budget of turns that a key has used up."""
+    row = await db.row(SPENT_TURNS, key=key)
+    return spent_budget(row["budget"], row["most"]) if row else None
 
 
 async def paused(db: Database, session_id: str) -> SpentBudget | None:

@@ -25,7 +25,6 @@ from longhouse.api.sessions.waiting import Question, WaitingStatus, waiting_stat
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint
 from longhouse.journal.events import Recorded
-from longhouse.journal.fold import blank
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
@@ -288,7 +287,7 @@ class ResponseStream(streaming.EventStream[streaming.Sent]):
 async def opened(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseFollower:
     """The response of this row, of which nothing is read yet. `base`: its session, if it is known as of some moment."""
     if base is None or (base.id, base.head) != (row.session_id, row.after):
-        base = await journals.load_up_to(db, blank(row.session_id), row.after)
+        base = await journals.load_at(db, row.session_id, row.after)
     return ResponseFollower(db, bus, ResponseBuilder(row, base))
 
 

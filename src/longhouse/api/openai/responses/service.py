@@ -190,7 +190,7 @@ class ResponseService(msgspec.Struct, frozen=True):
                 code="previous_response_not_found",
                 param="previous_response_id",
             )
-        session = await journals.load(self.db, row.session_id)
+        session = await self.resolver.resident.load(self.db, row.session_id)
         asked = (request.model or AUTO).partition("@")[0]
         is_same_agent = asked in (AUTO, session.agent, session.id)
         rows = await responses.of_sessions(self.db, [session.id])
@@ -211,7 +211,7 @@ class ResponseService(msgspec.Struct, frozen=True):
     async def _settle_named(self, caller: Caller, place: _Destination, conversation: str | None) -> None:
         """Ends the responses of a turn that waits: what follows belongs to the next one."""
         row = await self._session_of(caller, place, conversation)
-        if row and row.trace_id:
+        if row and row.trace_id and row.state.startswith("WAITING"):
             for one in await responses.unended(self.db, row.id, row.trace_id):
                 await following.settled(self.db, self.bus, one)
 
