@@ -1,5 +1,7 @@
 """Bodies that no honest client sends. Each is a 400 that names the field, and nothing of it is recorded."""
 
+import io
+import json
 from typing import Any
 
 import msgspec
@@ -104,7 +106,7 @@ async def test_a_hundred_thousand_bad_items_are_one_complaint(serving: Serving) 
         (wire.ChatRequest, CHAT, chat(messages=zeros), "messages[0]"),
         (wire.ChatRequest, CHAT, chat(messages=[{"role": "user", "content": zeros}]), "messages[0].content[0]"),
         (wire.ChatRequest, CHAT, chat(messages=[{"role": "user", "tool_calls": zeros}]), "messages[0].tool_calls[0]"),
-        (wire.ChatRequest, CHAT, chat(messages=[empty] * 100_000), "messages"),
+        (wire.ChatRequest, CHAT, chat(messages=[empty] * 30_000), "messages"),
         (wire.ChatRequest, CHAT, chat(stop=zeros), "stop[0]"),
         (wire.ChatRequest, CHAT, chat(metadata=fields), "metadata"),
         (Answer, clarification, {"answer": "x", **fields}, None),
@@ -118,6 +120,25 @@ async def test_a_hundred_thousand_bad_items_are_one_complaint(serving: Serving) 
             assert complaints.value.error_count() <= 2, "one for each branch of a union"
             found = await refused(house, body, path)
             assert (found.status, found.param) == (400, param)
+
+
+async def test_so_many_parts_and_calls_are_refused_before_they_are_read(serving: Serving) -> None:
+    part, called = {"type": "text", "text": ""}, {"id": "c", "function": {"name": "f", "arguments": ""}}
+    one = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": ""}]}
+    async with serving() as house, leaves_no_trace(house):
+        for path, body in (
+            (CHAT, chat(messages=[{"role": "user", "content": [part] * 60_000}])),
+            (CHAT, chat(messages=[{"role": "assistant", "tool_calls": [called] * 30_000}])),
+            ("/v1/responses", {"model": AGENT, "input": [one] * 30_000}),
+            ("/admin/tools", {"name": "t", "tags": [part] * 60_000}),
+        ):
+            for written in (msgspec.json.encode(body), json.dumps(body, indent=1).encode()):
+                assert "more than 50,000 objects" in str(await refused(house, written, path))
+    async with serving() as house:
+        text = '{"a": {"b": {}}} {' * 100_000
+        written = io.BytesIO(msgspec.json.encode(chat(messages=[{"role": "user", "content": text}])))
+        async with house.http.post(CHAT, data=written, headers={"content-type": "application/json"}) as response:
+            assert response.status == 200, "braces in a text are text"
 
 
 async def test_only_json_from_no_foreign_page_is_read(serving: Serving) -> None:

@@ -1,15 +1,21 @@
 """The OpenAPI document says of every route which parameters it takes and what it answers: that, and nothing else."""
 
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from attack_helpers import refusal
 from client_generator import Generator
 from fastapi import FastAPI
+from key_helpers import routes_of
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from conformance import Described
+from longhouse.api.a2a.wire import Configuration, MessageIn, SendParams, TaskParams
+from longhouse.api.console.session import SignIn
+from longhouse.api.http.json_route import JsonRoute
 from longhouse.models.scripted import call
 from server_helpers import AGENT, House, Serving
 
@@ -154,3 +160,95 @@ async def test_a_client_that_is_generated_from_the_document_holds_a_conversation
         with pytest.raises(made.Refused) as missing:
             await client.get_session("nobody")
         assert (missing.value.status, missing.value.code) == (404, "session_not_found")
+
+
+WRONG: tuple[Any, ...] = (True, False, 0, 1, 1.0, "", "0", "1", "true", [], {}, ["1"])
+"""One of each kind of JSON; those that a field is not described to take are refused, not read as something else."""
+NO_NUMBERS = (" 1", "1 ", "+1", "-1", "1_0", "1.0", "1e1", "0x1", "１", "true", "")
+NO_MOMENTS = ("0", "1", "1700000000", "-170000000", "170000.000", "true", "2026-01-31T", "tomorrow")
+
+
+def models_in(kind: Any) -> set[type[BaseModel]]:
+    """The models of a type, and those that are in them."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = kind.model_fields.values()
+        return {kind}.union(*(models_in(part) for one in fields for part in (one.annotation, *one.metadata)))
+    return set[type[BaseModel]]().union(*(models_in(part) for part in get_args(kind)))
+
+
+def fields_of(model: type[BaseModel]) -> Iterator[tuple[str, list[Any]]]:
+    """Each field, with the schemas of which one fits what it takes."""
+    schema = model.model_json_schema()
+
+    def flat(one: Any) -> Iterator[Any]:
+        one = schema["$defs"][one["$ref"].rpartition("/")[2]] if "$ref" in one else one
+        parts = [part for kind in ("anyOf", "oneOf", "allOf") for part in one.get(kind, ())]
+        yield from (each for part in parts for each in flat(part)) if parts else (one,)
+
+    for name, one in schema["properties"].items():
+        yield name, list(flat(one))
+
+
+def takes(schema: Any, value: Any) -> bool:
+    kinds = {"boolean": bool, "integer": int, "number": (int, float), "string": str, "array": list, "object": dict}
+    if any(value == one and type(value) is type(one) for one in [*schema.get("enum", ()), schema.get("const", {})]):
+        return True
+    if "type" not in schema:
+        return not schema.keys() & {"enum", "const"}
+    is_number = schema["type"] in ("integer", "number")
+    kind = kinds.get(schema["type"], type(None))
+    return isinstance(value, kind) and not (is_number and isinstance(value, bool))
+
+
+def refuses_value(model: type[BaseModel], name: str, value: Any) -> bool:
+    try:
+        model.model_validate({name: value})
+    except ValidationError as error:
+        return any(one["loc"][:1] == (name,) for one in error.errors())
+    return False
+
+
+async def test_no_body_and_no_parameter_takes_one_kind_of_value_for_another(serving: Serving) -> None:
+    async with serving(works=False) as house:
+        every = [context.original_route for context in routes_of(house)]
+        routes = [one for one in every if isinstance(one, JsonRoute)]
+        queried = {kind for one in routes for field in one.dependant.query_params
+                   for kind in models_in(field.field_info.annotation)}  # fmt: skip
+        bodies = {kind for one in routes if one.body_field for kind in models_in(one.body_field.field_info.annotation)}
+        assert (len(bodies) > 40, len(queried) > 15) == (True, True), "all of them are walked"
+        taken = [
+            (model.__name__, name, value)
+            for model in {*bodies, SendParams, TaskParams, MessageIn, Configuration, SignIn}
+            for name, schemas in fields_of(model)
+            for value in WRONG
+            if not any(takes(one, value) for one in schemas) and not refuses_value(model, name, value)
+        ]
+        assert taken == []
+        texts = [
+            (model.__name__, name, value)
+            for model in queried
+            for name, schemas in fields_of(model)
+            for one in schemas
+            for value in (
+                NO_NUMBERS if one.get("type") == "integer" else NO_MOMENTS if "date" in one.get("format", "") else ()
+            )
+            if not refuses_value(model, name, value)
+        ]
+        assert texts == []
+        beside = [
+            one.alias
+            for route in routes
+            for one in (*route.dependant.query_params, *route.dependant.path_params)
+            if one.field_info.annotation in (int, float, bool)
+            and not any(isinstance(each, BeforeValidator) for each in one.field_info.metadata)
+        ]
+        assert beside == [], "numbers are read by `pagination.digits`"
+
+        path = "/v1/conversations/c/interactions/prune"
+        for wrong in (False, True, "0", "1", [], {}):
+            async with house.http.post(path, json={"older_than_days": wrong}) as response:
+                assert response.status == 400, wrong
+                assert (await response.json())["error"]["param"] == "older_than_days"
+        for query in ("until=0", "since=1700000000", "until=2026-01-31T00:00:00Z"):
+            async with house.http.get(f"/v1/usage?{query}") as response:
+                assert response.status == 400, query

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
@@ -26,10 +26,19 @@ class _NeverNull:
 
 
 def digits(value: Any) -> Any:
-    """Accepts digits only; Pydantic would accept `1_0`, ` 1` and `1.0` too."""
-    if isinstance(value, str) and not (value.isascii() and value.isdecimal() and len(value) < 11):
-        raise ValueError("It should be a number, written in digits")
-    return value
+    """The number of a query parameter; Pydantic would read `1_0`, ` 1` and `1.0` too."""
+    if not isinstance(value, str):
+        return value
+    if value.isascii() and value.isdecimal() and len(value) < 11:
+        return int(value)
+    raise ValueError("It should be a number, written in digits")
+
+
+def _day(text: str) -> str:
+    """The day of a query parameter; Pydantic would read `0` as 1970, and a moment too."""
+    if len(text) != len("2026-01-31") or text[4] + text[7] != "--":
+        raise ValueError("It should be a day, such as 2026-01-31")
+    return text
 
 
 def in_utc(text: Any) -> datetime:
@@ -53,17 +62,19 @@ def _cursor(text: Any) -> tuple[datetime, str]:
         raise ValueError("It should be the `next` of an earlier page") from None
 
 
+Digits = BeforeValidator(digits)
 Omittable = Annotated[T | None, _NeverNull()]
 Moment = Annotated[datetime, BeforeValidator(in_utc), Field(json_schema_extra={"example": "2026-01-31T12:00:00Z"})]
 # A pair of timestamp and id; typed as a tuple, FastAPI would read it from two parameters of the same name.
 Cursor = Annotated[Any, BeforeValidator(_cursor), WithJsonSchema({"type": "string"})]
+Day = Annotated[date, Field(strict=False), BeforeValidator(_day)]
 YesOrNo = Literal["true", "false"]
 
 
 class Limited(wire.StrictModel):
     """The size of a page."""
 
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE), BeforeValidator(digits)] = Field(50, description="How many at most")
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE), Digits] = Field(50, description="How many at most")
 
     @property
     def fetched(self) -> int:

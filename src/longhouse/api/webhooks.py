@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import msgspec
 import structlog
 from fastapi import Query
-from pydantic import AfterValidator, Field, StrictStr
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from longhouse import clock
 from longhouse.api import auth, pagination, wire
@@ -31,15 +30,8 @@ LONGEST_OVERLAP: Final = 30 * 24 * 3600
 NO_STORE: Final = {"cache-control": "no-store"}
 
 
-def _is_printable(text: str) -> str:
-    if text and not text.isprintable():
-        raise PydanticCustomError("description", "It should be one line of printable characters")
-    return text
-
-
-Url = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_URL, description="Where events are sent by POST")]
+Url = Annotated[str, Field(min_length=1, max_length=LONGEST_URL, description="Where events are sent by POST")]
 Events = Annotated[wire.Many[EventType], Field(min_length=1, max_length=20, description="What is told; else all")]
-Description = Annotated[StrictStr, Field(max_length=200), AfterValidator(_is_printable)]
 Agent = Annotated[wire.Id | None, Field(description="Sessions of this agent alone; null: of all")]
 
 
@@ -47,7 +39,7 @@ class NewWebhook(wire.StrictModel):
     url: Url
     events: Events = Field(default_factory=lambda: list(EVENTS))
     agent: Agent = None
-    description: Description = ""
+    description: wire.Line = ""
 
 
 class ChangedWebhook(wire.StrictModel):
@@ -56,12 +48,12 @@ class ChangedWebhook(wire.StrictModel):
     url: Url = "https://example.com"
     events: Events = Field(default_factory=lambda: list(EVENTS))
     agent: Agent = None
-    description: Description = ""
+    description: wire.Line = ""
     status: Literal["active", "disabled"] = "active"
 
 
 class SecretRotation(wire.StrictModel):
-    overlap_seconds: int = Field(
+    overlap_seconds: Annotated[int, pagination.Digits] = Field(
         0, ge=0, le=LONGEST_OVERLAP, description="Seconds for which deliveries are signed with the old secret too"
     )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -23,6 +24,10 @@ from longhouse.validation_messages import Errors, Where, explain, invalid_value
 
 MAX_BODY: Final = 8 * 1024 * 1024
 MAX_MESSAGES: Final = 20_000
+MAX_OBJECTS: Final = 50_000
+"""In a body, as are messages, their parts and calls: to validate ten times as many takes seconds."""
+_OBJECT: Final = re.compile(rb'\{[ \t\r\n]*"')
+"""Where an object begins; in a text the quotation mark is escaped."""
 MAX_FIELDS: Final = 100
 """Fields of one object on our own routes: each unknown one costs a validation error."""
 ID: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
@@ -41,15 +46,15 @@ Body_co = TypeVar("Body_co", covariant=True)
 
 
 class Lenient(pydantic.BaseModel):
-    """OpenAI's routes ignore unknown fields."""
+    """OpenAI's routes ignore unknown fields; but no text or truth value of any body counts as a number."""
 
-    model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, defer_build=True)
+    model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, defer_build=True, strict=True)
 
 
-class StrictModel(pydantic.BaseModel):
+class StrictModel(Lenient):
     """Our own routes refuse unknown fields."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True, defer_build=True)
+    model_config = pydantic.ConfigDict(extra="forbid")
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -69,6 +74,14 @@ def _is_id(value: str) -> str:
     return value
 
 
+def _is_printable(text: str) -> str:
+    if text and not text.isprintable():
+        raise PydanticCustomError("line", "It should be one line of printable characters")
+    return text
+
+
+Line = Annotated[str, Field(max_length=200), pydantic.AfterValidator(_is_printable)]
+"""A name or a description."""
 UserName = Annotated[StrictStr, Field(max_length=512)] | None
 """The `user` of a request, if it names one."""
 Id = Annotated[StrictStr, pydantic.AfterValidator(_is_id), Field(json_schema_extra={"pattern": f"^{ID.pattern}$"})]
@@ -207,17 +220,17 @@ class ChatRequest(Lenient):
     messages: Annotated[Sequence[SentMessage], _TextsFirst()]
     stream: StrictBool | None = False
     stream_options: dict[str, Any] | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2, strict=True)
-    top_p: float | None = Field(default=None, ge=0, le=1, strict=True)
-    max_tokens: int | None = Field(default=None, ge=1, lt=2**31, strict=True)
-    max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31, strict=True)
-    n: int | None = Field(default=None, ge=1, le=1, strict=True)
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63, strict=True)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
+    max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
+    n: int | None = Field(default=None, ge=1, le=1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: StrictStr | Many[StrictStr] | None = None
     response_format: ResponseFormat | None = None
     user: UserName = None
     metadata: Metadata | None = None
-    chat_id: StrictStr | Annotated[int, Field(strict=True)] | None = None
+    chat_id: StrictStr | int | None = None
     context: Many[ChatMessage] | None = Field(default=None, max_length=MAX_MESSAGES)
     """The history, if the caller keeps it itself."""
     subagent_contexts: Annotated[dict[str, Many[ChatMessage]], Field(max_length=64)] | None = None
@@ -338,6 +351,8 @@ async def _bytes(request: HttpRequest, most: int = MAX_BODY) -> bytes:
 
 def decode(body: bytes) -> Any:
     """Decodes a JSON body; NUL characters are refused, since Postgres cannot store them."""
+    if len(body) > 4 * MAX_OBJECTS and any(islice(_OBJECT.finditer(body), MAX_OBJECTS, None)):
+        raise CallerError(f"The body holds more than {MAX_OBJECTS:,} objects, such as messages, parts and calls.")
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

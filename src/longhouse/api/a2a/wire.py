@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NotRequired, Protocol, TypedDict
 
-import pydantic
-from pydantic import Field, StrictBool, StrictStr
+from pydantic import Field
 
 from longhouse.api.a2a.tasks import HistoryMessage, Task
+from longhouse.api.wire import Lenient
 from longhouse.errors import CallerError
 
 PARSE_ERROR: Final = -32700
@@ -78,29 +78,26 @@ def rpc_error(error: CallerError) -> RpcError:
 # What clients send
 
 
-class _In(pydantic.BaseModel):
-    """Unknown fields are those of a later version, or of an extension."""
-
-    model_config = pydantic.ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, defer_build=True)
+# Unknown fields are those of a later version, or of an extension.
 
 
-class PartIn(_In):
-    text: StrictStr | None = None
+class PartIn(Lenient):
+    text: str | None = None
 
 
-class MessageIn(_In):
-    message_id: StrictStr = Field(alias="messageId", min_length=1, max_length=512)
-    context_id: StrictStr | None = Field(None, alias="contextId")
-    task_id: StrictStr | None = Field(None, alias="taskId")
+class MessageIn(Lenient):
+    message_id: str = Field(alias="messageId", min_length=1, max_length=512)
+    context_id: str | None = Field(None, alias="contextId")
+    task_id: str | None = Field(None, alias="taskId")
     role: Literal["user", "ROLE_USER"]
     parts: list[PartIn] = Field(min_length=1, max_length=1000, fail_fast=True)
 
 
-class Configuration(_In):
-    blocking: StrictBool | None = None
-    return_immediately: StrictBool | None = Field(None, alias="returnImmediately")
-    history_length: int | None = Field(None, alias="historyLength", ge=0, strict=True)
-    accepted_output_modes: list[StrictStr] | None = Field(None, alias="acceptedOutputModes", max_length=100)
+class Configuration(Lenient):
+    blocking: bool | None = None
+    return_immediately: bool | None = Field(None, alias="returnImmediately")
+    history_length: int | None = Field(None, alias="historyLength", ge=0)
+    accepted_output_modes: list[str] | None = Field(None, alias="acceptedOutputModes", max_length=100)
     push_config: Any = Field(None, alias="pushNotificationConfig")
     task_push_config: Any = Field(None, alias="taskPushNotificationConfig")
 
@@ -110,14 +107,14 @@ class Configuration(_In):
         return not self.return_immediately and self.blocking is not False
 
 
-class SendParams(_In):
+class SendParams(Lenient):
     message: MessageIn
     configuration: Configuration = Field(default_factory=lambda: Configuration.model_validate({}))
 
 
-class TaskParams(_In):
-    id: StrictStr = Field(min_length=1, max_length=512)
-    history_length: int | None = Field(None, alias="historyLength", ge=0, strict=True)
+class TaskParams(Lenient):
+    id: str = Field(min_length=1, max_length=512)
+    history_length: int | None = Field(None, alias="historyLength", ge=0)
 
 
 def text_in(message: MessageIn) -> str:

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Final, TypedDict
 
 from fastapi import APIRouter, Body, Path, Query
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
@@ -15,8 +15,9 @@ from longhouse.store.catalog.publish import LAST, Published
 from longhouse.store.catalog.repository import CatalogEntry, Version
 
 Name = Annotated[str, Path(description="The name; it may hold dots", examples=["server.tool"])]
-Number = Annotated[int, Field(ge=1, le=LAST), BeforeValidator(pagination.digits)]
-"""The number of a version."""
+VersionNumber = Annotated[int, Field(ge=1, le=LAST)]
+Number = Annotated[int, Field(ge=1, le=LAST), pagination.Digits]
+"""That of a query."""
 Activate = Annotated[YesOrNo, Query(description="Does it become active?")]
 Fields = Annotated[dict[str, Any], Body()]
 
@@ -28,7 +29,7 @@ ComparedVersions = TypedDict(
 
 
 class Activation(wire.StrictModel):
-    version: Annotated[int, Field(strict=True, ge=1, le=LAST)]
+    version: VersionNumber
 
 
 class NamesQuery(pagination.Limited):

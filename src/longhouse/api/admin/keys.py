@@ -1,12 +1,12 @@
 """API key routes: create, list without secrets, change, rotate, revoke."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 import structlog
 from fastapi import Query
-from pydantic import AfterValidator, AwareDatetime, Field, StrictBool, StrictStr
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from longhouse import clock
@@ -27,24 +27,18 @@ MOST_OF_BUDGET: Final = 10**15
 LONGEST_OVERLAP: Final = 30 * 24 * 3600
 MOST_TEMPLATES: Final = 100
 
-Limit = Annotated[int, Field(strict=True, ge=1, le=MOST)]
-Budget = Annotated[int, Field(strict=True, ge=1, le=MOST_OF_BUDGET)]
-
-
-def _is_printable(name: str) -> str:
-    if not name.isprintable():
-        raise PydanticCustomError("name", "It should be one line of printable characters")
-    return name
+Limit = Annotated[int, Field(ge=1, le=MOST)]
+Budget = Annotated[int, Field(ge=1, le=MOST_OF_BUDGET)]
 
 
 def _is_ahead(at: datetime) -> datetime:
     if at <= clock.now():
         raise PydanticCustomError("expiry", "It should be in the future; a key that is not wanted any more is revoked")
-    return at.astimezone(UTC)
+    return at
 
 
-Name = Annotated[StrictStr, Field(min_length=1, max_length=200), AfterValidator(_is_printable)]
-Expiry = Annotated[AwareDatetime, AfterValidator(_is_ahead)]
+Name = Annotated[wire.Line, Field(min_length=1)]
+Expiry = Annotated[pagination.Moment, AfterValidator(_is_ahead)]
 Templates = Annotated[wire.Many[wire.Id], Field(min_length=1, max_length=MOST_TEMPLATES)]
 
 
@@ -59,7 +53,7 @@ class _Scope(wire.StrictModel):
     tokens_per_month: Budget | None = None
     turns_per_day: Budget | None = None
     turns_per_month: Budget | None = None
-    read_only: StrictBool = False
+    read_only: bool = False
     templates: Templates | None = None
     expires_at: Expiry | None = None
 
@@ -77,7 +71,7 @@ class ChangedKey(_Scope):
 
 
 class KeyRotation(wire.StrictModel):
-    overlap_seconds: int = Field(
+    overlap_seconds: Annotated[int, pagination.Digits] = Field(
         0, ge=0, le=LONGEST_OVERLAP, description="Seconds for which the old secret is valid too"
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
-from pydantic import Field, SecretStr, StrictStr
+from pydantic import Field, SecretStr
 
 from longhouse.api import auth, wire
 from longhouse.api.admin.operations import Sentence, Tone
@@ -51,8 +51,8 @@ class ProbeReport(TypedDict):
 
 
 class Probe(wire.StrictModel):
-    base_url: Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_URL)]
-    model: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = None
+    base_url: Annotated[str, Field(min_length=1, max_length=LONGEST_URL)]
+    model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     api_key: Annotated[SecretStr, Field(max_length=auth.MAX_KEY)] | None = None
 
 

@@ -14,7 +14,7 @@ from longhouse.store.erasing import retention
 log = structlog.get_logger()
 
 MOST: Final = 36_500
-Days = Annotated[int, Field(strict=True, ge=1, le=MOST)] | None
+Days = Annotated[int, Field(ge=1, le=MOST)] | None
 
 
 class RetainDays(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from typing import Annotated, TypedDict
 
 from msgspec.structs import replace
-from pydantic import Field, StrictStr
+from pydantic import Field
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
@@ -17,13 +17,13 @@ from longhouse.store.search.query import SearchFilters
 
 
 class SearchRequest(wire.StrictModel):
-    query: StrictStr = Field(min_length=1, max_length=10_000)
-    top_k: int = Field(default=10, ge=1, le=100, strict=True)
-    template: StrictStr | None = Field(default=None, max_length=160)
+    query: str = Field(min_length=1, max_length=10_000)
+    top_k: int = Field(default=10, ge=1, le=100)
+    template: str | None = Field(default=None, max_length=160)
     """Search with the policy of this template."""
-    stage: StrictStr | None = Field(default=None, max_length=64, deprecated=True)
+    stage: str | None = Field(default=None, max_length=64, deprecated=True)
     """Has no effect: the stage is no longer part of the search."""
-    owner: StrictStr | None = Field(default=None, max_length=128)
+    owner: str | None = Field(default=None, max_length=128)
     """Search what this owner may see; without an owner, what is public."""
 
 

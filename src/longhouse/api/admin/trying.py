@@ -6,13 +6,13 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
 import structlog
-from pydantic import Field, StrictBool
+from pydantic import Field
 
 from longhouse import clock
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.admin import docs
-from longhouse.api.admin.catalog import Name, Number
+from longhouse.api.admin.catalog import Name, VersionNumber
 from longhouse.api.caller import Caller
 from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.catalog.service import CatalogService
@@ -67,9 +67,9 @@ class TriedTool(TriedOutcome):
 
 class Trial(wire.StrictModel):
     arguments: dict[str, Any] = Field(default_factory=dict)
-    version: Number | None = None
+    version: VersionNumber | None = None
     """None: the active version, or the latest if none is active."""
-    confirm: StrictBool = False
+    confirm: bool = False
     """Needed by tools whose effect must not happen twice, and by those that need approval."""
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import structlog
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, StrictStr, ValidationError
+from pydantic import Field, ValidationError
 
 import longhouse
 from longhouse.api import auth, wire
@@ -28,7 +28,7 @@ TheModel = Annotated[ConfiguredModel, of_app("model")]
 
 
 class SignIn(wire.StrictModel):
-    key: Annotated[StrictStr, Field(min_length=1, max_length=auth.MAX_KEY)]
+    key: Annotated[str, Field(min_length=1, max_length=auth.MAX_KEY)]
 
 
 @router.get("")

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import msgspec
 import structlog
 from fastapi import Query, Request
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
@@ -111,8 +111,8 @@ class UploadQuery(DocumentOwner):
 
 
 class PagesQuery(wire.StrictModel):
-    start: Annotated[int, Field(ge=1), BeforeValidator(pagination.digits)] = Field(1, description="The first page")
-    end: Omittable[Annotated[int, Field(ge=1), BeforeValidator(pagination.digits)]] = Field(
+    start: Annotated[int, Field(ge=1), pagination.Digits] = Field(1, description="The first page")
+    end: Omittable[Annotated[int, Field(ge=1), pagination.Digits]] = Field(
         None, description="The last page; by default the first one"
     )
 

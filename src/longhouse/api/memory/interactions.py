@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 import structlog
 from fastapi import Body, Path, Query
-from pydantic import AfterValidator, Discriminator, Field, StrictInt, StrictStr, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from longhouse.agents.template import Template
 from longhouse.api import auth, pagination, wire
@@ -34,7 +34,7 @@ LONGEST: Final = 20_000
 """Characters of a content."""
 MOST_SESSIONS: Final = 200
 
-Name = Annotated[StrictStr, Field(min_length=1, max_length=200)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
 ConversationId = Annotated[wire.Id, Path(description="The conversation")]
 
 
@@ -75,7 +75,7 @@ class NewInteraction(wire.StrictModel):
     source_type: Collected
     target: Name
     target_type: Collected
-    content: StrictStr = Field(max_length=LONGEST)
+    content: str = Field(max_length=LONGEST)
     type: Type = "input"
     timestamp: pagination.Moment | None = None
     pair_id: wire.Id | None = None
@@ -101,14 +101,14 @@ OneOrMany = Annotated[
 
 class Compression(wire.StrictModel):
     agent: Name | None = None
-    keep_last: Annotated[StrictInt, Field(ge=0, le=1_000)] = 0
+    keep_last: Annotated[int, Field(ge=0, le=1_000)] = 0
     """Turns that stay as they are."""
 
 
 class Pruning(wire.StrictModel):
     older_than_days: Annotated[float, Field(ge=0, le=36_500)] | None = None
-    max_count: Annotated[StrictInt, Field(ge=0, le=10**9)] | None = None
-    max_tokens: Annotated[StrictInt, Field(ge=0, le=10**9)] | None = None
+    max_count: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=10**9)] | None = None
 
 
 class DeletedInteractions(TypedDict):

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Final, Literal, TypedDict
 
 from fastapi import Query
-from pydantic import Field, StrictStr
+from pydantic import Field
 
 from longhouse.agents.template import MemoryScope
 from longhouse.api import auth, pagination, wire
@@ -113,7 +113,7 @@ class FileListQuery(pagination.Paged, ScopeQuery):
 
 
 class Content(wire.StrictModel):
-    content: StrictStr
+    content: str
 
 
 Held = Annotated[Memories, of_app("memories")]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, StrictBool, StrictStr
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from longhouse import cron
@@ -15,12 +15,6 @@ from longhouse.store.automation.schedules import Overlap, Schedule
 from longhouse.timing import Missed, Timing
 
 LONGEST_PROMPT: Final = 100_000
-
-
-def _is_printable(name: str) -> str:
-    if not name.isprintable():
-        raise PydanticCustomError("name", "It should be one line of printable characters")
-    return name
 
 
 def _is_cron(text: str) -> str:
@@ -47,12 +41,11 @@ def _is_moment(text: str) -> str:
     return text
 
 
-Name = Annotated[StrictStr, Field(max_length=200), AfterValidator(_is_printable)]
-Agent = Annotated[StrictStr, Field(min_length=1, max_length=512)]
-Prompt = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_PROMPT)]
-CronText = Annotated[StrictStr, Field(max_length=cron.LONGEST), AfterValidator(_is_cron)]
-Moment = Annotated[StrictStr, Field(max_length=64), AfterValidator(_is_moment)]
-Zone = Annotated[StrictStr, Field(max_length=64), AfterValidator(_is_zone)]
+Agent = Annotated[str, Field(min_length=1, max_length=512)]
+Prompt = Annotated[str, Field(min_length=1, max_length=LONGEST_PROMPT)]
+CronText = Annotated[str, Field(max_length=cron.LONGEST), AfterValidator(_is_cron)]
+Moment = Annotated[str, Field(max_length=64), AfterValidator(_is_moment)]
+Zone = Annotated[str, Field(max_length=64), AfterValidator(_is_zone)]
 
 
 class _Fields(wire.StrictModel):
@@ -60,12 +53,12 @@ class _Fields(wire.StrictModel):
     at: Moment | None = Field(None, description="Once, at this moment; without an offset, it is in the time zone")
     conversation_id: wire.Id | None = Field(None, description="Each firing is a turn in it; null: a session of its own")
     user: wire.UserName = None
-    name: Name = ""
+    name: wire.Line = ""
     time_zone: Zone = "UTC"
     metadata: wire.Metadata = Field(default_factory=dict)
     missed: Missed = Field("once", description="What becomes of moments at which nobody was there to fire")
     overlap: Overlap = Field("queue", description="What becomes of a firing while the last one is at work")
-    paused: StrictBool = False
+    paused: bool = False
 
 
 class NewSchedule(_Fields):

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import TypedDict
 
-from pydantic import Field, StrictInt
+from pydantic import Field
 
 from longhouse.api import auth, repeating, wire
 from longhouse.api.http.json_route import refuses, strict_router
@@ -20,7 +20,7 @@ router = strict_router("Sessions", auth.user)
 
 
 class ForkRequest(wire.StrictModel):
-    after: StrictInt = Field(ge=1, description="The last event that the branch has of the session")
+    after: int = Field(ge=1, description="The last event that the branch has of the session")
 
 
 class BranchedSession(TypedDict):

@@ -16,6 +16,7 @@ from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import of_app, refuses, strict_router
+from longhouse.api.pagination import Digits
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.errors import CallerError
 from longhouse.journal.events import Noted, Recorded, Replied, Started
@@ -98,7 +99,11 @@ class ReplayedRequest(TypedDict):
 
 @router.get(f"{SESSION_PATH}/steps/{{step}}/request", responses=refuses(409))
 async def get_request(
-    caller: auth.User, sessions: Held, toolbox: Annotated[Toolbox, of_app("toolbox")], session_id: str, step: int
+    caller: auth.User,
+    sessions: Held,
+    toolbox: Annotated[Toolbox, of_app("toolbox")],
+    session_id: str,
+    step: Annotated[int, Digits],
 ) -> wire.Json[ReplayedRequest]:
     """The model request of the session's n-th reply, byte for byte; stored images are named by digest.
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 from fastapi import Depends, Query
-from pydantic import Field, StrictStr
+from pydantic import Field
 
 from longhouse.agents.requests import window
 from longhouse.agents.template import Template
@@ -49,7 +49,7 @@ SearchText = Annotated[str, Field(min_length=1, max_length=200)]
 class SessionFilters(wire.StrictModel):
     """The filters of a list of sessions, which are those of `session_store.FILTERS`."""
 
-    state: Omittable[State] = Field(None, description="In this state")
+    state: Omittable[State] = Field(None, strict=False, description="In this state")
     template: Omittable[str] = Field(None, description="Of this template")
     conversation_id: Omittable[wire.Id] = Field(None, description="Of this conversation")
     since: Omittable[pagination.Moment] = Field(None, description="Opened at this moment or later")
@@ -73,16 +73,16 @@ class OwnSessions(OwnFacets, pagination.Paged):
 
 
 class Answer(wire.StrictModel):
-    answer: StrictStr = Field(min_length=1, max_length=MAX_TEXT)
-    call_id: StrictStr | None = None
+    answer: str = Field(min_length=1, max_length=MAX_TEXT)
+    call_id: str | None = None
     user: wire.UserName = None
 
 
 class Approval(wire.StrictModel):
-    call_id: StrictStr
+    call_id: str
     decision: events.Decision
-    result: Annotated[StrictStr, Field(max_length=MAX_TEXT)] | None = None
-    comment: StrictStr = Field("", max_length=MAX_TEXT)
+    result: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    comment: str = Field("", max_length=MAX_TEXT)
 
 
 class SessionCounts(TypedDict):

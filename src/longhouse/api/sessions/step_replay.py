@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypedDict
 
 import msgspec
 from msgspec import structs
-from pydantic import Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field
 
 from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
 from longhouse.agents.strategies.protocol import Reply, Request
@@ -16,6 +16,7 @@ from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.http.json_route import of_app, refuses, strict_router
+from longhouse.api.pagination import Digits
 from longhouse.api.sessions.replay import BeforeReply, asked_at, composed, offered_then, request_at
 from longhouse.api.sessions.routes import SESSION_PATH, Sessions
 from longhouse.errors import CallerError, ProviderError, SetupError
@@ -43,13 +44,13 @@ NOT_DRY: Final = (
 
 
 class ReplayRequest(wire.StrictModel):
-    model: Annotated[StrictStr, Field(min_length=1, max_length=200)] | None = Field(
+    model: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="Another model than that of the step"
     )
-    template_version: Annotated[StrictInt, Field(ge=1, lt=2**31)] | None = Field(
+    template_version: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
         None, description="Another version of the template, active or not; its tools are chosen anew"
     )
-    dry: StrictBool = Field(True, description="Nothing but true is possible")
+    dry: bool = Field(True, description="Nothing but true is possible")
 
 
 class SaidCall(TypedDict):
@@ -223,7 +224,7 @@ async def replay_step(
     caller: auth.User,
     replays: Annotated[StepReplays, of_app("replays")],
     session_id: str,
-    step: int,
+    step: Annotated[int, Digits],
     asked: ReplayRequest,
 ) -> wire.Json[ReplayedStep]:
     """Asks the model of the session's n-th reply again, and tells what is different: its text, its calls, its tokens.

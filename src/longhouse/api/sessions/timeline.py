@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
 from fastapi import Query
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from longhouse.agents.strategies.protocol import Request
 from longhouse.api import auth, pagination, wire
@@ -42,11 +42,11 @@ EXPORTED_AT_ONCE: Final = 500
 
 router = strict_router("Sessions", auth.user)
 
-Number = Annotated[int, Field(ge=1, le=1_000_000_000), BeforeValidator(pagination.digits)]
+Number = Annotated[int, Field(ge=1, le=1_000_000_000), pagination.Digits]
 
 
 class TimelineQuery(wire.StrictModel):
-    turns: Annotated[int, Field(ge=1, le=pagination.MAX_PAGE), BeforeValidator(pagination.digits)] = Field(
+    turns: Annotated[int, Field(ge=1, le=pagination.MAX_PAGE), pagination.Digits] = Field(
         50, description="How many turns, from the last one back"
     )
 

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from fastapi import Request
 from msgspec.structs import replace
-from pydantic import Field, StrictStr
+from pydantic import Field
 
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import refuses, strict_router
@@ -31,7 +31,7 @@ OLD_STATES = {
 class Clarifications(wire.StrictModel):
     """The request body: a text, several texts, or messages, of which those of the user are used."""
 
-    clarifications: StrictStr | wire.Many[StrictStr] | None = None
+    clarifications: str | wire.Many[str] | None = None
     messages: wire.Many[wire.ChatMessage] | None = Field(default=None, min_length=1, max_length=wire.MAX_MESSAGES)
     user: wire.UserName = None
 

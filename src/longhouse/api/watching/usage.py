@@ -12,7 +12,7 @@ from pydantic import Field
 from longhouse import clock
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import of_app, strict_router
-from longhouse.api.pagination import Omittable
+from longhouse.api.pagination import Day, Omittable
 from longhouse.errors import CallerError
 from longhouse.prices import Price
 from longhouse.store.database import Database
@@ -124,8 +124,8 @@ class AllUsage(UsageSummary):
 
 
 class Days(wire.StrictModel):
-    since: Omittable[date] = Field(None, description="From this day of UTC on; else since the first of this month")
-    until: Omittable[date] = Field(None, description="Up to this day of UTC, which is included; else up to today")
+    since: Omittable[Day] = Field(None, description="From this day of UTC on; else since the first of this month")
+    until: Omittable[Day] = Field(None, description="Up to this day of UTC, which is included; else up to today")
 
     @property
     def span(self) -> tuple[date, date]:

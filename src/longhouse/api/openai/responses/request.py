@@ -206,9 +206,9 @@ class ResponseRequest(Lenient):
     background: StrictBool | None = False
     store: StrictBool | None = True
     metadata: Metadata | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2, strict=True)
-    top_p: float | None = Field(default=None, ge=0, le=1, strict=True)
-    max_output_tokens: int | None = Field(default=None, ge=1, lt=2**31, strict=True)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    max_output_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     text: TextConfig | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
@@ -12,7 +12,7 @@ from longhouse.api.openai.responses.objects import DeletedResponse, ResponseEven
 from longhouse.api.openai.responses.request import ResponseRequest
 from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.openai.turn_stream import STATUSES
-from longhouse.api.pagination import digits
+from longhouse.api.pagination import Digits
 from longhouse.errors import CallerError
 from longhouse.journal.messages import FILE_SCHEME
 from longhouse.store import files
@@ -22,7 +22,7 @@ EXAMPLE: Final = wire.example(model="tool_calling_agent", input="Hello", backgro
 
 Service = Annotated[ResponseService, of_app("responses")]
 ResponseId = Annotated[str, Path(description="The response")]
-Number = Annotated[int, Field(ge=0), BeforeValidator(digits)]
+Number = Annotated[int, Field(ge=0), Digits]
 
 
 class Followed(wire.Lenient):
@@ -35,7 +35,7 @@ class Followed(wire.Lenient):
 class ItemListQuery(wire.Lenient):
     """A page of items."""
 
-    limit: Annotated[int, Field(ge=1, le=100), BeforeValidator(digits)] = 20
+    limit: Annotated[int, Field(ge=1, le=100), Digits] = 20
     order: Literal["asc", "desc"] = "desc"
     after: str | None = None
 
