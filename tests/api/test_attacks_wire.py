@@ -144,6 +144,18 @@ async def test_bytes_that_are_no_text_are_refused_in_paths_and_headers(serving: 
             assert name in received.partition(b'"param":')[2]
 
 
+async def test_white_space_around_a_value_is_no_part_of_it(serving: Serving) -> None:
+    async with serving(ask) as house:
+        head = POST + b"Content-Length: %d\r\nConnection: close\r\nX-Conversation-Id: a \r\n" % len(HONEST)
+        told = set()
+        for key in (b"k1", b"k1 ", b"\tk1 \t ", b"   k1"):
+            received = await raw(house.url, head + b"Idempotency-Key:%b\r\n\r\n" % key + HONEST)
+            assert answers(received) == [200], key
+            told.add(msgspec.json.decode(received.partition(b"\r\n\r\n")[2])["model"])
+        assert len(told) == 1, "it is one key, of one turn"
+        assert len(await house.journal(told.pop())) == 5
+
+
 async def test_no_value_becomes_a_header(serving: Serving) -> None:
     evil = "x\r\nX-Evil: 1\r\n\r\nHTTP/1.1 200 OK\r\n"
     async with serving(ask) as house:

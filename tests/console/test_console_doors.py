@@ -57,6 +57,10 @@ async def test_a_key_opens_the_console_until_it_is_revoked(serving: Serving, bro
         await expect(page.locator("#main")).to_contain_text("There is no such screen.")
         await page.goto(f"{house.url}/sign-in?to=http://[")
         await expect(page.get_by_label("API key")).to_be_visible()
+        await page.goto(f"{house.url}/sign-in?to=blob:{house.url}/x")
+        await sign_in(page, ann["key"])
+        await page.wait_for_url(f"{house.url}/")
+        await page.context.clear_cookies()
 
         # A wrong key, then the right one; the address that was asked for is opened.
         await page.goto(f"{house.url}/sessions?state=WAITING_FOR_APPROVAL")

@@ -136,7 +136,10 @@ async def _brought(http: aiohttp.ClientSession) -> str:
     """Hostile text in what is uploaded and published; the document's id."""
     tool = {
         "name": "hostile_tool", "description_short": EVIL[:200], "tags": ["x"],
-        "input_schema": {"type": "object", "properties": {"text": {"type": "string", "description": EVIL}}},
+        "input_schema": {"type": "object", "properties": {
+            "text": {"type": "string", "description": EVIL, "examples": [f"{TURN}for example"]},
+            "kind": {"type": "string", "enum": [f"pay{TURN}", "ask"]}, f"to{TURN}": {"type": "integer"},
+        }},
         "runtime_binding": {"remote_endpoint": "https://evil.example/tool"},
     }  # fmt: skip
     template = {
@@ -175,7 +178,11 @@ async def _is_harmless(page: Page) -> None:
           window.hacked ?? null,
           [...document.querySelectorAll(alien)].map(one => one.outerHTML),
           /.{0,40}[\u202a-\u202e\u2066-\u2069]/.exec(document.body.textContent)?.[0] ?? null,
+          [...document.querySelectorAll('[title], [placeholder], [aria-label]')].find(one =>
+            ['title', 'placeholder', 'aria-label'].some(name =>
+              /[\u202a-\u202e\u2066-\u2069]/.test(one.getAttribute(name)))
+          )?.outerHTML ?? null,
         ]""",
         ALIEN,
     )
-    assert found == [None, [], None], page.url
+    assert found == [None, [], None, None], page.url

@@ -49,6 +49,7 @@ CHECKING_ROUTES: Final = frozenset({"/mcp", "/a2a/{template}"})
 """Routes whose body says what is done: they check it by themselves."""
 
 
+LOOPBACK: Final = "127.0.0.1"
 LOCAL: Final = Caller(owner=LOCAL_OWNER, role="admin")
 """The only caller while no keys are set."""
 ADMIN_KEY_ID: Final = browser_sessions.SETTINGS_KEY
@@ -317,7 +318,7 @@ Admin = Annotated[Caller, Depends(admin)]
 def _is_reading(request: Request) -> bool:
     """By the path that was routed: that of `request.url` is made of what a client may write."""
     is_search = request.method == "POST" and request.scope["path"] in READING_PATHS
-    checks_itself = getattr(request.scope.get("route"), "path", "") in CHECKING_ROUTES
+    checks_itself = getattr(request.scope.get("route"), "path", "").rstrip("/") in CHECKING_ROUTES
     return is_search or checks_itself or request.method in READING_METHODS
 
 
@@ -345,20 +346,19 @@ def _unexpired(found: FoundKey) -> FoundKey:
 
 
 def address_of(request: Request) -> str:
-    """Who is asking: an IPv4 address, or the network of an IPv6 one, in which everybody has addresses to spare."""
+    """Who is asking: an IPv4 address, or the network of an IPv6 one, in which everybody has addresses to spare; this
+    machine has many addresses too, and is one."""
     host = request.client.host if request.client else ""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host
-    if isinstance(address, ipaddress.IPv6Address):
-        mapped = address.ipv4_mapped
-        return str(mapped or ipaddress.ip_network((address, 64), strict=False))
-    return host
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_loopback:
+        return LOOPBACK
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
 
 
 def is_local(request: Request) -> bool:
     """Whether somebody on this machine asks, by a local name: a proxy in front of the server asks by another."""
-    host = request.client.host if request.client else ""
-    is_loopback = host == "::1" or address_of(request).startswith("127.")
-    return is_loopback and origins.LOCAL_HOST.fullmatch(origins.host_of(request.scope)) is not None
+    return address_of(request) == LOOPBACK and origins.LOCAL_HOST.fullmatch(origins.host_of(request.scope)) is not None

@@ -179,6 +179,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._connections.wait(self)  # a pipelined request, sent before the previous response
         self.phase = "head"
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value.strip(b" \t"))  # RFC 9110, 5.5: white space around a value is no part of it
+
     def on_headers_complete(self) -> None:
         self._excess = self._excess_of_head()
         if self._excess:

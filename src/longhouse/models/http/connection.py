@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
+        name, value = name.lower(), value.strip(b" \t")
         if self._headers.setdefault(name, value) is not value and name.startswith(b"transfer-encoding"):
             self._headers[name] += b", " + value  # the last of several tells whether the body is in chunks
 

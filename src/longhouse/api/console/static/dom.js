@@ -1,7 +1,9 @@
 // Builds what is shown. Every string becomes a text node: nothing that a model, a tool or a person wrote is ever markup.
 
 import { at } from "./base.js";
+import { straight } from "./format.js";
 
+const TEXTS = new Set(["title", "placeholder", "aria-label"]);
 const SAFE_LINK = /^(https?:|mailto:|blob:|\/(?!\/)|#)/i;
 
 /** A link's address, or null if it could run something. Browsers drop tabs and line breaks within an address. */
@@ -28,7 +30,7 @@ function set(element, name, value) {
   else if (name === "data") Object.assign(element.dataset, value);
   else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
   else if (name === "href" || name === "src") element.setAttribute(name, at(safeLink(value) ?? "#"));
-  else element.setAttribute(name, value === true ? "" : String(value));
+  else element.setAttribute(name, value === true ? "" : TEXTS.has(name) ? straight(value) : String(value));
 }
 
 function nodes(children) {

@@ -92,8 +92,9 @@ export function left(moment) {
   return `${minutes}:${String(seconds % 60).padStart(2, "0")} left`;
 }
 
-// Controls but tab and line feed, marks that turn the direction of writing, zero-width and blank characters.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u2d7f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffc\u{1107f}\u{16fe4}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
+// Controls but tab and line feed, marks that turn the direction of writing, zero-width and blank characters; but not what
+// joins emoji to one.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u2d7f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffc\u{1107f}\u{16fe4}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]|(?<!\p{Extended_Pictographic}[\ufe0f\p{Emoji_Modifier}]?)\u200d|\u200d(?!\p{Extended_Pictographic})/gu;
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
 // No language piles up more marks on a letter; many more are painted over the lines around it.
 const PILED = /(?<=\p{M}{4})\p{M}/gu;
@@ -120,7 +121,7 @@ export function plainLine(text, length = 80) {
 
 /** A state as people read it: `WAITING_FOR_APPROVAL` → `waiting for approval`. */
 export function words(name) {
-  return String(name ?? "").toLowerCase().replaceAll("_", " ");
+  return visible(name ?? "").toLowerCase().replaceAll("_", " ");
 }
 
 /**

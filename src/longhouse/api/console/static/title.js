@@ -1,5 +1,7 @@
 // The page's title: how many questions wait, then what is shown.
 
+import { straight } from "./format.js";
+
 let text = "";
 let waiting = 0;
 
@@ -8,9 +10,9 @@ function paint() {
 }
 
 export function setTitle(title) {
-  text = title;
+  text = straight(title);
   const heading = document.querySelector("#top h1");
-  if (heading) heading.textContent = title;
+  if (heading) heading.textContent = text;
   paint();
 }
 

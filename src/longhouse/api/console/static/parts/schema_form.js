@@ -213,7 +213,7 @@ function choice(options, current, put, { nothing, isRequired = false, fallback }
     "select",
     { onchange: () => put(element.value === "" ? nothing : options[Number(element.value)][0]) },
     h("option", { value: "" }, "not set"),
-    options.map(([, label], nth) => h("option", { value: String(nth) }, label)),
+    options.map(([, label], nth) => h("option", { value: String(nth) }, visible(label))),
   );
   const at = options.findIndex(([item]) => item === chosen);
   element.value = at < 0 ? "" : String(at);

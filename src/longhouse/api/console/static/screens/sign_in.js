@@ -8,7 +8,8 @@ import * as identity from "../me.js";
 function destination({ to = "/" }) {
   if (pathOf(location.pathname) !== "/sign-in") return location.href;
   const address = URL.canParse(at(to), location.origin) ? new URL(at(to), location.origin) : null;
-  const isOurs = address?.origin === location.origin && pathOf(address.pathname) !== "/sign-in";
+  // A blob: is of this origin too, and no page of ours.
+  const isOurs = address?.protocol === location.protocol && address.origin === location.origin && pathOf(address.pathname) !== "/sign-in";
   return isOurs ? address.href : at("/");
 }
 
