@@ -97,6 +97,12 @@ def _hosts(given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(one.lower() for one in given)
 
 
+def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(re.fullmatch(r"[a-z][a-z0-9+.-]*://[a-z0-9._-]+(:[0-9]{1,5})?", one) for one in given):
+        raise ValueError("should be origins such as https://app.example.com, without a path, separated by commas")
+    return given
+
+
 def _delays(given: tuple[str, ...]) -> tuple[str, ...]:
     if len(given) > 100 or not all(re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,3})?", one) for one in given):
         raise ValueError("should be seconds such as 5,300,1800: up to 100 numbers, with commas between them")
@@ -225,6 +231,8 @@ class Settings(BaseModel):
     tavily_base_url: str | None = None
     reports_dir: Path | None = None
     mcp_config: Path | None = None
+    cors_origins: Annotated[Items, AfterValidator(_origins)] = ()
+    """Origins whose pages may call the API below /v1 with a key; separated by commas."""
     mcp_hosts: Annotated[Items, AfterValidator(_hosts)] = ()
     """Host names by which the MCP server at /mcp is asked, besides local names and addresses; separated by commas."""
     agent_log_dir: Path | None = None

@@ -27,9 +27,45 @@ async def test_a_client_has_the_address_that_a_trusted_proxy_says(serving: Servi
         assert tried == [*GUESSES * [401], 429]
         assert await guess(house, 99, "203.0.113.8") == 401, "another client"
         assert await guess(house, 99, "203.0.113.7") == 429
+        many = [f"2001:db8::{nth:x}" for nth in range(GUESSES + 1)]
+        assert [await guess(house, nth, one) for nth, one in enumerate(many)] == [*GUESSES * [401], 429]
+    async with serving(admin_key=ADMIN, trusted_proxies="127.0.0.1/32") as house:
+        local = [*(f"127.0.{nth}.2" for nth in range(GUESSES - 2)), "::1", "::ffff:127.9.9.9", "127.255.255.254"]
+        tried = [await guess(house, nth, one) for nth, one in enumerate(local)]
+        assert tried == [*GUESSES * [401], 429], "all addresses of this machine are one"
     async with serving(admin_key=ADMIN, trusted_proxies="10.0.0.0/8") as house:
         tried = [await guess(house, nth, f"203.0.113.{nth}") for nth in range(GUESSES + 1)]
         assert tried == [*GUESSES * [401], 429], "nobody else chooses an address"
+
+
+async def test_pages_of_origins_that_are_named_may_call_the_api_with_a_key(serving: Serving) -> None:
+    ours, preflight = {"origin": "https://app.example.com"}, {
+        "access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type",
+    }  # fmt: skip
+    allow = "access-control-allow-origin"
+    async with serving(admin_key=ADMIN, cors_origins="https://app.example.com, tauri://localhost") as house:
+        async with house.http.options("/v1/chat/completions", headers={**ours, **preflight}) as response:
+            assert (response.status, response.headers[allow]) == (200, ours["origin"])
+            assert "authorization" in response.headers["access-control-allow-headers"]
+            assert "access-control-allow-credentials" not in response.headers
+        for headers, status in (({}, 401), (KEY, 200)):
+            async with house.http.get("/v1/models", headers={**ours, **headers}) as response:
+                assert (response.status, response.headers[allow]) == (status, ours["origin"])
+                assert "x-request-id" in response.headers["access-control-expose-headers"]
+                assert "origin" in response.headers["vary"].lower()
+        for path, origin in (("/admin/keys", ours["origin"]), ("/v1/models", "https://evil.example")):
+            async with house.http.options(path, headers={**preflight, "origin": origin}) as response:
+                assert (response.status >= 400, allow in response.headers) == (True, False)
+            async with house.http.get(path, headers={**KEY, "origin": origin}) as response:
+                assert (response.status, allow in response.headers) == (200, False)
+    async with (
+        serving(admin_key=ADMIN) as house,
+        house.http.options("/v1/models", headers={**ours, **preflight}) as response,
+    ):
+        assert (response.status, allow in response.headers) == (405, False)
+    for wrong in ("*", "app.example.com", "https://app.example.com/", "null"):
+        with pytest.raises(SetupError, match="LONGHOUSE_CORS_ORIGINS: should be origins"):
+            Settings(cors_origins=wrong)
 
 
 @pytest.mark.parametrize("wrong", ["*", "proxy.example.com", "10.0.0.1/8", "10.0.0.0/33"])

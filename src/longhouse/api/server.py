@@ -1,5 +1,6 @@
 """The HTTP application: all routes, and error handlers with one envelope."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from longhouse.api.admin.retention import RetainDays
 from longhouse.api.auth import Authenticator
 from longhouse.api.console import pages
 from longhouse.api.console import session as browser_session
-from longhouse.api.http import addresses, openapi
+from longhouse.api.http import addresses, openapi, origins
 from longhouse.api.http.access_log import AccessLogMiddleware, logged_path
 from longhouse.api.inflight import INFLIGHT, DrainMiddleware
 from longhouse.api.mcp import endpoint as mcp_endpoint
@@ -153,6 +154,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     retain_days: int | None = None
     prices: Prices = msgspec.field(default_factory=Prices)
     root_path: str = ""
+    cors_origins: Sequence[str] = ()
+    """Pages of these may call the API below /v1."""
     mcp: McpEndpoint = msgspec.field(default_factory=McpEndpoint)
     egress: Egress = msgspec.field(default_factory=Egress)
     """Where tools and webhooks may reach."""
@@ -178,7 +181,9 @@ def build(parts: Parts) -> ASGIApp:
     for one in ROUTERS:
         app.router.routes += one.routes  # not `include_router`, which would build each route a second time
     _add_error_handlers(app)
-    drained = DrainMiddleware(app, parts.authenticator.inflight)
+    drained: ASGIApp = DrainMiddleware(app, parts.authenticator.inflight)
+    if parts.cors_origins:
+        drained = origins.CrossOriginMiddleware(drained, parts.cors_origins)
     whole = AccessLogMiddleware(drained, parts.metrics, parts.authenticator)
     return addresses.SubPathMiddleware(whole, _free(parts.root_path, app)) if parts.root_path else whole
 

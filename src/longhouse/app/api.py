@@ -68,6 +68,7 @@ async def open_api(
             retain_days=settings.retain_days,
             prices=prices_of(settings),
             root_path=settings.root_path,
+            cors_origins=settings.cors_origins,
             mcp=mcp,
             egress=setup.webhook_egress,
             max_schedules=settings.max_schedules,

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final
 
-from starlette.types import Scope
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longhouse.errors import CallerError
 from longhouse.store.database import PASSING
@@ -21,11 +22,17 @@ LOCAL_HOST: Final = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})
 ANY_HOST: Final = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?")
 """With keys any valid host name is accepted."""
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
-"""These methods change nothing, and a page of another origin cannot read the response: there are no CORS headers."""
+"""These methods change nothing, and a page of another origin cannot read the response: CORS headers are for those that
+the settings name, which bring a key and no cookie."""
 OURS: Final = ("same-origin", "none")
 """`Sec-Fetch-Site` of our own pages, and of an address that a user typed; another port of this machine is
 `same-site`."""
 
+EXPOSED: Final = (
+    "x-request-id", "retry-after", "x-should-retry", "openai-processing-ms", "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
+)  # fmt: skip
+"""Headers that such a page may read."""
 MISDIRECTED: Final = "This host name is not served here: without API keys, use a local name such as localhost."
 FOREIGN: Final = (
     "A web page of another origin sent this request, which is refused while no API keys are set:"
@@ -40,6 +47,17 @@ NOT_OUR_PAGE: Final = (
     "A signed-in browser acts for the pages of this server alone, and this request comes from elsewhere:"
     " send an API key in its header instead."
 )
+
+
+class CrossOriginMiddleware(CORSMiddleware):
+    """Lets pages of these origins call the API below /v1, with keys."""
+
+    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
+        super().__init__(app, tuple(allowed), allow_methods=("*",), allow_headers=("*",), expose_headers=EXPOSED)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        serve = super().__call__ if scope["path"].startswith("/v1/") else self.app
+        await serve(scope, receive, send)
 
 
 def named_host_error(scope: Scope, names: Collection[str]) -> CallerError | None:
