@@ -296,10 +296,10 @@ class RpcCall:
                 break
             # It waits for a person, and is followed on.
             yield self._event(dialect.status_event(task, goes_on=True))
-            async for batch in follow(
+            async for happened in follow(
                 self.turns.db, session.id, stream.subscription, after=session.head, beat=stream.beat
             ):
-                if batch:
+                if happened:
                     break
                 yield streaming.HEARTBEAT
             else:
