@@ -144,7 +144,9 @@ async def test_a_question_is_input_required_and_a_message_with_the_task_answers_
         # Whoever has lost the response sends the answer again, and gets it.
         assert await peer.send("Oslo", taskId=asked["id"]) == answered
         error = await peer.refused("SendMessage", "message/send", peer.message("Rome", taskId=asked["id"]))
-        assert (error["code"], error["data"][0]["reason"]) == (-32602, "KEY_REUSED")
+        [about] = error["data"]
+        assert (error["code"], about["reason"], about["domain"]) == (-32602, "INVALID_PARAMS", "a2a-protocol.org")
+        assert about["metadata"] == {"code": "key_reused"}
         del peer.headers["idempotency-key"]
         assert [peer.text(one) for one in answered["history"]] == ["Will it rain?", "Which city?", "Oslo"]
         assert [peer.text(one) for one in answered["artifacts"]] == ["Rain in Oslo."]
@@ -152,6 +154,24 @@ async def test_a_question_is_input_required_and_a_message_with_the_task_answers_
         assert (error["code"], "has ended" in error["message"]) == (-32004, True)
         other = {**peer.message("Bergen", taskId=asked["id"], contextId="other")}
         assert (await peer.refused("SendMessage", "message/send", other))["code"] == -32602
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_task_that_waits_for_a_person_is_followed_to_its_end(serving: Serving, version: str) -> None:
+    async with serving([CITY, CITY, RAIN]) as house:
+        peer = Peer(house, version)
+        asked = await peer.send("Will it rain?")
+        async with peer.events("SubscribeToTask", "tasks/resubscribe", {"id": asked["id"]}) as stream:
+            kind, task = peer.kind(await anext(stream))
+            assert (kind, peer.state(task)) == ("task", "input-required")
+            again = await peer.send("Which?", taskId=asked["id"])
+            assert peer.state(again) == "input-required"
+            assert peer.state(await peer.send("Oslo", taskId=asked["id"])) == "completed"
+            told = [peer.kind(event) async for event in stream]
+        states = [peer.state(one) for kind, one in told if kind == "status-update"]
+        assert (states[0], states[-1]) == ("input-required", "completed")
+        assert [one["final"] for kind, one in told if kind == "status-update" and not peer.is_new][:-1].count(True) == 0
+        assert "".join(peer.text(one["artifact"]) for kind, one in told if kind == "artifact-update") == "Rain in Oslo."
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -242,7 +262,10 @@ async def test_what_is_wrong_is_named_in_the_errors_of_json_rpc_and_nothing_is_d
         async with house.http.post(PATH, data=b"{", headers={"content-type": "application/json"}) as response:
             assert (await response.json())["error"]["code"] == -32700
         async with house.http.post(PATH, data=b"{}", headers={"content-type": "text/plain"}) as response:
-            assert response.status == 415
+            told = await response.json()
+            assert (response.status, told["jsonrpc"], told["id"], told["error"]["code"]) == (415, "2.0", None, -32600)
+        async with house.http.post(f"{PATH}/", json=peer.body("GetTask", "tasks/get", {"id": "x"})) as response:
+            assert (await response.json())["error"]["code"] == -32001, "with a slash it is the same address"
         for params, param in (
             ({}, "message"),
             ([], "params"),
@@ -275,8 +298,19 @@ async def test_what_is_wrong_is_named_in_the_errors_of_json_rpc_and_nothing_is_d
         push = {"taskId": "x", "id": "y"}
         error = await peer.refused("GetTaskPushNotificationConfig", "tasks/pushNotificationConfig/get", push)
         assert error["code"] == -32003
+        for new, old, reason in (
+            ("GetTaskPushNotificationConfig", "tasks/pushNotificationConfig/get", "PUSH_NOTIFICATION_NOT_SUPPORTED"),
+            ("GetExtendedAgentCard", "agent/getAuthenticatedExtendedCard", "EXTENDED_AGENT_CARD_NOT_CONFIGURED"),
+            ("GetTask", "tasks/get", "TASK_NOT_FOUND"),
+            ("sing", "tasks/sing", "METHOD_NOT_FOUND"),
+            *([("ListTasks", "", "UNSUPPORTED_OPERATION")] if peer.is_new else []),
+        ):
+            [about] = (await peer.refused(new, old, {"id": "x"}))["data"]
+            assert (about["@type"].partition("/")[2], about["reason"]) == ("google.rpc.ErrorInfo", reason)
+            assert about["domain"] == "a2a-protocol.org"
         peer.headers["a2a-version"] = "9.0"
-        assert (await peer.refused("GetTask", "tasks/get", {"id": "x"}))["code"] == -32009
+        error = await peer.refused("GetTask", "tasks/get", {"id": "x"})
+        assert (error["code"], error["data"][0]["reason"]) == (-32009, "VERSION_NOT_SUPPORTED")
         peer.headers["a2a-version"] = ""
         assert (await peer.called(peer.body("SendMessage", "message/send", peer.message("a\x00b"))))["error"]
 

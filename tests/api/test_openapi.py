@@ -165,7 +165,7 @@ async def test_a_client_that_is_generated_from_the_document_holds_a_conversation
 WRONG: tuple[Any, ...] = (True, False, 0, 1, 1.0, "", "0", "1", "true", [], {}, ["1"])
 """One of each kind of JSON; those that a field is not described to take are refused, not read as something else."""
 NO_NUMBERS = (" 1", "1 ", "+1", "-1", "1_0", "1.0", "1e1", "0x1", "１", "true", "")
-NO_MOMENTS = ("0", "1", "1700000000", "true", "2026-01-31T", "tomorrow")
+NO_MOMENTS = ("0", "1", "1700000000", "-170000000", "170000.000", "true", "2026-01-31T", "tomorrow")
 
 
 def models_in(kind: Any) -> set[type[BaseModel]]:

@@ -193,6 +193,12 @@ def test_what_a_server_says_of_itself_is_text() -> None:
     page.show({"choices": [{"delta": {"content": "a\u202eb\u200fc"}}]})
     assert "\\x1b[2Jlost" in written.getvalue()
     assert "a\\u202eb\\u200fc" in written.getvalue()
+    text = "Внимание ⚠\ufe0f! 1\ufe0f\u20e3 是\ufe0f\n家: 👩\u200d👧 Bob 👩🏽\u200d🚀\u200d"
+    for piece in text:
+        page.show({"choices": [{"delta": {"content": piece}}]})
+    page.end()
+    assert readable_lines(text) in written.getvalue()
+    assert readable_lines(text).count("\\u") == 2, "that which hides is written out"
     assert "\x1b" not in written.getvalue()
 
 

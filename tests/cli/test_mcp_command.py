@@ -11,9 +11,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from yarl import URL
 
-from longhouse.cli.mcp import Bridge, base_of
+from longhouse.cli.mcp import VERSION_KEY, Bridge, base_of
 from longhouse.errors import SetupError
-from longhouse.models.scripted import call
+from longhouse.models.scripted import Hang, Say, call
 from mcp_helpers import MODES, Person, names_of, over_stdio, text_of
 from server_helpers import AGENT, Serving, free_port
 
@@ -107,6 +107,31 @@ async def test_what_cannot_be_passed_on_is_an_error_with_its_id(serving: Serving
         answer = await begin(bridge, lines)
         assert answer["id"] == 1
         assert "Send an API key" in answer["error"]["message"]
+
+
+async def test_a_client_cancels_its_call_and_one_that_ends_does_not(serving: Serving) -> None:
+    """In the version without sessions, too, whose responses are closed by those who are lost and those who cancel."""
+    meta = {VERSION_KEY: "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    async with serving(lambda body: Say(fault=Hang(seconds=60))) as house:
+
+        async def working(conversation: str) -> str:
+            async with asyncio.timeout(20):
+                while True:
+                    path = f"/v1/sessions?conversation_id={conversation}&state=RESEARCHING"
+                    async with house.http.get(path) as response:
+                        if found := (await response.json())["data"]:
+                            return str(found[0]["session_id"])
+                    await asyncio.sleep(0.02)
+
+        async with bridged(house.url) as (bridge, _):
+            for number, conversation in ((1, "first"), ("1", "second")):
+                arguments = {"message": "Will it rain?", "conversation_id": conversation}
+                await bridge.receive(line("tools/call", number, name=AGENT, arguments=arguments, _meta=meta))
+            first, second = await working("first"), await working("second")
+            await bridge.receive(line("notifications/cancelled", requestId="2"))
+            await bridge.receive(line("notifications/cancelled", requestId=1, _meta=meta))
+            await house.until(first, "CANCELLED")
+        assert (await house.session(second))["state"] == "RESEARCHING", "its client has only gone"
 
 
 def test_the_address_may_be_that_of_the_api_or_below_a_path() -> None:

@@ -275,6 +275,7 @@ def test_nothing_that_is_said_in_a_chat_is_obeyed_by_its_terminal() -> None:
     act = {"event": "tool_call", "tool": "pay", "arguments": '{"to":"\u202eBob\u200b鲍勃"}'}
     page.show({"choices": [], "x_agent": act})
     page.show(delta)
+    page.settle()
     text = page.console.file.getvalue()  # type: ignore[attr-defined]
     assert '· pay {"to":"\\u202eBob\\u200b鲍勃"}\n' in text
     assert "Да\n是" in text

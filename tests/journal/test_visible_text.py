@@ -44,6 +44,15 @@ def test_the_sign_of_colourful_emoji_stands_beside_nothing_else(text: str) -> No
     assert msgspec.json.decode(f'"{shown}"') == text
 
 
+@pytest.mark.parametrize(
+    "text", ["👩\u200d👩\u200d👧", "👩🏽\u200d🚀", "👩\u200d❤\ufe0f\u200d👨", "🏳\ufe0f\u200d🌈 и 🧑\u200d💻"]
+)
+def test_emoji_that_are_joined_are_one(text: str) -> None:
+    assert readable(text) == text
+    for hidden in ("a\u200db", "👩\u200dx", "x\u200d👩", "👩\u200d\u200d👧", "👩\n\u200d👧", "\u200d👧", "👩\u200d"):
+        assert "\\u200d" in readable(hidden)
+
+
 def test_arguments_keep_their_value() -> None:
     value = {"to\u200b": ["\u202eBob", "a\nb\t\r", "\x7f\x85", {"鲍勃": "\U000e0041👍"}], "n": 1.5}
     compact = msgspec.json.encode(value)

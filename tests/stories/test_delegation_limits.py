@@ -26,7 +26,8 @@ from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import ExecutionPolicy, MemoryPolicy
 from longhouse.agents.tool_descriptor import Allow
 from longhouse.journal import events
-from longhouse.models.scripted import Say, ScriptedStatus, call, calls, say, step_of
+from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, calls, say, step_of
+from longhouse.store import journals
 from server_helpers import House, Serving, content, dictated, sse
 
 
@@ -117,6 +118,23 @@ async def test_siblings_that_wait_for_each_other_through_their_queues_end_with_a
         assert "cycle" in second
         codes = [await faults(house, await session_of(house.db, name)) for name in ("ann", "ben")]
         assert sorted(len(one) for one in codes) == [0, 1]
+
+
+async def test_a_task_for_an_agent_whose_queue_is_full_is_refused(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "MOST_WAITING", 0)
+
+    def master(body: Body) -> Say:
+        step = step_of(body.messages)
+        return last_result(body) if step > 1 else ask("ann", f"Task {step}", wait=step > 0)
+
+    roles = {"master": master, "ann": lambda body: Say(fault=Hang(seconds=60))}
+    async with playing(serving, roles) as house:
+        said = await house.say("Go", model="master")
+        assert "too many tasks wait for that agent already" in content(said)
+        assert await faults(house, said["model"]) == [("2-action-0", "too_many_waiting")]
+        assert len(await sessions_of(house.db, "ann")) == 1
 
 
 async def test_agents_that_do_not_wait_for_each_other_are_bounded_by_depth(serving: Serving) -> None:

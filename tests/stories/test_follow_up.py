@@ -205,6 +205,12 @@ async def test_a_queue_takes_so_many_prompts_and_so_many_bytes(serving: Serving)
         assert (await house.session(session_id))["queued"] == most
         # A repeated request is the one that was taken; and other doors lead to the same queue.
         assert (await put(house, "Number 3.", model=session_id, key="k3"))[1]["id"] in taken
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "And this?"}]}
+        message["contextId"] = (await house.session(session_id))["conversation_id"]
+        call_ = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+        async with house.http.post(f"/a2a/{AGENT}", json=call_) as response:
+            error = (await response.json())["error"]
+            assert (error["code"], error["data"][0]["reason"]) == (-32000, "TOO_MANY_WAITING")
         said = await house.say("And this?", model=session_id)
         assert said["error"]["code"] == "too_many_waiting"
         async with house.http.post(f"/v1/sessions/{session_id}/cancel") as response:

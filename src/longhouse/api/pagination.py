@@ -36,7 +36,7 @@ def digits(value: Any) -> Any:
 
 def _day(text: str) -> str:
     """The day of a query parameter; Pydantic would read `0` as 1970, and a moment too."""
-    if len(text) != len("2026-01-31") or text.isdecimal():
+    if len(text) != len("2026-01-31") or text[4] + text[7] != "--":
         raise ValueError("It should be a day, such as 2026-01-31")
     return text
 
@@ -62,7 +62,7 @@ def _cursor(text: Any) -> tuple[datetime, str]:
         raise ValueError("It should be the `next` of an earlier page") from None
 
 
-Digits = Annotated[int, BeforeValidator(digits)]
+Digits = BeforeValidator(digits)
 Omittable = Annotated[T | None, _NeverNull()]
 Moment = Annotated[datetime, BeforeValidator(in_utc), Field(json_schema_extra={"example": "2026-01-31T12:00:00Z"})]
 # A pair of timestamp and id; typed as a tuple, FastAPI would read it from two parameters of the same name.
@@ -74,7 +74,7 @@ YesOrNo = Literal["true", "false"]
 class Limited(wire.StrictModel):
     """The size of a page."""
 
-    limit: Annotated[Digits, Field(ge=1, le=MAX_PAGE)] = Field(50, description="How many at most")
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE), Digits] = Field(50, description="How many at most")
 
     @property
     def fetched(self) -> int:

@@ -53,7 +53,7 @@ class ChangedWebhook(wire.StrictModel):
 
 
 class SecretRotation(wire.StrictModel):
-    overlap_seconds: pagination.Digits = Field(
+    overlap_seconds: Annotated[int, pagination.Digits] = Field(
         0, ge=0, le=LONGEST_OVERLAP, description="Seconds for which deliveries are signed with the old secret too"
     )
 

@@ -48,7 +48,7 @@ Body_co = TypeVar("Body_co", covariant=True)
 class Lenient(pydantic.BaseModel):
     """OpenAI's routes ignore unknown fields; but no text or truth value of any body counts as a number."""
 
-    model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, defer_build=True)
+    model_config = pydantic.ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, defer_build=True, strict=True)
 
 
 class StrictModel(Lenient):

@@ -8,6 +8,7 @@ import base64
 import re
 import sys
 import threading
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 """In the `_meta` of every request since version 2026-07-28, which has no sessions."""
 NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """Methods whose header names what is asked for, and the parameter that has it."""
+KEY: Final = "longhouse/idempotency-key"
+CANCELS: Final = "longhouse/cancel"
+"""In the `_meta` of calls: by the key, a call that is cancelled is found again."""
 FAILED: Final = -32000
 PARSE_ERROR: Final = -32700
 LOST: Final = (
@@ -114,15 +118,21 @@ class Bridge:
         if not isinstance(message, dict):
             self._fail(None, "A line should be one message of JSON-RPC 2.0.", PARSE_ERROR)
         elif "method" in message and "id" in message:
+            meta = _meta(message)
+            if VERSION_KEY in meta and message["method"] == "tools/call":
+                meta.setdefault(KEY, uuid.uuid4().hex)
             self._asked[_key(message["id"])] = self.tasks.create_task(self._answered(message))
         elif message.get("method") == "notifications/cancelled" and not self._session:
-            # Without a session, a request is cancelled by closing its response.
             if asked := self._asked.get(_key((message.get("params") or {}).get("requestId"))):
-                asked.cancel()
+                asked.cancel(CANCELS)
         else:
-            with suppress(aiohttp.ClientError, TimeoutError):
-                async with self._post(message) as response:
-                    await response.read()
+            await self._said(message)
+
+    async def _said(self, message: Message) -> None:
+        """Passes on what the client awaits no answer to."""
+        with suppress(aiohttp.ClientError, TimeoutError):
+            async with self._post(message) as response:
+                await response.read()
 
     async def close(self) -> None:
         for asked in self._asked.values():
@@ -136,6 +146,12 @@ class Bridge:
     async def _answered(self, message: Message) -> None:
         try:
             await self._ask(message)
+        except asyncio.CancelledError as error:
+            # Without a session the server takes a response that was closed for a connection that was lost.
+            if CANCELS in error.args and KEY in (meta := _meta(message)):
+                meta[CANCELS] = True
+                self.tasks.create_task(self._said(message))
+            raise
         except (aiohttp.ClientError, TimeoutError) as error:
             self._fail(message["id"], f"Longhouse cannot be reached at {self.url}: {cause(error)}.")
         except (msgspec.MsgspecError, AttributeError, TypeError):
@@ -198,14 +214,11 @@ class Bridge:
 
     def _headers(self, message: Message) -> dict[str, str]:
         headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-        method, params = message.get("method"), message.get("params")
-        params = params if isinstance(params, dict) else {}
-        meta = params.get("_meta")
-        version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
+        method, version = message.get("method"), _meta(message).get(VERSION_KEY)
         if isinstance(version, str) and isinstance(method, str):
             headers |= {"mcp-protocol-version": _value(version), "mcp-method": _value(method)}
             if method in NAMED:
-                headers["mcp-name"] = _value(str(params.get(NAMED[method], "")))
+                headers["mcp-name"] = _value(str(message["params"].get(NAMED[method], "")))
             return headers
         if self._session:
             headers["mcp-session-id"] = self._session
@@ -216,6 +229,12 @@ class Bridge:
     def _fail(self, message_id: Any, why: str, code: int = FAILED) -> None:
         error = {"code": code, "message": why}
         self.write(msgspec.json.encode({"jsonrpc": "2.0", "id": message_id, "error": error}))
+
+
+def _meta(message: Message) -> dict[str, Any]:
+    params = message.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return meta if isinstance(meta, dict) else {}
 
 
 def _key(message_id: Any) -> tuple[str, str]:

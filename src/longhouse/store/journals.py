@@ -130,6 +130,7 @@ WITH moved AS (
                         queued_at = CASE WHEN due OR waits_for IS NOT NULL THEN queued_at ELSE :at END,
                         key_id = COALESCE(:api_key, key_id)
     WHERE id = :session AND head = COALESCE(:head::bigint, head) AND {UNDER_WAY}
+      AND (:most_waiting::integer IS NULL OR {room_in("")})
     RETURNING id, head, conversation_id
 ), written AS (
     {WRITE_OUTSIDE}
@@ -380,14 +381,14 @@ async def add(
     """
     assert all(isinstance(event, events.OUTSIDE) for event in new)
     prompt = new[0] if len(new) == 1 and isinstance(new[0], events.Prompted) else None
+    most = most_waiting if prompt else None
     takes_turn = prompt is not None and not prompt.aside and accepted is not None and accepted.has_turn_budget
-    room = {"most_waiting": most_waiting} if prompt else {}
     append_id, columns, at = uuid.uuid4(), await columns_of(db, new), clock.now()
     try:
         row = await accept(
             db,
             accepted,
-            ADD_PROMPT if prompt else ADD,
+            ADD,
             takes_turn=takes_turn,
             session=session_id,
             count=len(new),
@@ -397,7 +398,7 @@ async def add(
             append_id=append_id,
             fingerprint=fingerprint,
             head=head,
-            **room,
+            most_waiting=most,
             **columns,
         )
     except asyncpg.UniqueViolationError as error:
@@ -405,9 +406,7 @@ async def add(
     if row is None and (head is not None or prompt) and (written := await last_written(db, session_id, append_id)):
         row = {"head": written}  # a retry after a lost answer finds what its first try has changed
     if row is None:
-        if prompt:
-            await _refuse_prompt(db, session_id, accepted if takes_turn else None, most_waiting, head=head)
-        raise NotThere(f"there is no session {session_id!r}, or not at this head")
+        raise await _refusal(db, session_id, accepted if takes_turn else None, most, head)
     return Placed(session_id=session_id, seq=row["head"], at=at)
 
 
@@ -460,8 +459,7 @@ async def open(
         there = await sessions.find(db, **identity) or session_id
         row = await _written(db, there, append_id)  # a retry after a lost answer
         if row is None:
-            await _refuse_prompt(db, there, accepted if takes_turn else None, most_waiting)
-            raise NotThere(f"there is no session {there!r}")
+            raise await _refusal(db, there, accepted if takes_turn else None, most_waiting)
     placed = Placed(session_id=row["id"], seq=row["head"], at=at)
     if claimant and (placed.session_id, row["holder"], row["fence"]) == (session_id, claimant.worker, FIRST_FENCE):
         # Nobody has claimed it since, also where this is known of a first try whose answer was lost.
@@ -573,25 +571,23 @@ async def _written(db: Executor, session_id: str, append_id: uuid.UUID) -> dict[
     return {"id": session_id, "head": head, **(row or dict.fromkeys(("due", "holder", "fence", "spent")))}
 
 
-async def _refuse_prompt(
-    db: Executor, session_id: str, payer: RequestIdentity | None, most_waiting: int | None, *, head: int | None = None
-) -> None:
-    """Raises if the prompt was not taken because its key has no turn left, or because too many waited in the session.
-
-    `head`: that of the append; where it has moved, that may be the reason.
-    """
+async def _refusal(
+    db: Executor, session_id: str, payer: RequestIdentity | None, most_waiting: int | None, head: int | None = None
+) -> Exception:
+    """Why an append from outside was not taken: its key has no turn left, too many prompts waited, or there is no such
+    session at this head."""
     if payer and (spent := await budgets.spent_turns(db, payer.api_key or "")):
-        raise budgets.exceeded(spent)
-    has_room = await db.value(HAS_ROOM, session=session_id, most_waiting=most_waiting)
+        return budgets.exceeded(spent)
+    has_room = most_waiting and await db.value(HAS_ROOM, session=session_id, most_waiting=most_waiting)
     if has_room is False or (has_room and head is None):
-        raise CallerError(
+        return CallerError(
             f"The queue of this session is full: at most {most_waiting} prompts wait in it, and {MOST_WAITING_BYTES:,}"
             " bytes. Wait until a turn has ended, or cancel one.",
             status=429,
-            kind="rate_limit_error",
             code=TOO_MANY_WAITING,
             retry_after=ASK_AGAIN_IN,
         )
+    return NotThere(f"there is no session {session_id!r}, or not at this head")
 
 
 async def last_written(db: Executor, session_id: str, append_id: uuid.UUID) -> int | None:

@@ -40,16 +40,19 @@ from longhouse.api.a2a.wire import (
 )
 from longhouse.api.caller import Caller
 from longhouse.api.http import streaming
-from longhouse.api.http.json_route import JsonRoute, of_app, refuses
+from longhouse.api.http.json_route import JsonRoute, of_app
 from longhouse.api.openai.session_resolver import unknown_model
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import TurnStream
+from longhouse.api.sessions.tail import follow
 from longhouse.api.turns import Turns
 from longhouse.errors import CallerError
+from longhouse.store import journals
 from longhouse.validation_messages import explain, invalid_value
 
 log = structlog.get_logger()
 
+DELETED: Final = "The session of this task was deleted."
 EXAMPLE: Final[dict[str, Any]] = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -64,6 +67,9 @@ BODY: Final = {
         "content": {"application/json": {"schema": {}, "example": EXAMPLE}},
     }
 }
+
+
+NO_REQUEST: Final = wire.answer("The body is no JSON, or too long.", kind=RpcAnswer)
 
 
 class RpcRoute(JsonRoute):
@@ -107,7 +113,8 @@ async def get_agent_card(agent: Agent, request: Request) -> wire.Json[AgentCard]
     return wire.Json(card_of(agent, request.scope))
 
 
-@router.post("", openapi_extra=BODY, responses=refuses(415))
+@router.post("/", include_in_schema=False)
+@router.post("", openapi_extra=BODY, responses={413: NO_REQUEST, 415: NO_REQUEST})
 async def call_agent(
     caller: auth.User, turns: Sender, agent: Agent, template: str, request: Request
 ) -> wire.Json[RpcAnswer] | RpcStream[RpcEvents]:
@@ -127,7 +134,7 @@ async def call_agent(
         return wire.Json(_failed(rpc_id, error))
     except CallerError as error:
         if error.status in (413, 415):
-            raise
+            return wire.Json(_failed(None, RpcError(INVALID_REQUEST, str(error))), error.status)
         return wire.Json(_failed(rpc_id, rpc_error(error)))
     except errors.TROUBLE as error:
         errors.log_trouble(error, "An A2A request was refused.")
@@ -198,14 +205,14 @@ class RpcCall:
         if task.state != "input-required" and not await self.turns.is_repeated(self.caller, headers):
             what = "has ended" if task.is_over else "is at work and asks nothing"
             how = f"send the message without a taskId, with the contextId {task.session.conversation}"
-            raise RpcError(UNSUPPORTED, f"This task {what}: {how}.", param="message.taskId", reason=task.state)
+            raise RpcError(UNSUPPORTED, f"This task {what}: {how}.", param="message.taskId", state=task.state)
         sent, reply_to = {"taskId": message.task_id, "text": text}, task.asks or "answered"
         return await self.turns.send(self.caller, task.session.id, text, reply_to=reply_to, headers=headers, sent=sent)
 
     async def _task(self, stream: TurnStream, words: str = "") -> Task:
         """The task of a turn that was followed until now; `words`: what it waits behind, if it could not begin."""
         if stream.error and stream.error.code == "session_deleted":
-            raise RpcError(TASK_NOT_FOUND, "The session of this task was deleted.")
+            raise RpcError(TASK_NOT_FOUND, DELETED)
         task = await tasks.task_of(self.turns, stream.session, stream.handle.trace, stream.error)
         is_behind = stream.is_over and task.state == "submitted" and not task.text
         return replace(task, text=words) if is_behind else task
@@ -221,7 +228,7 @@ class RpcCall:
         params = _params(TaskParams, self.called.params)
         task = await self._found(params.id, "id")
         if task.is_over:
-            raise RpcError(NOT_CANCELABLE, f"This task is {task.state}.", param="id", reason=task.state)
+            raise RpcError(NOT_CANCELABLE, f"This task is {task.state}.", param="id", state=task.state)
         after = await self.turns.inbox.cancel(task.session, by=self.caller.decider, trace=task.trace)
         return self.result(self.called.dialect.task(await tasks.task_of(self.turns, after, task.trace)))
 
@@ -229,7 +236,7 @@ class RpcCall:
         params = _params(TaskParams, self.called.params)
         task = await self._found(params.id, "id")
         if task.is_over:
-            raise RpcError(UNSUPPORTED, f"This task is {task.state}; get it instead.", param="id", reason=task.state)
+            raise RpcError(UNSUPPORTED, f"This task is {task.state}; get it instead.", param="id", state=task.state)
         stream = self.turns.follow(self.request.scope, tasks.handle_of(task), shows_drafts=True)
         return self._streamed(stream)
 
@@ -245,7 +252,7 @@ class RpcCall:
     async def _found(self, task_id: str, param: str) -> Task:
         task = None if "\x00" in task_id else await tasks.find(self.turns, self.caller, self.agent.name, task_id)
         if task is None:
-            raise RpcError(TASK_NOT_FOUND, "There is no such task.", param=param, reason="TASK_NOT_FOUND")
+            raise RpcError(TASK_NOT_FOUND, "There is no such task.", param=param)
         return task
 
     # Events
@@ -267,21 +274,37 @@ class RpcCall:
         dialect, trace, is_begun, words = self.called.dialect, stream.handle.trace, False, ""
         task = await tasks.task_of(self.turns, stream.session, trace)
         yield self._event(dialect.task_event(task))
-        async for batch in stream.pieces():
-            if not batch:
+        while True:
+            async for batch in stream.pieces():
+                if not batch:
+                    yield streaming.HEARTBEAT
+                    continue
+                # What a turn asks at its end is a status: it is no part of an answer.
+                text = "".join(one.content for one in batch)
+                if stream.is_over and not _is_answered(stream):
+                    words = text
+                elif text:
+                    yield self._event(dialect.artifact_event(task, text, append=is_begun, last=False))
+                    is_begun = True
+                is_idle = task.state in ("submitted", "input-required")
+                if is_idle and stream.session.trace == trace and not stream.is_over:
+                    task = Task(stream.session, trace, "working")
+                    yield self._event(dialect.status_event(task))
+            task, session = await self._task(stream, words), stream.session
+            if METHODS[self.called.method] is not RpcCall.subscribe or task.state != "input-required":
+                break
+            # It waits for a person, and is followed on.
+            yield self._event(dialect.status_event(task, goes_on=True))
+            async for happened in follow(
+                self.turns.db, session.id, stream.subscription, after=session.head, beat=stream.beat
+            ):
+                if happened:
+                    break
                 yield streaming.HEARTBEAT
-                continue
-            # What a turn asks at its end is a status: it is no part of an answer.
-            text = "".join(one.content for one in batch)
-            if stream.is_over and not _is_answered(stream):
-                words = text
-            elif text:
-                yield self._event(dialect.artifact_event(task, text, append=is_begun, last=False))
-                is_begun = True
-            if task.state == "submitted" and stream.session.trace == trace and not stream.is_over:
-                task = Task(stream.session, trace, "working")
-                yield self._event(dialect.status_event(task))
-        task = await self._task(stream, words)
+            else:
+                raise RpcError(TASK_NOT_FOUND, DELETED)
+            handle = TurnHandle(await journals.catch_up(self.turns.db, session), trace, is_behind=True)
+            stream = TurnStream(self.turns.db, self.turns.bus, handle, stream.subscription, stream.address, stream.beat)
         if task.answer is not None:
             rest = "" if is_begun else task.answer
             yield self._event(dialect.artifact_event(task, rest, append=is_begun, last=True))

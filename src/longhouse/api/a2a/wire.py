@@ -27,6 +27,22 @@ UNSUPPORTED: Final = -32004
 CONTENT_TYPE: Final = -32005
 NO_EXTENDED_CARD: Final = -32007
 VERSION: Final = -32009
+REASONS: Final = {
+    PARSE_ERROR: "PARSE_ERROR",
+    INVALID_REQUEST: "INVALID_REQUEST",
+    METHOD_NOT_FOUND: "METHOD_NOT_FOUND",
+    INVALID_PARAMS: "INVALID_PARAMS",
+    INTERNAL_ERROR: "INTERNAL_ERROR",
+    TASK_NOT_FOUND: "TASK_NOT_FOUND",
+    NOT_CANCELABLE: "TASK_NOT_CANCELABLE",
+    NO_PUSH: "PUSH_NOTIFICATION_NOT_SUPPORTED",
+    UNSUPPORTED: "UNSUPPORTED_OPERATION",
+    CONTENT_TYPE: "CONTENT_TYPE_NOT_SUPPORTED",
+    NO_EXTENDED_CARD: "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
+    VERSION: "VERSION_NOT_SUPPORTED",
+}
+"""As the specification names them."""
+DOMAIN: Final = "a2a-protocol.org"
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 ARTIFACT: Final = "answer"
 TEXT: Final = "text/plain"
@@ -35,7 +51,7 @@ TEXT: Final = "text/plain"
 class RpcErrorInfo(TypedDict):
     code: int
     message: str
-    data: NotRequired[list[dict[str, Any]]]
+    data: list[dict[str, Any]]
 
 
 class RpcAnswer(TypedDict):
@@ -50,25 +66,25 @@ class RpcAnswer(TypedDict):
 class RpcError(Exception):
     """An error of JSON-RPC, or of A2A, with its code."""
 
-    def __init__(self, code: int, message: str, **details: str) -> None:
+    def __init__(self, code: int, message: str, /, **details: str) -> None:
         super().__init__(message)
         self.code = code
         self.details = details
-        """What programs tell errors apart by: `reason`, and the field that is meant, `param`."""
+        """What programs read: the field that is meant, `param`, and our own `code`."""
 
     @property
     def shown(self) -> RpcErrorInfo:
-        info: RpcErrorInfo = {"code": self.code, "message": str(self)}
-        if self.details:
-            reason = self.details.get("reason", "INVALID_PARAMS").upper()
-            metadata = {name: value for name, value in self.details.items() if name != "reason"}
-            info["data"] = [{"@type": ERROR_INFO, "reason": reason, "domain": "longhouse", "metadata": metadata}]
-        return info
+        told = {"@type": ERROR_INFO, "domain": DOMAIN, "metadata": self.details}
+        if self.code == REFUSED:
+            told |= {"reason": self.details.get("code", "refused").upper(), "domain": "longhouse"}
+        else:
+            told["reason"] = REASONS[self.code]
+        return {"code": self.code, "message": str(self), "data": [told]}
 
 
 def rpc_error(error: CallerError) -> RpcError:
     """An error of ours, as one of JSON-RPC."""
-    told = {"param": error.param, "reason": error.code, "retry_after": error.retry_after}
+    told = {"param": error.param, "code": error.code, "retry_after": error.retry_after}
     shown = {name: str(value) for name, value in told.items() if value is not None}
     if error.status >= 500:
         return RpcError(INTERNAL_ERROR, str(error), **shown)
@@ -147,7 +163,7 @@ class Dialect(Protocol):
 
     def task_event(self, task: Task) -> dict[str, Any]: ...
 
-    def status_event(self, task: Task) -> dict[str, Any]: ...
+    def status_event(self, task: Task, *, goes_on: bool = False) -> dict[str, Any]: ...
 
     def artifact_event(self, task: Task, text: str, *, append: bool, last: bool) -> dict[str, Any]: ...
 
@@ -216,7 +232,7 @@ class V1(_Common):
     def task_event(self, task: Task) -> dict[str, Any]:
         return {"task": self.task(task)}
 
-    def status_event(self, task: Task) -> dict[str, Any]:
+    def status_event(self, task: Task, *, goes_on: bool = False) -> dict[str, Any]:
         return {"statusUpdate": {**self._of(task), "status": self.status(task)}}
 
     def artifact_event(self, task: Task, text: str, *, append: bool, last: bool) -> dict[str, Any]:
@@ -251,8 +267,8 @@ class V03(_Common):
     def task_event(self, task: Task) -> dict[str, Any]:
         return self.task(task)
 
-    def status_event(self, task: Task) -> dict[str, Any]:
-        is_final = task.is_over or task.state == "input-required"
+    def status_event(self, task: Task, *, goes_on: bool = False) -> dict[str, Any]:
+        is_final = task.is_over or (task.state == "input-required" and not goes_on)
         return {"kind": "status-update", **self._of(task), "status": self.status(task), "final": is_final}
 
     def artifact_event(self, task: Task, text: str, *, append: bool, last: bool) -> dict[str, Any]:

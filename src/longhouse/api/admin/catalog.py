@@ -16,7 +16,7 @@ from longhouse.store.catalog.repository import CatalogEntry, Version
 
 Name = Annotated[str, Path(description="The name; it may hold dots", examples=["server.tool"])]
 VersionNumber = Annotated[int, Field(ge=1, le=LAST)]
-Number = Annotated[pagination.Digits, Field(ge=1, le=LAST)]
+Number = Annotated[int, Field(ge=1, le=LAST), pagination.Digits]
 """That of a query."""
 Activate = Annotated[YesOrNo, Query(description="Does it become active?")]
 Fields = Annotated[dict[str, Any], Body()]

@@ -71,7 +71,7 @@ class ChangedKey(_Scope):
 
 
 class KeyRotation(wire.StrictModel):
-    overlap_seconds: pagination.Digits = Field(
+    overlap_seconds: Annotated[int, pagination.Digits] = Field(
         0, ge=0, le=LONGEST_OVERLAP, description="Seconds for which the old secret is valid too"
     )
 

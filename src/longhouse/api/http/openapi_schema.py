@@ -159,7 +159,7 @@ def _error_name(status: int) -> str:
 
 
 def _error(status: int, answer: dict[str, Any], schemas: "Schemas") -> dict[str, Any]:
-    media: dict[str, Any] = {"schema": schemas.of(wire.Envelope)}
+    media: dict[str, Any] = {"schema": schemas.of(answer.get("kind") or wire.Envelope)}
     if answer.get("example") is not None:
         media["example"] = answer["example"]
     description = answer.get("description") or ERRORS[status]

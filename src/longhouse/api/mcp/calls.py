@@ -58,6 +58,8 @@ QUESTION: Final = "question"
 """The key of our one input request."""
 KEY: Final = "longhouse/idempotency-key"
 """In `_meta`: a call that is repeated with the same key follows the turn of the first one."""
+CANCELS: Final = "longhouse/cancel"
+"""In `_meta`, where it is true: a call that is repeated so cancels the turn of the first one."""
 
 
 class QuestionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,22 +95,27 @@ class McpToolCall:
             with anyio.CancelScope() as connected:
                 # The SDK would go on without the client.
                 inflight.opened.callback(connected.cancel)
-                return await self._followed(await self._sent())
+                handle = await self._sent()
+                if self._meta.get(CANCELS) is True:
+                    await self._cancel(handle)
+                return await self._followed(handle)
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                await self._cancel()
+            # A client that is only gone finds its answer later. The SDK tells handlers in no public way why they are
+            # cancelled: `ServerRequestContext` lacks the event, and a handler of `notifications/cancelled` runs beside
+            # this one, in no order, and knows only a number that other connections use as well.
+            if self.ctx.session._request_outbound.cancel_requested.is_set() and self._handle:
+                with anyio.CancelScope(shield=True):
+                    await self._cancel(self._handle)
             raise
         raise MCPError(types.CONNECTION_CLOSED, "The client has disconnected; the agent goes on.")
 
-    async def _cancel(self) -> None:
-        """Cancels the turn, if the client has said so. A client that is only gone finds its answer later."""
-        # The SDK tells handlers in no public way why they are cancelled: `ServerRequestContext` lacks the event, and a
-        # handler of `notifications/cancelled` runs beside this one, in no order, and knows only a number that other
-        # connections use as well.
-        outbound = self.ctx.session._request_outbound
-        if outbound.cancel_requested.is_set() and self._handle:
-            session, trace = self._handle.session, self._handle.trace
-            await self.turns.inbox.cancel(session, by=self.caller.decider, trace=trace)
+    async def _cancel(self, handle: TurnHandle) -> None:
+        await self.turns.inbox.cancel(handle.session, by=self.caller.decider, trace=handle.trace)
+
+    @property
+    def _meta(self) -> Mapping[str, Any]:
+        meta = (self.ctx.params or {}).get("_meta")
+        return meta if isinstance(meta, Mapping) else {}
 
     # What is sent
 
@@ -144,8 +151,7 @@ class McpToolCall:
 
     async def _send(self, model: str, text: str, *, conversation: str = "", reply_to: str = "") -> TurnHandle:
         headers = {name: value for name, value in self._request.headers.items() if name == "traceparent"}
-        meta = (self.ctx.params or {}).get("_meta")
-        key = meta.get(KEY) if isinstance(meta, Mapping) else None
+        key = self._meta.get(KEY)
         if key is not None and not reply_to:
             headers["idempotency-key"] = str(key)
         to = {"conversation": conversation, "reply_to": reply_to}

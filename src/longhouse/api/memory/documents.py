@@ -111,8 +111,8 @@ class UploadQuery(DocumentOwner):
 
 
 class PagesQuery(wire.StrictModel):
-    start: Annotated[pagination.Digits, Field(ge=1)] = Field(1, description="The first page")
-    end: Omittable[Annotated[pagination.Digits, Field(ge=1)]] = Field(
+    start: Annotated[int, Field(ge=1), pagination.Digits] = Field(1, description="The first page")
+    end: Omittable[Annotated[int, Field(ge=1), pagination.Digits]] = Field(
         None, description="The last page; by default the first one"
     )
 

@@ -103,7 +103,7 @@ async def get_request(
     sessions: Held,
     toolbox: Annotated[Toolbox, of_app("toolbox")],
     session_id: str,
-    step: Digits,
+    step: Annotated[int, Digits],
 ) -> wire.Json[ReplayedRequest]:
     """The model request of the session's n-th reply, byte for byte; stored images are named by digest.
 

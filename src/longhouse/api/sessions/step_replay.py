@@ -238,7 +238,7 @@ async def replay_step(
     caller: auth.User,
     replays: Annotated[StepReplays, of_app("replays")],
     session_id: str,
-    step: Digits,
+    step: Annotated[int, Digits],
     asked: ReplayRequest,
 ) -> wire.Json[ReplayedStep]:
     """Asks the model of the session's n-th reply again, and tells what is different: its text, its calls, its tokens.

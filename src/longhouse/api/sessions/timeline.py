@@ -42,11 +42,11 @@ EXPORTED_AT_ONCE: Final = 500
 
 router = strict_router("Sessions", auth.user)
 
-Number = Annotated[pagination.Digits, Field(ge=1, le=1_000_000_000)]
+Number = Annotated[int, Field(ge=1, le=1_000_000_000), pagination.Digits]
 
 
 class TimelineQuery(wire.StrictModel):
-    turns: Annotated[pagination.Digits, Field(ge=1, le=pagination.MAX_PAGE)] = Field(
+    turns: Annotated[int, Field(ge=1, le=pagination.MAX_PAGE), pagination.Digits] = Field(
         50, description="How many turns, from the last one back"
     )
 

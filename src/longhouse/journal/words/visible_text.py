@@ -17,6 +17,11 @@ _BLANK: Final = re.compile(
     f"|(?<![{_EMOJI}])\ufe0f(?!(?<=[0-9#*]\ufe0f)\u20e3)"
 )
 """Letters and marks that are rendered as nothing."""
+_JOINER: Final = "\u200d"
+_JOINED: Final = re.compile(f"(?:(?<=[{_EMOJI}])|(?<=[{_EMOJI}]\ufe0f)){_JOINER}(?=[{_EMOJI}])")
+"""The joiner between emoji that are one picture, such as a family."""
+UNSETTLED: Final = re.compile(r"[\W\d]*\Z")
+"""The end of a piece of text: what follows it may be a part of its last character."""
 _BETWEEN: Final = str.maketrans("\t\n\r", "   ")
 _LAID_OUT: Final = re.compile("[^\n\t]+")
 _TICKS: Final = re.compile("`+")
@@ -26,6 +31,10 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9]+([._/-][A-Za-z0-9]+)*")
 
 def readable(text: str) -> str:
     """Letters of all languages unchanged; control, direction and invisible characters as JSON escapes."""
+    return _JOINER.join(map(_readable, _JOINED.split(text))) if _JOINER in text else _readable(text)
+
+
+def _readable(text: str) -> str:
     text = _BLANK.sub(lambda found: _escaped(found[0]), text)
     if text.isprintable():
         return text

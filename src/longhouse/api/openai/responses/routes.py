@@ -22,7 +22,7 @@ EXAMPLE: Final = wire.example(model="tool_calling_agent", input="Hello", backgro
 
 Service = Annotated[ResponseService, of_app("responses")]
 ResponseId = Annotated[str, Path(description="The response")]
-Number = Annotated[Digits, Field(ge=0)]
+Number = Annotated[int, Field(ge=0), Digits]
 
 
 class Followed(wire.Lenient):
@@ -35,7 +35,7 @@ class Followed(wire.Lenient):
 class ItemListQuery(wire.Lenient):
     """A page of items."""
 
-    limit: Annotated[Digits, Field(ge=1, le=100)] = 20
+    limit: Annotated[int, Field(ge=1, le=100), Digits] = 20
     order: Literal["asc", "desc"] = "desc"
     after: str | None = None
 
