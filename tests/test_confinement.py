@@ -18,7 +18,7 @@ from longhouse.confinement import confine
 {{before}}
 confine()
 {STATUS}
-subprocess.run([sys.executable, "-c", {STATUS!r}], check=True)
+subprocess.run(["/bin/cat", "/proc/self/status"], check=True)
 """
 WITHOUT_SETPCAP = "import ctypes, struct; ctypes.CDLL(None).capset(struct.pack('Ii', 0x20080522, 0), bytes(24))"
 OF_FILES = 0b1111

@@ -273,7 +273,7 @@ async def test_who_publishes_what_any_agent_may_do_once_unasked_is_warned(servin
             {"effect": "once", "security_policy": {"allow": {"templates": ["payer"]}}},
         ):
             assert "warnings" not in (await sent(house, "POST", TOOLS, tool(**safe)))[1], safe
-        for risky in (tool(effect="once"), bound(remote_endpoint="https://bank.example/pay")):
+        for risky in (tool(effect="once"), tool(effect=None)):
             status, published = await sent(house, "POST", TOOLS, risky)
             assert status == 201, "it is taken"
             assert [one.startswith(warned) for one in published["warnings"]] == [True]
