@@ -232,7 +232,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (tool(input_schema={"type": "string"}), "input_schema"),
     (tool(input_schema={"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1/x"}}}), "input_schema"),
     (tool(input_schema={"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}), "input_schema"),
-    (tool(input_schema={"type": "object", "properties": {"a": {"$ref": "#"}}}), "input_schema"),
+    (tool(input_schema={"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}), "input_schema"),
     (tool(input_schema={"type": "object", "properties": {"a": {"pattern": "(a+)+$"}}}), "input_schema"),
     (tool(input_schema={"type": "object", "description": "x" * 70_000}), "input_schema"),
 ]
@@ -250,15 +250,36 @@ async def test_a_tool_that_is_not_well_described_is_refused_by_field(serving: Se
 
 async def test_a_probe_that_cannot_be_asked_is_warned_of(serving: Serving) -> None:
     async with serving() as house:
-        _, published = await sent(house, "POST", TOOLS, tool(probe="nobody", effect="once"))
+        _, published = await sent(house, "POST", TOOLS, tool(probe="nobody", effect="once", needs_approval=True))
         [warning] = published["warnings"]
         assert "probe" in warning
         assert "there is no tool 'nobody' to ask" in warning
-        _, published = await sent(house, "POST", TOOLS, tool(probe="createfiletool", effect="once"))
+        _, published = await sent(
+            house, "POST", TOOLS, tool(probe="createfiletool", effect="once", needs_approval=True)
+        )
         assert "createfiletool does not only read" in published["warnings"][0]
-        both = [tool(probe="asked", effect="once"), tool(name="asked", effect="read")]
+        both = [tool(probe="asked", effect="once", needs_approval=True), tool(name="asked", effect="read")]
         assert all("warnings" not in one for one in (await sent(house, "POST", TOOLS, both))[1]["data"])
-        assert "warnings" not in (await sent(house, "POST", TOOLS, tool(probe="clocktool", effect="once")))[1]
+        clocked = tool(probe="clocktool", effect="once", needs_approval=True)
+        assert "warnings" not in (await sent(house, "POST", TOOLS, clocked))[1]
+
+
+async def test_who_publishes_what_any_agent_may_do_once_unasked_is_warned(serving: Serving) -> None:
+    warned = "needs_approval: its calls take effect once and nobody is asked before"
+    async with serving() as house:
+        for safe in (
+            {"effect": "read"},
+            {"effect": "once", "needs_approval": True},
+            {"effect": "once", "security_policy": {"allow": {"templates": ["payer"]}}},
+        ):
+            assert "warnings" not in (await sent(house, "POST", TOOLS, tool(**safe)))[1], safe
+        for risky in (tool(effect="once"), tool(effect=None)):
+            status, published = await sent(house, "POST", TOOLS, risky)
+            assert status == 201, "it is taken"
+            assert [one.startswith(warned) for one in published["warnings"]] == [True]
+        policy = f"{TOOLS}/{risky['name']}/security_policy"
+        assert (await sent(house, "PUT", policy, {"needs_approval": True}))[0] in (200, 201)
+        assert "warnings" not in (await sent(house, "POST", TOOLS, tool(effect="once", timeout=7)))[1]
 
 
 async def test_all_mistakes_are_named_at_once(serving: Serving) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar
 
 import aiohttp
@@ -21,6 +22,7 @@ from longhouse.journal.events import Effect
 from longhouse.models.scripted import Hang, Say, call, say
 from longhouse.tools import BaseTool, ToolContext
 from mcp_helpers import ACCEPT, INITIALIZE, LEGACY, MODERN, MODES, Person, names_of, over_http, text_of
+from own_module import own_module
 from server_helpers import AGENT, House, Serving
 
 CITY = call("clarificationtool", questions=["Which city?"])
@@ -464,6 +466,61 @@ async def test_a_tool_that_is_published_is_served_if_its_descriptor_says_so(serv
             assert ("parcels" in names_of(await client.list_tools())) is served
             async with house.http.get("/admin/tools/parcels") as response:
                 assert (await response.json()).get("serve_over_mcp", False) is served
+
+
+SERVED_MODULE = '''
+from longhouse import tool
+
+
+@tool(serve_over_mcp=True)
+async def stock(sku: str) -> str:
+    """How many pieces there are."""
+    return f"7 of {sku}"
+
+
+@tool
+async def hidden(sku: str) -> str:
+    """Not for clients."""
+    return sku
+'''
+SERVED_FILE = """
+tools:
+  stock: {{runtime_binding: {{python_entrypoint: "{module}:stock"}}}}
+  shut: {{runtime_binding: {{python_entrypoint: "{module}:stock"}}, serve_over_mcp: false}}
+  hidden: {{runtime_binding: {{python_entrypoint: "{module}:hidden"}}}}
+  opened: {{runtime_binding: {{python_entrypoint: "{module}:hidden"}}, serve_over_mcp: true}}
+"""
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
+async def test_a_class_says_whether_its_tool_is_served_unless_the_descriptor_does(
+    serving: Serving, tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    with own_module(tmp_path, SERVED_MODULE) as module:
+        file = tmp_path / "agents.yaml"
+        file.write_text(SERVED_FILE.format(module=module), "utf-8")
+        async with (
+            serving([say("never asked")], agents_file=str(file), tool_packages=module) as house,
+            over_http(house.url) as client,
+        ):
+            listed = set(names_of(await client.list_tools()))
+            assert listed & {"stock", "shut", "hidden", "opened"} == {"stock", "opened"}
+            assert text_of(await client.call_tool("stock", {"sku": "A-1"})) == "7 of A-1"
+            for name, function, more in (
+                ("published", "stock", {}),
+                ("closed", "stock", {"serve_over_mcp": False}),
+                ("inner", "hidden", {}),
+            ):
+                binding = {"python_entrypoint": f"{module}:{function}"}
+                tool = {"name": name, "description_short": name, "runtime_binding": binding, "isolation": isolation}
+                async with house.http.post("/admin/tools", json={**tool, **more}) as response:
+                    assert response.status == 201, await response.text()
+            listed = set(names_of(await client.list_tools()))
+            assert listed & {"published", "closed", "inner"} == {"published"}
+            assert text_of(await client.call_tool("published", {"sku": "B-2"})) == "7 of B-2"
+            with pytest.raises(MCPError, match="There is no tool 'closed'"):
+                await client.call_tool("closed", {"sku": "B-2"})
 
 
 @pytest.mark.parametrize("mode", MODES)

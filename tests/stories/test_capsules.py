@@ -15,6 +15,7 @@ from test_recall_across import DOG, WHICH
 from conftest import database
 from databases import TEMPLATE
 from delegating_server import agent, answer, ask, cast, task_of
+from longhouse.agents.schema.strict import strict
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import LLMPolicy, MemoryPolicy, PromptPack
 from longhouse.errors import ReadOnlySession, SetupError
@@ -179,10 +180,14 @@ ENDLESS: tuple[Any, ...] = (
     {"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#/0"}] * 9}}}
     | {str(nth): {"anyOf": [{"$ref": f"#/{nth + 1}"}] * 9} for nth in range(18)}
     | {"18": {}},
-    {"type": "object", "properties": ["a"]},
-    "object",
 )
-"""Schemas that cannot be followed in any time, or not at all."""
+"""Schemas that are endless when they are written out."""
+UNREADABLE: tuple[Any, ...] = ({"type": "object", "properties": ["a"]}, "object")
+
+
+@pytest.mark.parametrize("schema", ENDLESS)
+def test_a_schema_that_is_endless_when_it_is_written_out_is_cut(schema: Any) -> None:
+    assert len(str(strict(schema))) < 1_000_000
 
 
 async def test_a_capsule_names_no_address_of_tools_and_models(serving: Serving, tmp_path: Path) -> None:
@@ -277,7 +282,7 @@ async def test_a_capsule_that_lies_is_refused_and_nothing_of_it_is_kept(
         *(("delegations.jsonl", msgspec.json.encode(task(session) | lie), "its delegations") for lie in foreign),
         ("delegations.jsonl", msgspec.json.encode(task(session) | {"outcome": {"os": "system"}}), "cannot be read by"),
         ("remembered.jsonl", msgspec.json.encode({"session_id": "ann_1", "seq": 1, "text": "x"}), "its delegations"),
-        *(("catalog.jsonl", msgspec.json.encode(tool(schema)), "its catalog") for schema in ENDLESS),
+        *(("catalog.jsonl", msgspec.json.encode(tool(schema)), "its catalog") for schema in UNREADABLE),
         ("files/" + "0" * 64, b"poison", None),
     ]
     async with open_database(elsewhere) as db:

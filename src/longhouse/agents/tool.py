@@ -57,6 +57,8 @@ class Tool:
     """Only for tools that read: the same call is answered from memory."""
     probe: str = ""
     """Only for `once`: the tool that says whether a call took effect whose worker or result was lost."""
+    is_served: bool = False
+    """Clients of the MCP server may call it directly."""
     agent: str | None = None
     """The template of the sub-agent that does the work; the call stays open until that agent has answered."""
 

@@ -23,8 +23,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 """Defaults for fields that neither the descriptor nor a class sets."""
 ISOLATED: Final = ("isolation", "max_memory", "cpu_time")
 """Fields about the process of a Python tool."""
-OMITTED: Final = {**dict.fromkeys(ISOLATED), "serve_over_mcp": False}
-"""Newer fields and their defaults, which stored descriptors leave out: earlier releases refuse unknown fields."""
+OMITTED: Final = (*ISOLATED, "serve_over_mcp")
+"""Newer fields, which stored descriptors leave out where they are not set: earlier releases refuse unknown fields."""
 UNSET: Final = "silent"
 """The key under which a stored descriptor lists the fields that it leaves to its class."""
 
@@ -155,8 +155,8 @@ class ToolDescriptor(Versioned):
     """Bytes that its process may take; None: 1 GB."""
     cpu_time: Annotated[float, Field(ge=1, le=86_400)] | None = None
     """Seconds of CPU time that a call may use in its process; None: as long as its timeout."""
-    serve_over_mcp: bool = False
-    """Whether clients of the MCP server may call it directly, without an agent."""
+    serve_over_mcp: bool | None = None
+    """Whether clients of the MCP server may call it directly, without an agent. None: the class's own value."""
     owner: Owner | None = None
     """The only owner who sees it; None: everybody."""
 
@@ -177,6 +177,7 @@ class ToolDescriptor(Versioned):
             "needs_approval": approval,
             "remembers": self.remembers or own.remembers,
             "probe": self.probe or own.probe,
+            "serve_over_mcp": own.serve_over_mcp if self.serve_over_mcp is None else self.serve_over_mcp,
         }
         return _tool_of(replace(self, **{**left, **set_now}), effect)
 
@@ -204,7 +205,7 @@ def to_row(content: dict[str, Any]) -> dict[str, Any]:
     """The descriptor as a stored row: every field is filled in, since earlier releases read it so."""
     unset = [name for name in DEFAULTS if content.get(name) is None]
     filled = {**content, **{name: DEFAULTS[name] for name in unset}}
-    filled = {name: value for name, value in filled.items() if name not in OMITTED or value != OMITTED[name]}
+    filled = {name: value for name, value in filled.items() if name not in OMITTED or value is not None}
     return {**filled, UNSET: unset} if _is_of_class(content) else filled
 
 
@@ -243,6 +244,7 @@ def _tool_of(descriptor: ToolDescriptor, effect: Effect) -> Tool:
         role=role_of(descriptor.name) or ("knowledge" if remembers else ""),
         remembers=remembers,
         probe=descriptor.probe if effect == "once" else "",
+        is_served=bool(descriptor.serve_over_mcp),
     )
 
 

@@ -31,6 +31,10 @@ AT_ONCE: Final = 50
 """Descriptors that are validated before other tasks of this process get their turn."""
 ROUTER: Final = "auto"
 """The model name that is routed to a template, and is no template itself."""
+FOR_ANYBODY: Final = (
+    "its calls take effect once and nobody is asked before, in every agent whose template has no allowlist; set"
+    " needs_approval, or name templates in security_policy.allow"
+)
 NOBODY: Final = ""
 """An owner of nothing: it sees what is public."""
 
@@ -194,7 +198,21 @@ class CatalogValidator(msgspec.Struct, frozen=True):
                 problem = "a tool of this name comes with the program; give yours another name"
                 problems.append(Problem(nth, ("name",), problem, True))
             owners.append(same.owner if same and one.name in kept else one.owner)
+        await self.catalog.overlays.refresh()
+        for nth, one in enumerate(given):
+            if isinstance(one, ToolDescriptor) and self._is_for_anybody(one):
+                problems.append(Problem(nth, ("needs_approval",), FOR_ANYBODY, is_warning=True))
         return [*problems, *await self._of_named_tools(given, owners), *await self._of_probes(given, owners)]
+
+    def _is_for_anybody(self, tool: ToolDescriptor) -> bool:
+        """Are its calls, which cannot be taken back, made without asking, by agents that nobody has named?"""
+        overlay = self.catalog.overlays.of(tool.name)
+        entrypoint = tool.runtime_binding.python_entrypoint
+        own = self.known(entrypoint) if entrypoint else None
+        narrowed = overlay.over(tool) if overlay else tool
+        asks = narrowed.needs_approval or (own is not None and own.needs_approval)
+        effect = tool.effect or (own.effect if own else _effect_of(tool))
+        return effect == "once" and not asks and narrowed.security_policy.allow.templates is None
 
     async def _of_probes(
         self, given: Sequence[Template | ToolDescriptor], owners: Sequence[str | None]

@@ -139,7 +139,6 @@ WITH moved AS (
 ){{accepted}}
 SELECT id, head FROM moved
 """
-ADD_PROMPT: Final = ADD.replace("WHERE id = :session", f"WHERE id = :session AND {room_in('')}")
 
 # A session that exists keeps its `Opened` and its history: only the last event is appended, which is the prompt without
 # the imported history that a new session would get.

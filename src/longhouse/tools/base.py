@@ -90,7 +90,7 @@ class BaseTool(pydantic.BaseModel):
             remembers=cls.remembers,
             probe=cls.probe,
             isolation=cls.isolation,
-            serve_over_mcp=cls.serve_over_mcp,
+            serve_over_mcp=cls.serve_over_mcp or None,
         )
 
 

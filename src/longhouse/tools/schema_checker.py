@@ -105,10 +105,12 @@ class _Check:
             return
         self.spend(1 + len(schema))
         for word, said in schema.items():
-            if word in _BOUNDS:
-                yield from self._bound(word, said, value, where)
-            elif word in _KEYWORDS:
-                yield from _KEYWORDS[word](self, said, value, schema, where)
+            yield from self._of_any(word, said, value, schema, where)
+            yield from self._combined(word, said, value, schema, where)
+            if isinstance(value, dict):
+                yield from self._of_object(word, said, value, schema, where)
+            elif isinstance(value, list):
+                yield from self._of_list(word, said, value, schema, where)
 
     def fits(self, value: Any, schema: Any) -> bool:
         return next(self.problems(value, schema, ()), None) is None
@@ -130,155 +132,107 @@ class _Check:
                 return int(value)
         return value
 
-    def _bound(self, word: str, said: Any, value: Any, where: _Where) -> Iterator[_Problem]:
-        kind, is_outside, sentence = _BOUNDS[word]
-        if _is(kind, value) and is_outside(value if kind == "number" else len(value), said):
-            yield where, sentence, value, said
+    def _of_any(self, word: str, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        """The problems by keywords that are for values of all kinds, or for numbers and texts."""
+        match word:
+            case "type":
+                names = said if isinstance(said, list) else [said]
+                if not any(_is(name, value) for name in names):
+                    yield where, "{} is not of type " + " or ".join(map(repr, names)), value
+            case "enum" if self.encoded(value) not in self._checker.values(said, said, self):
+                yield where, "{} is not one of {}", value, said
+            case "const" if self.encoded(value) not in self._checker.values(schema, [said], self):
+                yield where, "{} was expected", said
+            case "multipleOf" if _is("number", value) and not _is_multiple(value, said):
+                yield where, "{} is not a multiple of {}", value, said
+            case _ if word in _BOUNDS:
+                kind, is_outside, sentence = _BOUNDS[word]
+                if _is(kind, value) and is_outside(value if kind == "number" else len(value), said):
+                    yield where, sentence, value, said
 
-    def type(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        names = said if isinstance(said, list) else [said]
-        if not any(_is(name, value) for name in names):
-            yield where, "{} is not of type " + " or ".join(map(repr, names)), value
+    def _combined(self, word: str, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        """The problems by keywords that hold other schemas for the same value."""
+        match word:
+            case "allOf":
+                for part in said:
+                    yield from self.problems(value, part, where)
+            case "anyOf" if not any(self.fits(value, part) for part in said):
+                yield where, "{} is not valid under any of the given schemas", value
+            case "oneOf":
+                fitting = len(list(islice((part for part in said if self.fits(value, part)), 2)))
+                if fitting == 0:
+                    yield where, "{} is not valid under any of the given schemas", value
+                elif fitting > 1:
+                    yield where, "{} is valid under more than one of the given schemas", value
+            case "not" if self.fits(value, said):
+                yield where, "{} should not be valid under {}", value, said
+            case "if":
+                branch = "then" if self.fits(value, said) else "else"
+                yield from self.problems(value, schema.get(branch, True), where)
+            case "$ref":
+                yield from self.problems(value, self._checker.target(said), where)
 
-    def enum(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        if self.encoded(value) not in self._checker.values(said, said, self):
-            yield where, "{} is not one of {}", value, said
+    def _of_object(self, word: str, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        match word:
+            case "required":
+                for name in said:
+                    self.spend(1)
+                    if name not in value:
+                        yield where, "{} is a required property", name
+            case "properties":
+                for name in self._common(said, value):
+                    yield from self.problems(value[name], said[name], (where, name))
+            case "dependentRequired" | "dependentSchemas" | "dependencies":  # the last held both in earlier drafts
+                for needed in map(said.get, self._common(said, value)):
+                    part = {"required": needed} if isinstance(needed, list) else needed
+                    yield from self.problems(value, part, where)
+            case "additionalProperties":
+                yield from self._additional(said, value, schema, where)
+            case "propertyNames":
+                for name in value:
+                    yield from self.problems(name, said, where)
 
-    def const(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        if self.encoded(value) not in self._checker.values(schema, [said], self):
-            yield where, "{} was expected", said
+    def _of_list(self, word: str, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+        match word:
+            case "prefixItems":
+                for nth, (item, part) in enumerate(zip(value, said, strict=False)):
+                    yield from self.problems(item, part, (where, nth))
+            case "items":
+                for nth in range(len(schema.get("prefixItems", ())), len(value)):
+                    yield from self.problems(value[nth], said, (where, nth))
+            case "contains":
+                least, most = schema.get("minContains", 1), schema.get("maxContains", len(value))
+                fitting = sum(self.fits(item, said) for item in value)
+                if not least <= fitting <= most:
+                    yield where, "{} of its items match `contains`; {} to {} are expected", fitting, least, most
+            case "uniqueItems" if said and len(set(map(self.encoded, value))) < len(value):
+                yield where, "an item is there twice"
 
-    def multiple_of(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        if not _is("number", value):
-            return
-        try:
-            quotient = value / said
-        except OverflowError:  # a number that long is left to the tool
-            return
-        if not math.isinf(quotient) and not quotient.is_integer():
-            yield where, "{} is not a multiple of {}", value, said
-
-    def required(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        for name in said if isinstance(value, dict) else ():
-            self.spend(1)
-            if name not in value:
-                yield where, "{} is a required property", name
-
-    def dependent(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        """`dependentRequired` and `dependentSchemas`, and `dependencies`, which held both in earlier drafts."""
-        for name in self._common(said, value):
-            if not isinstance(said[name], list):
-                yield from self.problems(value, said[name], where)
-                continue
-            for other in said[name]:
-                self.spend(1)
-                if other not in value:
-                    yield where, "{} is a dependency of {}", other, name
-
-    def properties(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        for name in self._common(said, value):
-            yield from self.problems(value[name], said[name], (where, name))
-
-    def _common(self, said: Any, value: Any) -> list[str]:
-        """The names that both have, found by those of the shorter."""
-        if not isinstance(value, dict):
-            return []
-        fewer, others = (said, value) if len(said) <= len(value) else (value, said)
-        self.spend(len(fewer))
-        return [name for name in fewer if name in others]
-
-    def additional(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
+    def _additional(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
         # Patterns can run for ever on crafted names: where they decide, nothing is additional.
-        if not isinstance(value, dict) or "patternProperties" in schema:
+        if "patternProperties" in schema:
             return
         self.spend(len(value))
         known = schema.get("properties", ())
-        others = [name for name in value if name not in known]
-        for name in others:
+        for name in [name for name in value if name not in known]:
             if said is False:
                 yield where, "Additional properties are not allowed, and {} was unexpected", name
             else:
                 yield from self.problems(value[name], said, (where, name))
 
-    def names(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        for name in value if isinstance(value, dict) else ():
-            yield from self.problems(name, said, where)
-
-    def prefix(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        for nth, (item, part) in enumerate(zip(value, said, strict=False)) if isinstance(value, list) else ():
-            yield from self.problems(item, part, (where, nth))
-
-    def items(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        first = len(schema.get("prefixItems", ()))
-        for nth in range(first, len(value) if isinstance(value, list) else 0):
-            yield from self.problems(value[nth], said, (where, nth))
-
-    def contains(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        if not isinstance(value, list):
-            return
-        least, most = schema.get("minContains", 1), schema.get("maxContains", len(value))
-        fitting = sum(self.fits(item, said) for item in value)
-        if not least <= fitting <= most:
-            yield (
-                where,
-                "{} holds {} items of those that are counted: {} to {} are expected",
-                value,
-                fitting,
-                least,
-                most,
-            )
-
-    def unique(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        if said and isinstance(value, list) and len(set(map(self.encoded, value))) < len(value):
-            yield where, "an item is there twice"
-
-    def all_of(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        for part in said:
-            yield from self.problems(value, part, where)
-
-    def any_of(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        if not any(self.fits(value, part) for part in said):
-            yield where, "{} is not valid under any of the given schemas", value
-
-    def one_of(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        fitting = len(list(islice((part for part in said if self.fits(value, part)), 2)))
-        if fitting == 0:
-            yield where, "{} is not valid under any of the given schemas", value
-        elif fitting > 1:
-            yield where, "{} is valid under more than one of the given schemas", value
-
-    def negated(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        if self.fits(value, said):
-            yield where, "{} should not be valid under {}", value, said
-
-    def condition(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        yield from self.problems(value, schema.get("then" if self.fits(value, said) else "else", True), where)
-
-    def reference(self, said: Any, value: Any, schema: Any, where: _Where) -> Iterator[_Problem]:
-        yield from self.problems(value, self._checker.target(said), where)
+    def _common(self, said: Any, value: Any) -> list[str]:
+        """The names that both have, found by those of the shorter."""
+        fewer, others = (said, value) if len(said) <= len(value) else (value, said)
+        self.spend(len(fewer))
+        return [name for name in fewer if name in others]
 
 
-_KEYWORDS: Final[Mapping[str, Callable[[_Check, Any, Any, Any, _Where], Iterator[_Problem]]]] = {
-    "type": _Check.type,
-    "enum": _Check.enum,
-    "const": _Check.const,
-    "multipleOf": _Check.multiple_of,
-    "required": _Check.required,
-    **dict.fromkeys(("dependentRequired", "dependentSchemas", "dependencies"), _Check.dependent),
-    "properties": _Check.properties,
-    "additionalProperties": _Check.additional,
-    "propertyNames": _Check.names,
-    "prefixItems": _Check.prefix,
-    "items": _Check.items,
-    "contains": _Check.contains,
-    "uniqueItems": _Check.unique,
-    "allOf": _Check.all_of,
-    "anyOf": _Check.any_of,
-    "oneOf": _Check.one_of,
-    "not": _Check.negated,
-    "if": _Check.condition,
-    "$ref": _Check.reference,
-}
+def _is_multiple(value: Any, said: Any) -> bool:
+    try:
+        quotient = value / said
+    except OverflowError:  # a number that long is left to the tool
+        return True
+    return math.isinf(quotient) or quotient.is_integer()
 
 
 def _is(name: str, value: Any) -> bool:

@@ -143,6 +143,8 @@ class Toolbox:
         self._own_services = own_services or {}
         """Services of agents that have their own."""
         self.catalog = catalog
+        if catalog:
+            catalog.is_served = self._is_served
         self._binder = binder
         self._hide = hide
         """Takes secrets out of what is logged of tools."""
@@ -188,6 +190,12 @@ class Toolbox:
             await overlays.refresh()
         overlay = overlays.of(name)
         return _overlaid(binding.tool, overlay) if overlay else binding.tool
+
+    async def _is_served(self, descriptor: ToolDescriptor) -> bool:
+        if descriptor.serve_over_mcp is not None or not descriptor.runtime_binding.python_entrypoint:
+            return bool(descriptor.serve_over_mcp)
+        tool = await self.resolve(descriptor.name, descriptor.version)
+        return tool is not None and tool.is_served
 
     async def several(self, versions: Sequence[tuple[str, int]]) -> list[Tool]:
         """These versions of tools, ready to be called, without those that cannot be called here."""

@@ -1,6 +1,5 @@
 """The process that reads one file: from standard input to frames on standard output, within limits."""
 
-import ctypes
 import importlib
 import json
 import resource
@@ -10,13 +9,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Protocol, cast
 
+from longhouse import confinement
 from longhouse.memory.documents import detect, draft, frames
 from longhouse.memory.documents.parsed import Format, ParsedDocument, ParseLimits, UnreadableFile
 
 _COMPLAINTS: Final = 1_000_000
 """Bytes this process may write to a file: there is one, for its errors."""
 _HEAD: Final = 4_096
-_PR_SET_PDEATHSIG: Final = 1
 _PARSERS: Final[Mapping[Format, str]] = {
     "markdown": "longhouse.memory.documents.formats.markdown",
     "html": "longhouse.memory.documents.formats.html",
@@ -60,8 +59,7 @@ def document_of(content: bytes, name: str, limits: ParseLimits) -> ParsedDocumen
 
 def confine(limits: ParseLimits) -> None:
     """Limits of this process; it ends with the server, and on systems without such a signal by its own timer."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    confinement.confine()
     signal.alarm(limits.wall_seconds + 1)
     # The soft limit says SIGXCPU, which tells the server why; the hard one only kills.
     _limit(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1)

@@ -1,6 +1,6 @@
 """The catalog of tools and templates: active versions that an owner may see, security overlays, rate limits."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
@@ -41,7 +41,9 @@ ACTIVE_RANGE: Final = f"""
 SERVED: Final = f"""
     SELECT name, active FROM catalog_names n WHERE {_VISIBLE} AND EXISTS (
         SELECT FROM catalog_versions v WHERE v.kind = n.kind AND v.name = n.name AND v.version = n.active
-        AND v.descriptor ->> 'serve_over_mcp' = 'true'
+        AND coalesce(
+            v.descriptor ->> 'serve_over_mcp', v.descriptor -> 'runtime_binding' ->> 'python_entrypoint', 'false'
+        ) <> 'false'
     )
     ORDER BY name LIMIT :limit
 """
@@ -131,6 +133,8 @@ class Catalog:
     def __init__(self, db: Database, *, model: str | None = None) -> None:
         self.db = db
         self.overlays = Overlays(db)
+        self.is_served: Callable[[ToolDescriptor], Awaitable[bool]] = _says_so
+        """Whether a tool is served over MCP: where its descriptor does not say, who can load its class is asked."""
         self.tools: VersionRepository[ToolDescriptor] = Tools(db)
         self.templates = Templates(db, self.tools, lambda one: _with_model(one, model))
 
@@ -156,7 +160,8 @@ class Catalog:
             versions: Mapping[str, int] = {row["name"]: row["active"] for row in rows}
         else:
             versions = await active_versions(self.db, [name for name in names if not name.endswith(".*")], owner)
-        return [one for one in await self.described(versions) if one.serve_over_mcp and _may_be_direct(one)]
+        direct = [tool for tool in await self.described(versions) if _may_be_direct(tool)]
+        return [tool for tool in direct if await self.is_served(tool)]
 
     async def overlay(self, name: str, overlay: SecurityOverlay, *, seen: Overlaid | None, by: str) -> None:
         """Sets an operator's security overlay on a tool; it holds for every version."""
@@ -207,6 +212,10 @@ async def active_versions(
             rows = await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit)
             versions |= {row["name"]: row["active"] for row in rows}
     return dict(islice(versions.items(), limit))
+
+
+async def _says_so(tool: ToolDescriptor) -> bool:
+    return bool(tool.serve_over_mcp)
 
 
 def _may_be_direct(tool: ToolDescriptor) -> bool:

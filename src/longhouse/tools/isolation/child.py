@@ -4,12 +4,10 @@ It imports tool classes, describes them and runs their calls, one after another,
 """
 
 import asyncio
-import ctypes
 import inspect
 import os
 import queue
 import resource
-import signal
 import sys
 import threading
 from collections.abc import Awaitable, Iterator
@@ -20,6 +18,7 @@ import msgspec
 import pydantic
 
 from longhouse.agents.entrypoints import EntrypointError
+from longhouse.confinement import confine
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Session
 from longhouse.tools.base import BaseTool
@@ -34,7 +33,6 @@ LONGEST: Final = 2_000
 NO_SERVICES: Final = (
     "a tool in a process of its own cannot use the services of the server; to use them, publish it with isolation none"
 )
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class NoServices:
@@ -278,8 +276,7 @@ def _set_soft(what: int, most: int) -> None:
 
 def end_with(server: int) -> None:
     """This process ends when its server does, also by SIGKILL; the end of the pipe says the same elsewhere."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    confine()
     if os.getppid() != server:
         os._exit(0)
 
