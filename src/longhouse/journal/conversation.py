@@ -27,17 +27,17 @@ def messages_of(session: Session) -> list[dict[str, Any]]:
 
 def dialogue_of(session: Session) -> list[dict[str, Any]]:
     """The messages between user and agent, without the tool calls in between."""
-    return as_dicts([message for entry in _undeleted(session) for message in dialogue_messages(entry)])
+    return as_dicts([message for entry in undeleted(session) for message in dialogue_messages(entry)])
 
 
 def shown(session: Session) -> list[Entry]:
     """The transcript without the steps that a summary replaces, which are kept only for the rules of their turn, and
     without turns that were deleted."""
     upto = max([entry.seq for entry in session.transcript if type(entry) is Summary], default=0)
-    return [entry for entry in _undeleted(session) if entry.seq > upto or type(entry) is not Step]
+    return [entry for entry in undeleted(session) if entry.seq > upto or type(entry) is not Step]
 
 
-def _undeleted(session: Session) -> Sequence[Entry]:
+def undeleted(session: Session) -> Sequence[Entry]:
     """The transcript without the turns that were deleted from the ledger; one that runs is shown until it ends."""
     if not session.deleted:
         return session.transcript
