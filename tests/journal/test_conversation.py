@@ -144,6 +144,37 @@ def test_a_summary_stands_for_what_it_represents() -> None:
     assert conversation.messages_of(session) == [user("Summary of the conversation so far:\nThey spoke of time.")]
 
 
+def deleted(*turns: int) -> events.Noted:
+    return events.Noted(about="outdated", deleted=turns)
+
+
+def test_a_deleted_turn_is_not_shown_and_one_that_runs_is_until_it_ends() -> None:
+    """It started with event 3; the next one with event 9 goes on while both are deleted."""
+    later = (prompted("And now?"), started(8), events.Replied(text="Let me look."), used("2-action-0"))
+    both = folded(*later, deleted(3, 9), session=one_call())
+    assert conversation.messages_of(both) == conversation.dialogue_of(both) == [user("And now?")]
+    ended = folded(returned("2-action-0", "18:00"), *answered("3-action-0", "Six."), session=both)
+    assert conversation.messages_of(ended) == []
+    after = folded(prompted("Bye"), started(ended.head + 1), session=ended)
+    assert conversation.messages_of(after) == [user("Bye")]
+    assert conversation.messages_of(folded(*later, deleted(9), session=one_call()))[0] == user("What time is it?")
+    assert conversation.messages_of(folded(deleted(3), deleted(3), session=one_call())) == []
+
+
+def test_a_summary_that_may_tell_of_a_deleted_turn_goes_with_it() -> None:
+    summed = folded(events.Condensed(upto=7, summary="They spoke of time."), session=one_call())
+    asked = folded(prompted("And now?"), started(9), *answered("2-action-0", "Six."), session=summed)
+    assert conversation.messages_of(folded(deleted(10), session=asked))[0]["content"].endswith("They spoke of time.")
+    both = [user("And now?"), assistant("Six.")]
+    gone = folded(deleted(3), session=asked)
+    assert conversation.messages_of(gone) == both
+    # One that was being written meanwhile, or by a process that shows deleted turns, is not taken.
+    late = folded(events.Condensed(upto=asked.head, summary="It was five, then six."), session=gone)
+    assert conversation.messages_of(late) == both
+    knowing = events.Condensed(upto=asked.head, summary="It was six.", deleted=1)
+    assert "It was six." in str(conversation.messages_of(folded(knowing, session=gone)))
+
+
 def test_an_image_is_only_named() -> None:
     image = ImagePart(image_url=ImageUrl(url="longhouse-file:abc"))
     said = events.Prompted(trace="t", content=((TextPart(text="What is this?"), image), (image,)))

@@ -90,6 +90,8 @@ EXAMPLES: list[Event] = [
     events.Decided(call="1-action-0", decision="unknown", by="w1", comment="its answer was lost"),
     events.Resumed(worker="w1", previous="w1", unbegun=("1-action-1",)),
     events.Condensed(upto=9, summary="They greeted."),
+    events.Condensed(upto=9, summary="They greeted.", deleted=1),
+    events.Noted(about="outdated", deleted=(3, 9)),
     events.Spent(usage=events.Usage(total_tokens=3), reason="the model answered with nothing"),
     events.Spent(usage=events.Usage(), reason="title", title=""),
     events.Noted(text="Ann lives in Oslo", cites=(2, 4)),

@@ -45,6 +45,18 @@ def test_a_note_on_a_call_keeps_its_result_and_what_was_understood_of_it() -> No
     assert msgspec.json.decode(msgspec.json.encode(session), type=Session) == session
 
 
+def test_what_was_read_up_to_a_deleted_turn_is_forgotten_with_it() -> None:
+    outline = read(1, '{"items": []}', about="outline", subject="angui_2024", chapters=("1 General",), revision="v1")
+    first = folded(*BEGUN, *outline, *read(2, "page", chunks=(chunk("a", 0.8),)), events.Finished(answer="Rods."))
+    began = folded(prompted("And then?"), started(first.head + 1), session=first)
+    both = folded(*read(3, "page 2", chunks=(chunk("b", 0.7), chunk("c", 0.6)), revision="v1"), session=began)
+    left = folded(Noted(about="outdated", deleted=(3,)), session=both).memory
+    assert (set(left.reads), left.outlines, left.chapters, [one.content for one in left.chunks], set(left.sources)) == (
+        {"k3"}, {}, (), ["b", "c"], {"k3"},
+    )  # fmt: skip
+    assert folded(Noted(about="outdated", deleted=(began.head,)), session=both).memory.reads == {}
+
+
 def test_chunks_are_ordered_by_relevance_the_newest_first_among_equals_and_each_is_kept_once() -> None:
     first = read(1, "x", chunks=(chunk("a", 0.9), chunk("b", 0.6), chunk("c", 0.6)))
     second = read(2, "x", chunks=(chunk("d", 0.6), chunk("b", 0.7)))

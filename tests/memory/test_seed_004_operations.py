@@ -394,3 +394,71 @@ async def say(house: House, text: str, key: str) -> Any:
     body = {"model": "master", "messages": [{"role": "user", "content": text}], "chat_id": "12345"}
     async with house.http.post("/v1/chat/completions", json=body, headers=bearer(key)) as response:
         return await response.json()
+
+
+SECRET = "ТАЙНА-斑马 SECRET-ZEBRA"
+
+
+def boss(body: Body) -> Say:
+    return ask("ann", task_of(body)) if step_of(body.messages) == 0 else answer("Done.")
+
+
+def knowing(body: Body) -> Say:
+    if task_of(body) == "Forget." and step_of(body.messages) == 0:
+        return call("phonetool")
+    reads = task_of(body) == SECRET and step_of(body.messages) == 0
+    return call("handbooktool") if reads else answer(f"I know {task_of(body)}.")
+
+
+@pytest.mark.parametrize("how", ["agent", "everything", "prune", "trace", "while it works"])
+async def test_what_is_deleted_is_in_no_request_any_more(serving: Serving, how: str) -> None:
+    """Of an agent that goes on in the same process, and in the next one: the deletion is in its journal."""
+    roles = {"master": boss, "ann": knowing}
+    cast = (one("master", ("ann",)), one("ann", ()))
+
+    def house_of() -> Any:
+        return playing(serving, roles, templates=cast, tools=[PhoneTool, HandbookTool])
+
+    async def deleted(house: House) -> None:
+        [told, *_] = await listed(house, source_type="user", text="ZEBRA")
+        body = {"max_count": 0} if how == "prune" else None
+        query = {"agent": {"agent": "ann"}, "trace": {"trace_id": told["trace_id"]}}.get(how, {})
+        method, below = ("POST", "/prune") if body else ("DELETE", "")
+        assert (await sent(house, method, below=below, body=body, **query))[1]["deleted"] > 0
+
+    def requests(house: House, name: str) -> list[str]:
+        assert house.model is not None
+        found = [str(one["messages"]) for one in house.model.requests]
+        return [one for one in found if f"I am {name}." in one]
+
+    async with house_of() as house:
+        for text in (SECRET, "second"):
+            await house.say(text, model="master", chat_id=12345)
+        assert "ZEBRA" in requests(house, "ann")[-1]
+        if how == "while it works":
+
+            async def ring() -> None:
+                await deleted(house)
+
+            PhoneTool.ring = ring
+            await house.say("Forget.", model="master", chat_id=12345)
+        else:
+            await deleted(house)
+        await house.say("third", model="master", chat_id=12345)
+        assert "ZEBRA" not in requests(house, "ann")[-1]
+        assert ("second" in requests(house, "ann")[-1]) == (how == "trace")
+        assert ("ZEBRA" in requests(house, "master")[-1]) == (how == "agent"), "what is another's stays its own"
+        assert await listed(house, text="third")
+    async with house_of() as house:
+        await house.say("fourth", model="master", chat_id=12345)
+        last = requests(house, "ann")[-1]
+        assert ("ZEBRA" in last, "third" in last, "fourth" in last) == (False, True, True)
+        [ann] = await house.db.rows("SELECT id FROM sessions WHERE agent = 'ann'")
+        async with house.http.get(f"/v1/sessions/{ann['id']}/messages") as response:
+            assert "ZEBRA" not in await response.text()
+        replies = await house.db.value(
+            "SELECT count(*) FROM journal WHERE session_id = :id AND kind = 'Replied'", id=ann["id"]
+        )
+        for step in range(1, replies + 1):
+            async with house.http.get(f"/v1/sessions/{ann['id']}/steps/{step}/request") as response:
+                assert (await response.json())["matches"], step

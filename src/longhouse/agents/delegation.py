@@ -188,7 +188,7 @@ def narrowed(rights: Rights | None, template: Template) -> Rights | None:
 
 def shared_messages(session: Session, last: int) -> tuple[Message, ...]:
     """The last messages between the user and this agent."""
-    messages = (message for entry in session.transcript for message in conversation.dialogue_messages(entry))
+    messages = (message for entry in conversation.shown(session) for message in conversation.dialogue_messages(entry))
     return tuple(deque(messages, last))
 
 

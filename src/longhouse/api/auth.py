@@ -327,7 +327,9 @@ def _is_reading(request: Request) -> bool:
 
 
 def _route(request: Request) -> str:
-    return getattr(request.scope.get("route"), "path", "")
+    """The path of the route, with the names of its parameters."""
+    path: str = getattr(request.scope.get("route"), "path", "")
+    return path
 
 
 def _api_key(headers: Headers) -> str | None:

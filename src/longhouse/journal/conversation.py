@@ -37,13 +37,29 @@ def messages_of(session: Session) -> list[dict[str, Any]]:
 
 def dialogue_of(session: Session) -> list[dict[str, Any]]:
     """The messages between user and agent, without the tool calls in between."""
-    return as_dicts([message for entry in session.transcript for message in dialogue_messages(entry)])
+    return as_dicts([message for entry in undeleted(session) for message in dialogue_messages(entry)])
 
 
 def shown(session: Session) -> list[Entry]:
-    """The transcript without the steps that a summary replaces: those are kept only for the rules of their turn."""
+    """The transcript without the steps that a summary replaces, which are kept only for the rules of their turn, and
+    without turns that were deleted."""
     upto = max([entry.seq for entry in session.transcript if type(entry) is Summary], default=0)
-    return [entry for entry in session.transcript if entry.seq > upto or type(entry) is not Step]
+    return [entry for entry in undeleted(session) if entry.seq > upto or type(entry) is not Step]
+
+
+def undeleted(session: Session) -> Sequence[Entry]:
+    """The transcript without the turns that were deleted from the ledger; one that runs is shown until it ends."""
+    if not session.deleted:
+        return session.transcript
+    began = [entry.seq for entry in session.transcript if isinstance(entry, PromptEntry)]
+    present = began[-1] if began and session.running_turn else None
+    entries, is_deleted = list[Entry](), False
+    for entry in session.transcript:
+        if isinstance(entry, PromptEntry | ImportedMessages):
+            is_deleted = entry.seq in session.deleted and entry.seq != present
+        if not is_deleted or isinstance(entry, Summary):
+            entries.append(entry)
+    return entries
 
 
 def messages_with_calls(

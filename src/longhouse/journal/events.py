@@ -383,6 +383,8 @@ class Condensed(_Fact, frozen=True, kw_only=True, tag="Condensed"):
     summary: str
     usage: Usage | None = None
     """The tokens that the summary cost."""
+    deleted: int = 0
+    """How many deleted turns its writer knew of: one that knew of fewer than there are may tell of one."""
 
 
 class Spent(_Fact, frozen=True, kw_only=True, tag="Spent"):
@@ -420,6 +422,9 @@ class Noted(_Fact, frozen=True, kw_only=True, tag="Noted"):
     chunks: tuple[NotedChunk, ...] = ()
     interaction: ExternalInteraction | None = None
     """In a session of side `external`: the interaction itself."""
+    deleted: tuple[int, ...] = ()
+    """With `outdated`: turns, by their `Started`, that were deleted from the ledger. The agent is not shown them any
+    more, nor what was read up to them."""
 
 
 class Stored(_Fact, frozen=True, kw_only=True, tag="Stored"):

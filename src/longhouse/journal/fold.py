@@ -324,10 +324,21 @@ class _Builder:
         if not event.about:
             self.base = replace(self.base, notes=(*self.base.notes, event.text))
             return
+        if event.deleted:
+            self._delete(event.deleted)
+            return
         use = self._use(event.call) if event.call else None
         content = use.outcome.content if use and isinstance(use.outcome, Output) else ""
         arguments = use.arguments if use else ""
         self.memory = remembered.noted(self.memory, event, seq, arguments=arguments, content=content)
+
+    def _delete(self, turns: tuple[int, ...]) -> None:
+        """Marks turns as deleted; a summary that may tell of one, and what was read up to the last one, go at once."""
+        deleted = tuple(sorted({*self.base.deleted, *turns}))
+        self.base = replace(self.base, deleted=deleted)
+        self.transcript = [one for one in self.transcript if not isinstance(one, Summary) or one.seq < min(turns)]
+        later = [one.seq for one in self.transcript if isinstance(one, PromptEntry) and one.seq > max(turns)]
+        self.memory = remembered.since(self.memory, min(later, default=self.head))
 
     def _use(self, call: str) -> Use | None:
         """A call of the transcript."""
@@ -337,6 +348,8 @@ class _Builder:
     def _condense(self, event: events.Condensed) -> None:
         self._advanced()
         self.turn = self.turn and replace(self.turn, usage=_total(self.turn.usage, event.usage))
+        if event.deleted < len(self.base.deleted):
+            return  # a turn was deleted while it was written, or its writer, of an earlier release, shows such turns
         kept = [entry for entry in self.transcript if entry.seq > event.upto]
         if self.turn and not self.turn.ended:
             # The task of a running turn stays; its steps still count for the rules, but are not sent to the model.

@@ -75,6 +75,20 @@ def without(memory: WorkingMemory, keys: Iterable[str]) -> WorkingMemory:
     )
 
 
+def since(memory: WorkingMemory, seq: int) -> WorkingMemory:
+    """Working memory with what was read after this event, and the interactions from outside."""
+    reads = {key: read for key, read in memory.reads.items() if read.seq > seq}
+    sources = {key: source for key, source in memory.sources.items() if key in reads}
+    return replace(
+        memory,
+        outlines={reg_id: key for reg_id, key in memory.outlines.items() if key in reads},
+        chapters=tuple(dict.fromkeys(title for source in sources.values() for title in source.chapters)),
+        chunks=tuple(chunk for chunk in memory.chunks if chunk.key in reads),
+        reads=reads,
+        sources=sources,
+    )
+
+
 def cleaned(memory: WorkingMemory, parts: Sequence[Cleanable]) -> WorkingMemory:
     """Working memory at a new turn that resets these parts. Interactions from outside are not what the agent read."""
     if "working_memory" in parts:

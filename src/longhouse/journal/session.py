@@ -287,6 +287,8 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     """Workers lost since then while it merely waited."""
     retried: bool = False
     """The step took workers down, and a person let it be tried again; there was no progress since."""
+    deleted: tuple[int, ...] = ()
+    """Turns that were deleted from the ledger, by their `Started`; see `conversation.shown`."""
     title: str | None = None
     """The title that the model gave it; None: the model was not asked, empty: it gave none."""
 

@@ -80,7 +80,8 @@ def compose(
     """
     found = pieces.of(session.transcript) if found is None else found
     system = _system(turn, template, _listed(template, offered, wire_names), extra_system, session.recall)
-    transcript = conversation.shown(session) if pieces.has_summary(found) else session.transcript
+    is_whole = not session.deleted and not pieces.has_summary(found)
+    transcript = session.transcript if is_whole else conversation.shown(session)
     earlier, present = _split(session, transcript, template, wire_names)
     now = pieces.composed(
         found if present is session.transcript else pieces.of(present),

@@ -49,6 +49,8 @@ class BeforeReply:
     """Of the reply."""
     late: int
     """Interactions that were added from outside since the worker's last append: maybe after the request was sent."""
+    undeleted: Session | None
+    """The session as it was then, where turns of it were deleted since."""
 
     @property
     def tools(self) -> list[str]:
@@ -57,10 +59,12 @@ class BeforeReply:
 
     @property
     def sessions(self) -> Iterator[Session]:
-        """The session, and as it was before each of the late interactions, the last one first."""
+        """The session, and as it was before each of the late interactions, the last one first, and late deletions."""
         memory, count = self.session.memory, len(self.session.memory.interactions)
         for late in range(min(self.late, count, MOST_LATE) + 1):
             yield replace(self.session, memory=replace(memory, interactions=memory.interactions[: count - late]))
+        if self.undeleted:
+            yield self.undeleted
 
 
 class RequestTokens(TypedDict):
@@ -232,10 +236,13 @@ async def steps_from(db: Database, session_id: str, first: int) -> AsyncGenerato
                 continue
             number += 1
             if number >= first:
+                late = _late_notes(page[:nth])
+                undeleted = fold(page[done : max(done, nth - late)], session)
                 session, done = fold(page[done:nth], session), nth
                 if session.turn:
-                    offered, late = fold([record], session).offered, _late_notes(page[:nth])
-                    asked = BeforeReply(session, session.turn, record.event, offered, record.seq, late)
+                    offered = fold([record], session).offered
+                    before = undeleted if undeleted.deleted != session.deleted else None
+                    asked = BeforeReply(session, session.turn, record.event, offered, record.seq, late, before)
                     yield StepRecord(number, turn, record, asked)
         session = fold(page[done:], session)
 

@@ -243,7 +243,7 @@ class Mirror(Projector):
         at = await projections.times(self._db, [session.id for session in sessions])
         placed: list[tuple[Any, Entry]] = []
         for nth, session in enumerate(sessions):
-            entries = (entry for entry in session.transcript if nth == 0 or not isinstance(entry, ImportedMessages))
+            entries = (one for one in plain.undeleted(session) if nth == 0 or not isinstance(one, ImportedMessages))
             placed += [(at[session.id, entry.seq], entry) for entry in entries]
         placed.sort(key=lambda pair: pair[0])
         return plain.as_dicts([message for _, entry in placed for message in plain.dialogue_messages(entry)])

@@ -51,7 +51,7 @@ async def condensed(session: Session, template: Template, model: Model, body: Bo
     if not oldest:
         return None
     summary, usage = await _summary(replace(session, transcript=tuple(oldest)), template, model)
-    return Condensed(upto=max(entry.seq for entry in oldest), summary=summary, usage=usage)
+    return _as_event(session, oldest, summary, usage)
 
 
 async def compressed(
@@ -66,7 +66,12 @@ async def compressed(
     if all(isinstance(entry, Summary) for entry in past):
         return None
     summary, usage = await _summary(replace(session, transcript=tuple(past)), template, model)
-    return Condensed(upto=max(entry.seq for entry in past), summary=summary, usage=usage)
+    return _as_event(session, past, summary, usage)
+
+
+def _as_event(session: Session, gone: Sequence[Entry], summary: str, usage: Usage | None) -> Condensed:
+    upto = max(entry.seq for entry in gone)
+    return Condensed(upto=upto, summary=summary, usage=usage, deleted=len(session.deleted))
 
 
 def _without(turns: Sequence[list[Entry]], cut: Collection[int]) -> Iterator[list[Entry]]:

@@ -76,6 +76,15 @@ CUT_TURNS: Final = """
 """
 
 
+SESSIONS_CUT: Final = """
+    SELECT id FROM sessions s WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side <> 'external'
+      AND s.capsule IS NULL AND EXISTS (
+          SELECT FROM interaction_cuts c WHERE c.owner = s.owner AND c.conversation_id = s.conversation_id
+            AND c.agent IN ('', s.agent) AND c.heads ? s.id
+      ) ORDER BY id
+"""
+
+
 async def lock(tx: Transaction, owner: str, conversation: str) -> None:
     """Until the transaction ends, nothing is added to this conversation's part of the ledger, and no rebuild begins."""
     await tx.run(WAIT)
@@ -120,6 +129,11 @@ async def cut(
         )
         await files.drop_unused(tx, [row["body_digest"] for row in bodies if row["body_digest"]])
     return [(row["session_id"], row["id"]) for row in gone if row["shown"]]
+
+
+async def sessions_cut(tx: Transaction, owner: str, conversation: str) -> list[str]:
+    """The sessions of which something was deleted."""
+    return [row["id"] for row in await tx.rows(SESSIONS_CUT, owner=owner, conversation=conversation)]
 
 
 async def cut_turns(db: Executor, session_id: str) -> set[int]:

@@ -156,7 +156,8 @@ async def with_images(db: Database, session: str, items: Any) -> list[dict[str, 
 
 
 def _is_image(part: dict[str, Any]) -> bool:
-    return part["type"] == "input_image"
+    kind: str = part["type"]
+    return kind == "input_image"
 
 
 def _listed_in(item: dict[str, Any]) -> list[str]:
