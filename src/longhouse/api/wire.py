@@ -120,13 +120,14 @@ Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 class ChatMessage(Lenient):
     role: Role
     content: StrictStr | Many[Part] | None = None
+    refusal: StrictStr | None = None
     tool_calls: Many[WireToolCall] | None = None
     tool_call_id: StrictStr | None = None
 
     @property
     def text(self) -> str:
         if self.content is None or isinstance(self.content, str):
-            return self.content or ""
+            return self.content or self.refusal or ""
         return "\n".join(part.text for part in self.content if isinstance(part, WireTextPart))
 
 

@@ -116,7 +116,7 @@ class _Builder:
                 self.lost += event.is_loss
                 open_calls.apply(self.open, event, seq, at)
             case events.Finished():
-                self._end(self._turn_at(seq), "COMPLETED", answer=event.answer)
+                self._end(self._turn_at(seq), "COMPLETED", answer=event.answer, refused=event.refused)
             case events.Failed():
                 # When the agent itself reports that it failed, the reason is its answer.
                 answer = event.reason if event.code == AGENT_FAILED else None
@@ -343,7 +343,7 @@ class _Builder:
         elif self.turn:
             self.turn = replace(self.turn, is_given_up=True)
 
-    def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: str) -> None:
+    def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: Any) -> None:
         self._advanced()
         open_calls.drop_step(self.open)
         self.turn = replace(turn, ended=ended, answer=answer, **why)
@@ -402,6 +402,7 @@ def _total(before: events.Usage, usage: events.Usage | None) -> events.Usage:
         completion_tokens=before.completion_tokens + usage.completion_tokens,
         total_tokens=before.total_tokens + usage.total_tokens,
         cached_tokens=before.cached_tokens + usage.cached_tokens,
+        reasoning_tokens=before.reasoning_tokens + usage.reasoning_tokens,
     )
 
 
