@@ -103,7 +103,7 @@ def test_thinking_goes_back_to_its_source_alone_and_never_from_an_old_journal() 
     call = ProviderCall(id="p", name="clocktool", arguments="{}", extra='{"signature":"s"}')
 
     def given_back(asked: str, **replied: Any) -> list[Any]:
-        work = [
+        work: list[events.Event] = [
             events.Replied(calls=(call,), **replied),
             used("1-action-0", provider_id="p"),
             returned("1-action-0", "5"),
