@@ -119,10 +119,15 @@ class ThinkingEndpoint:
             deltas.append({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]})
         deltas.append({"extra_content": extra})
         finish = written.finish or ("tool_calls" if written.calls else "stop")
-        chunks = [{"choices": [{"index": 0, "delta": one, "finish_reason": None}]} for one in deltas]
+        chunks: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "delta": one, "finish_reason": None}]} for one in deltas
+        ]
         details = {"reasoning_tokens": written.reasoning_tokens}
         usage = {"prompt_tokens": 10, "completion_tokens": 40, "completion_tokens_details": details}
-        ends = [{"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}, {"choices": [], "usage": usage}]
+        ends: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
+            {"choices": [], "usage": usage},
+        ]
         return [{"model": model, **one} for one in (*chunks, *ends)]
 
 

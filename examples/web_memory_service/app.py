@@ -40,7 +40,6 @@ class WebMemoryService:
             "context": context,
             "subagent_contexts": {name: await self._remembered(chat_id, name) for name in self.subagents},
             "agent_version": self.agent_version,
-            "stream": True,
         }
         answer = await self._send(chat_id, body)
         await self.memory.add_message(chat_id, MemoryMessage("assistant", answer))

@@ -320,6 +320,44 @@ async def test_a_route_that_is_not_there_has_the_envelope_too(serving: Serving) 
 # What the client asks of the model
 
 
+async def test_what_is_not_offered_says_so(serving: Serving) -> None:
+    async with serving([]) as house:
+        for name in ("compact", "input_tokens"):
+            body = {"model": AGENT, "input": "Hello"}
+            async with house.http.post(f"/v1/responses/{name}", json=body) as response:
+                error = (await response.json())["error"]
+                assert (response.status, error["code"]) == (404, "not_offered")
+        for part in ({"type": "file", "file": {"file_data": "x"}}, {"type": "input_audio", "input_audio": {}}):
+            refused = await chat(house, [{"role": "user", "content": [part]}])
+            assert refused["error"]["param"].startswith("messages[0].content")
+            assert "POST /v1/responses, as input_file" in refused["error"]["message"]
+            assert "Input tag" not in refused["error"]["message"]
+
+
+async def test_a_request_of_the_seed_is_answered_with_a_stream(serving: Serving) -> None:
+    """As it is written: no field says that it shall be one. Other requests are answered as their clients accept it."""
+    accepts = {"Accept": "text/event-stream"}
+    seed = {"message": "Hello", "chat_id": 12345, "context": [], "subagent_contexts": {}, "agent_version": AGENT}
+    plain = {"model": AGENT, "messages": [user("Hello")]}
+    tries: list[tuple[Any, dict[str, str], bool]] = [
+        (seed, {}, True),
+        (seed, {"Accept": "application/json"}, True),
+        (plain, accepts, True),
+        (plain, {}, False),
+        (plain, {"Accept": "application/json, text/event-stream"}, False),
+        ({**plain, "stream": None}, accepts, True),
+        ({**plain, "stream": False}, accepts, False),
+        ({**seed, "stream": False}, accepts, False),
+    ]
+    async with serving(lambda body: ANSWER) as house:
+        for body, headers, is_stream in tries:
+            async with house.http.post("/v1/chat/completions", json=body, headers=headers) as response:
+                assert response.status == 200, await response.text()
+                kind = response.headers["content-type"].partition(";")[0]
+                assert kind == ("text/event-stream" if is_stream else "application/json"), (body, headers)
+                assert "Hello, Ada." in await response.text()
+
+
 async def test_what_an_agent_does_not_take_is_listed_as_ignored(serving: Serving) -> None:
     tools = [{"type": "function", "function": {"name": "delete_all", "parameters": {"type": "object"}}}]
     shut = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=TOOLS), allow_client_tools=False)

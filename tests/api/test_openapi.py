@@ -1,5 +1,6 @@
 """The OpenAPI document says of every route which parameters it takes and what it answers: that, and nothing else."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -114,6 +115,23 @@ async def test_every_operation_says_what_it_answers_and_its_examples_fit(serving
     names = [operation["operationId"] for _, _, operation in operations(told)]
     assert len(names) == len(set(names))
     assert all(name.isidentifier() for name in names)
+
+
+async def test_a_version_that_is_put_needs_no_name(serving: Serving) -> None:
+    """Its path has it: the document says so, and so does the server."""
+    async with serving([]) as house:
+        async with house.http.get("/openapi.json") as response:
+            document = await response.json()
+        for kind, body in (("template", {"title": "model"}), ("tool", None)):
+            for method, needs in (("post", True), ("put", False)):
+                path = f"/admin/{kind}s" + ("" if method == "post" else "/{name}")
+                sent = document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
+                named = json.dumps(sent).partition("schemas/")[2].partition('"')[0]
+                schema = sent if method == "put" else document["components"]["schemas"][named]
+                assert ("name" in schema["required"]) == needs, (kind, method)
+            if body:
+                async with house.http.put(f"/admin/{kind}s/{AGENT}", json=body) as response:
+                    assert response.status == 201, await response.text()
 
 
 async def test_a_method_that_a_path_does_not_have_is_refused_with_those_that_it_has(serving: Serving) -> None:

@@ -121,7 +121,7 @@ async def test_what_came_back_is_sent_along_the_next_time(
     before, after = agents.got
     assert before == {
         "message": "Скажи и спроси", "chat_id": 12345, "context": [], "subagent_contexts": {"analytic": []},
-        "agent_version": "master", "stream": True,
+        "agent_version": "master",
     }  # fmt: skip
     assert after["context"] == [
         {"role": "user", "content": "Скажи и спроси"}, {"role": "assistant", "content": "Вас зовут Алия"},

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec import UNSET, Raw
+
 from longhouse.journal import conversation, events
 from longhouse.journal.events import Fault, ProviderCall
 from longhouse.journal.messages import Assistant, ImagePart, ImageUrl, System, TextPart, User
@@ -95,6 +97,32 @@ def test_thoughts_are_nobody_elses_business() -> None:
     assert [message["role"] for message in shown] == ["user", "assistant", "tool", "assistant"]
     assert shown[1]["content"] == ""
     assert [call["function"]["name"] for call in shown[1]["tool_calls"]] == ["clocktool"]
+
+
+def test_thinking_goes_back_to_its_source_alone_and_never_from_an_old_journal() -> None:
+    call = ProviderCall(id="p", name="clocktool", arguments="{}", extra='{"signature":"s"}')
+
+    def given_back(asked: str, **replied: Any) -> list[Any]:
+        work: list[events.Event] = [
+            events.Replied(calls=(call,), **replied),
+            used("1-action-0", provider_id="p"),
+            returned("1-action-0", "5"),
+        ]
+        session = folded(opened(), prompted("Time?"), started(2), *work)
+        [message] = [
+            one
+            for entry in session.transcript
+            for one in conversation.messages_with_calls(entry, asked=asked)
+            if isinstance(one, Assistant)
+        ]
+        return [message.reasoning_content, message.extra_content, message.tool_calls[0].extra_content]
+
+    nothing = [None, UNSET, UNSET]
+    thought: dict[str, Any] = {"reasoning": "hm", "returns_reasoning": True, "extra": '{"b":1,"a":0}'}
+    assert given_back("here", source="here", **thought) == ["hm", Raw(b'{"b":1,"a":0}'), Raw(b'{"signature":"s"}')]
+    assert given_back("here", source="here", reasoning="as `reasoning`") == [None, UNSET, Raw(b'{"signature":"s"}')]
+    for asked, source in (("there", "here"), ("", "here"), ("here", ""), ("", "")):
+        assert given_back(asked, source=source, **thought) == nothing
 
 
 def test_calls_appear_when_all_of_them_have_returned() -> None:

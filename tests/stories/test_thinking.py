@@ -172,7 +172,7 @@ async def test_no_other_endpoint_and_no_other_family_of_models_gets_it(serving: 
             head = (await house.folded(session)).head
         async with serving(llm_base_url=muser.url, templates=[clerk()]) as house:
             await house.say("And now?", model=session)
-            assert "thought_signature" not in str(muser.bodies[-1])
+            assert "ponder thinks" not in str(muser.bodies[-1])
             # Nor does a replay tell it: what is sent there is not what was sent then.
             async with house.http.post(f"/v1/sessions/{session}/steps/2/replay", json={}) as response:
                 assert not (await response.json())["request"]["matches"]

@@ -39,7 +39,11 @@ _TAGS: Final = (
     "text", "image_url", "refusal", "input_image", "input_file", "message", "function_call", "function_call_output",
     "mcp_approval_response", "item_reference", "passed_over",
 )  # fmt: skip
-_WORDS: Final = {"model_attributes_type": "It should be an object"}
+_WORDS: Final = {
+    "model_attributes_type": "It should be an object",
+    "union_tag_invalid": "Its type should be text, image_url or refusal; files are read by POST /v1/responses, as"
+    " input_file, and POST /v1/documents, and audio nowhere",
+}
 
 Item = TypeVar("Item")
 Body_co = TypeVar("Body_co", covariant=True)
@@ -133,13 +137,14 @@ Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 class ChatMessage(Lenient):
     role: Role
     content: StrictStr | Many[Part] | None = None
+    refusal: StrictStr | None = None
     tool_calls: Many[WireToolCall] | None = None
     tool_call_id: StrictStr | None = None
 
     @property
     def text(self) -> str:
         if self.content is None or isinstance(self.content, str):
-            return self.content or ""
+            return self.content or self.refusal or ""
         return "\n".join(part.text for part in self.content if isinstance(part, WireTextPart))
 
 
@@ -220,7 +225,8 @@ class ChatRequest(Lenient):
 
     model: StrictStr = Field(min_length=1, max_length=512)
     messages: Annotated[Sequence[SentMessage], _TextsFirst()]
-    stream: StrictBool | None = False
+    stream: StrictBool | None = None
+    """None: as the client accepts the answer."""
     stream_options: dict[str, Any] | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
@@ -247,10 +253,13 @@ class ChatRequest(Lenient):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _aliases(cls, body: Any) -> Any:
-        """Aliases: `message` is a list of one user message, `agent_version` is the model."""
+        """Aliases: `message` is a list of one user message, and is answered with a stream; `agent_version` is the
+        model."""
         if not isinstance(body, dict):
             return body
-        messages = {"messages": [{"role": "user", "content": body["message"]}]} if "message" in body else {}
+        messages = {}
+        if "message" in body and "messages" not in body:
+            messages = {"messages": [{"role": "user", "content": body["message"]}], "stream": True}
         named = {"model": body["agent_version"]} if "agent_version" in body else {}
         return {**messages, **named, **body}
 
@@ -423,11 +432,17 @@ def image_bytes(url: str) -> tuple[str, bytes]:
 class Documented:
     """Annotates a body that is validated elsewhere: the OpenAPI document shows it with the schema of this type."""
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, implied: str = "") -> None:
         self.kind = kind
+        self.implied = implied
+        """The field that the path of the route has."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> Any:
-        return handler(pydantic.TypeAdapter(self.kind).core_schema)
+        shown = handler(pydantic.TypeAdapter(self.kind).core_schema)
+        if not self.implied:
+            return shown
+        whole = handler.resolve_ref_schema(shown)
+        return {**whole, "required": [name for name in whole["required"] if name != self.implied]}
 
 
 def example(**body: Any) -> dict[str, Any]:

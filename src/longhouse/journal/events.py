@@ -125,6 +125,8 @@ class Usage(_Value, frozen=True, kw_only=True):
     completion_tokens: int = 0
     total_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Those of the completion that were spent on thinking."""
 
 
 class Selection(_Value, frozen=True, kw_only=True):
@@ -465,6 +467,8 @@ class Resumed(_Fact, frozen=True, kw_only=True, tag="Resumed"):
 
 class Finished(_Fact, frozen=True, kw_only=True, tag="Finished"):
     answer: str
+    refused: bool = False
+    """Whether the model refused: the answer is what it said instead of one."""
 
 
 class Failed(_Fact, frozen=True, kw_only=True, tag="Failed"):

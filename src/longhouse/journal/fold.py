@@ -124,7 +124,7 @@ class _Builder:
             case events.Resumed():
                 self._resume(event, seq, at)
             case events.Finished():
-                self._end(self._turn_at(seq), "COMPLETED", answer=event.answer)
+                self._end(self._turn_at(seq), "COMPLETED", answer=event.answer, refused=event.refused)
             case events.Failed():
                 # When the agent itself reports that it failed, the reason is its answer.
                 answer = event.reason if event.code == AGENT_FAILED else None
@@ -390,7 +390,7 @@ class _Builder:
         if self.turn and self.turn.trace == trace and not self.turn.ended:
             self._end(self.turn, "CANCELLED")
 
-    def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: str) -> None:
+    def _end(self, turn: Turn, ended: Ended, answer: str | None = None, **why: Any) -> None:
         self._advanced()
         open_calls.drop_step(self.open)
         self.turn = replace(turn, ended=ended, answer=answer, **why)
@@ -449,6 +449,7 @@ def _total(before: events.Usage, usage: events.Usage | None) -> events.Usage:
         completion_tokens=before.completion_tokens + usage.completion_tokens,
         total_tokens=before.total_tokens + usage.total_tokens,
         cached_tokens=before.cached_tokens + usage.cached_tokens,
+        reasoning_tokens=before.reasoning_tokens + usage.reasoning_tokens,
     )
 
 

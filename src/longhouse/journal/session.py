@@ -235,6 +235,8 @@ class Turn(events.Started, frozen=True, kw_only=True, tag="Turn"):
     verdict: Literal["", "COMPLETED", "FAILED"] = ""
     """Set by the first tool that finishes; the turn ends when its other calls have returned."""
     answer: str | None = None
+    refused: bool = False
+    """As in `Finished`."""
     ended: Ended = ""
     error: str | None = None
     code: str | None = None

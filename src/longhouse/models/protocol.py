@@ -32,6 +32,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: str = ""
     returns_reasoning: bool = False
     """As in `Replied`."""
+    refusal: str = ""
+    """Words with which the model refuses to answer."""
     extra: Any = None
     """What the endpoint wants back with the message."""
     calls: tuple[ToolCallDelta, ...] = ()

@@ -59,24 +59,27 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _PromptDetails(msgspec.Struct, gc=False):
+class _TokenDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
+    prompt_tokens_details: _TokenDetails | None = None
+    completion_tokens_details: _TokenDetails | None = None
 
     def counted(self) -> Usage:
         prompt, completion = _count(self.prompt_tokens), _count(self.completion_tokens)
-        details = self.prompt_tokens_details
+        details, written = self.prompt_tokens_details, self.completion_tokens_details
         return Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
             total_tokens=_count(self.total_tokens) or prompt + completion,
             cached_tokens=_count(details.cached_tokens) if details else 0,
+            reasoning_tokens=_count(written.reasoning_tokens) if written else 0,
         )
 
 
@@ -210,7 +213,7 @@ class StreamReader:
         return events
 
     def _merged(self, chunks: list[_Chunk]) -> Delta | None:
-        text = reasoning = ""
+        text = reasoning = refusal = ""
         returns_reasoning = False
         calls: dict[int, ToolCallDelta] = {}
         usage = finish = extra = None
@@ -228,7 +231,8 @@ class StreamReader:
             piece = choice.delta or choice.message
             if piece is None:
                 continue
-            text += piece.content or piece.refusal or ""
+            text += piece.content or ""
+            refusal += piece.refusal or ""
             reasoning += piece.reasoning_content or piece.reasoning or ""
             returns_reasoning |= bool(piece.reasoning_content)
             extra = joined_extra(extra, piece.extra_content)
@@ -236,12 +240,13 @@ class StreamReader:
                 self._add(calls, piece.tool_calls)
         if finish:
             self.finished = True
-        if not (text or reasoning or calls or usage or finish or extra):
+        if not (text or reasoning or refusal or calls or usage or finish or extra):
             return None
         return Delta(
             text=text,
             reasoning=reasoning,
             returns_reasoning=returns_reasoning,
+            refusal=refusal,
             extra=extra,
             calls=tuple(calls.values()),
             usage=usage,

@@ -173,6 +173,8 @@ class Reply(msgspec.Struct, frozen=True):
 
     text: str = ""
     reasoning: str = ""
+    refusal: str = ""
+    """Words with which the model refuses to answer."""
     calls: tuple[ProviderCall, ...] = ()
     usage: Usage | None = None
     finish: str = ""

@@ -57,7 +57,7 @@ def _routes(kind: str) -> APIRouter:
 
 def _add_publishing(router: APIRouter, kind: str) -> None:
     Service = Annotated[CatalogService, of_app(f"{kind}s")]  # noqa: N806
-    one, many = wire.Documented(docs.ONE[kind]), wire.Documented(docs.ONE_OR_MANY[kind])
+    one, many = wire.Documented(docs.ONE[kind], "name"), wire.Documented(docs.ONE_OR_MANY[kind])
     patch_example = {**docs.publishing(kind), "openapi_extra": wire.example(**docs.PATCHES[kind])}
 
     @router.post("", summary=f"Publish {kind}s", **docs.publishing(kind))

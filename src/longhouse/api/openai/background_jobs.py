@@ -135,8 +135,8 @@ class _JobReply:
                     self._usage = delta.usage or self._usage
                     self._named = delta.model or self._named
                     self._finish = delta.finish if delta.finish in CUT_OFF else self._finish
-                    if delta.text:
-                        yield clean(delta.text)
+                    if text := delta.text or delta.refusal:
+                        yield clean(text)
         except TimeoutError:
             raise _failed(f"the model did not answer within {WITHIN:g} seconds") from None
         except ProviderError as error:

@@ -29,17 +29,23 @@ class CachedTokens(TypedDict):
     cached_tokens: int
 
 
+class ReasoningTokens(TypedDict):
+    reasoning_tokens: int
+
+
 class ChatUsage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
 
 
 class ChatAnswer(TypedDict):
     role: Literal["assistant"]
     content: str | None
-    refusal: None
+    refusal: str | None
+    """What the model refuses with; the content is null then."""
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[ShownCall]]
     """Calls of functions that came with the request: the client runs them and sends their results."""
@@ -87,6 +93,7 @@ class CallDelta(TypedDict):
 class ChunkDelta(TypedDict, total=False):
     role: Literal["assistant"]
     content: str
+    refusal: str
     reasoning_content: str
     tool_calls: list[CallDelta]
 
@@ -166,12 +173,13 @@ class Completion:
 
     async def whole(self) -> wire.Json[ChatCompletion] | wire.Json[wire.Envelope]:
         """The whole response, when the turn has ended or waits for a person."""
-        turn, reasoning = self.turn_stream, ""
+        turn, reasoning, refusal = self.turn_stream, "", ""
         turn.shows_drafts = False
         async for pieces in turn.pieces():
             for piece in pieces:
                 self._add_content(piece)
                 reasoning += piece.reasoning
+                refusal += piece.content if piece.is_refusal else ""
         if turn.error:
             refused = wire.error_response(turn.error)
             refused.headers["x-should-retry"] = "false"  # the prompt is in the journal: a retry would only duplicate it
@@ -179,6 +187,9 @@ class Completion:
         await self._record_fingerprint()
         calls = [_tool_call(call) for call in turn.client_calls]
         message: ChatAnswer = {"role": "assistant", "content": str(self._content), "refusal": None}
+        if refusal:
+            content = str(self._content).removesuffix(refusal)
+            message |= {"content": content or None, "refusal": refusal.removeprefix(BLANK_LINE)}
         if calls:
             message |= {"content": str(self._content) or None, "tool_calls": calls}
         if reasoning:
@@ -240,7 +251,9 @@ class Completion:
 
     def _encoded(self, piece: ResponsePiece) -> bytes:
         """A chunk: text, reasoning, or activity, where the template shows it: beside the text or as tool calls."""
-        if text := self._add_content(piece):
+        if (text := self._add_content(piece)) and piece.is_refusal:
+            return self._delta + _encode({"refusal": text.removeprefix(BLANK_LINE)}) + _REST_OF_CHUNK
+        if text:
             return self._delta + b'{"content":' + _encode(text) + b"}" + _REST_OF_CHUNK
         if piece.reasoning:
             reasoning = self._delta + b'{"reasoning_content":' + _encode(piece.reasoning) + b"}" + _REST_OF_CHUNK
@@ -326,4 +339,5 @@ def chat_usage(used: events.Usage) -> ChatUsage:
         "completion_tokens": used.completion_tokens,
         "total_tokens": used.total_tokens,
         "prompt_tokens_details": {"cached_tokens": used.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": used.reasoning_tokens},
     }

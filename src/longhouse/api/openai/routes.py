@@ -69,7 +69,9 @@ async def chat_completions(
     handle = await parts.resolver.attach(caller, chat, await request.body(), request.headers)
     turn_stream = follow_turn(request.scope, parts.db, parts.bus, handle)
     completion = await completion_of(parts.catalog, turn_stream, chat)
-    return completion.streamed() if chat.stream else await completion.whole()
+    accepts_stream = request.headers.get("accept", "").strip().startswith("text/event-stream")
+    streams = accepts_stream if chat.stream is None else chat.stream
+    return completion.streamed() if streams else await completion.whole()
 
 
 @router.get("/v1/models")

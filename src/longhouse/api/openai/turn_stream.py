@@ -70,6 +70,8 @@ class ResponsePiece(msgspec.Struct, frozen=True):
     """A part of the response: text, an activity in `x_agent`, or a call that the client is to run."""
 
     content: str = ""
+    is_refusal: bool = False
+    """The content is what the model refuses with."""
     reasoning: str = ""
     activity: Activity | None = None
     role: str = ""
@@ -363,7 +365,7 @@ class TurnStream:
 
     def _end(self, turn: Turn) -> list[ResponsePiece]:
         if (words := last_words(self.session)) is not None:
-            return self._finish(WaitingWords(words))
+            return [msgspec.structs.replace(one, is_refusal=turn.refused) for one in self._finish(WaitingWords(words))]
         if turn.ended == "CANCELLED":
             self._fail("the turn was cancelled", "cancelled")
         else:
@@ -453,6 +455,7 @@ def usage_between(before: Session, after: Session, trace: str) -> events.Usage:
         completion_tokens=last.completion_tokens - first.completion_tokens,
         total_tokens=last.total_tokens - first.total_tokens,
         cached_tokens=last.cached_tokens - first.cached_tokens,
+        reasoning_tokens=last.reasoning_tokens - first.reasoning_tokens,
     )
 
 

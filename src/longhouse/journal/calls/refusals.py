@@ -3,7 +3,7 @@
 from typing import Final
 
 UNTIMELY: Final = frozenset({
-    "answer_format", "answered", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches",
+    "answer_format", "answered", "cut_off", "delegate_first", "no_more_calls", "no_more_questions", "no_more_searches",
     "not_offered", "one_at_a_time", "reason_first", "too_many_agents", "too_many_calls",
 })  # fmt: skip
 """Refusal codes that are not the tool's fault: it did not run, and the same call may be allowed later."""

@@ -111,6 +111,7 @@ class _ReplyAccumulator:
         self._is_answer_shown = False
         """Was any of it published?"""
         self._reasoning: list[str] = []
+        self._refusal: list[str] = []
         self._calls: dict[int, _PartialCall] = {}
         self._structure: AnswerReader | None = None
         """Reads the answer out of a structured reply."""
@@ -129,6 +130,8 @@ class _ReplyAccumulator:
             self._publish("reasoning", delta.reasoning)
         self._returns_reasoning |= delta.returns_reasoning
         self._extra = joined_extra(self._extra, delta.extra)
+        if delta.refusal:
+            self._grow(self._refusal, delta.refusal)
         if delta.text:
             self._grow(self._text, delta.text)
             self._add_text(delta.text)
@@ -217,6 +220,7 @@ class _ReplyAccumulator:
         return Reply(
             text=clean("".join(self._text)),
             reasoning=clean("".join(self._reasoning)),
+            refusal=clean("".join(self._refusal)),
             calls=tuple(calls),
             usage=self.usage,
             finish=clean(self._finish),

@@ -18,7 +18,8 @@ from longhouse.agents.tool_descriptor import smallest
 from longhouse.errors import ProviderError
 from longhouse.journal import events
 from longhouse.journal.events import Called, Event, Fault, Output, Returned
-from longhouse.journal.session import Open, Session, Turn, is_thought
+from longhouse.journal.json_text import object_of
+from longhouse.journal.session import AGENT_FAILED, Open, Session, Turn, is_thought
 from longhouse.journal.transcript import Step
 from longhouse.models.protocol import paid_for
 from longhouse.runtime.steps import answer_check
@@ -30,6 +31,7 @@ from longhouse.tools.toolbox import Result, Toolbox, reading_key
 MAX_CALLS: Final = 32
 """Calls of one reply that run; the others return a fault to the model."""
 DENIED_BEFORE: Final = "this very call was not approved in this turn, and nobody is asked again: go another way"
+CUT_OFF: Final = "cut_off"
 DELEGATE_FIRST: Final = "ask one of the agents you are offered before you answer; this answer was not given"
 MAX_RECORDED: Final = 256
 """Calls of one reply that are recorded; the rest is dropped."""
@@ -57,10 +59,18 @@ class ReplyHandler(msgspec.Struct, frozen=True):
     """Takes calls from the budget that a request's agents share: how many of so many may be made."""
 
     async def read(self, strategy: BaseAgent, reply: Reply) -> list[Event]:
+        if reply.refusal.strip() and not reply.calls:
+            # It is no answer that could be sent back: the model was asked, and does not want to.
+            refused = msgspec.structs.replace(reply, text=reply.text or reply.refusal)
+            replied = self._replied(refused, Verdict())
+            return [replied, events.Finished(answer=reply.refusal, refused=True)]
         # Later checks of the same answer find the verdict of this one.
         verdict, misfit = await apart(partial(self._shaped, strategy.interpret(self.request, reply), reply))
         if misfit and answer_check.is_given_up(self.session.steps):
-            return self._given_up(reply, verdict, misfit)
+            return self._given_up(reply, verdict, misfit, answer_format.CODE)
+        cut = _cut(reply)
+        if cut and self._was_cut:
+            return self._given_up(reply, verdict, cut, AGENT_FAILED)
         if verdict.answer is not None and self.must_delegate_first:
             verdict = Verdict(problem=DELEGATE_FIRST)
         replied = self._replied(reply, verdict)
@@ -75,7 +85,8 @@ class ReplyHandler(msgspec.Struct, frozen=True):
         made: list[Tool] = []
         for index, (intent, tool) in enumerate(intents):
             call_id = self._call_id(index)
-            fault = self._too_much(tool, index, made, budget) or self._denied(intent, tool)
+            fault = cut if cut and object_of(intent.arguments) is None else None
+            fault = fault or self._too_much(tool, index, made, budget) or self._denied(intent, tool)
             fault = fault or await self._refusal(call_id, intent, tool, finishes)
             made += [tool] if tool and not fault else []
             new += await self._call(call_id, intent, tool, fault)
@@ -105,13 +116,20 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             intents.append(msgspec.structs.replace(intent, arguments=shaped))
         return msgspec.structs.replace(verdict, intents=tuple(intents)), misfits[0] if misfits else None
 
-    def _given_up(self, reply: Reply, verdict: Verdict, misfit: Fault) -> list[Event]:
+    @property
+    def _was_cut(self) -> bool:
+        """Was the last reply in this phase cut off in a call, too?"""
+        before = [step for step in self.session.steps if step.phase == self.request.phase][-1:]
+        outcomes = (use.outcome for step in before for use in step.uses)
+        return any(isinstance(one, Fault) and one.code == CUT_OFF for one in outcomes)
+
+    def _given_up(self, reply: Reply, verdict: Verdict, misfit: Fault, code: str) -> list[Event]:
         """The turn fails: the model was asked often enough. None of the reply's calls is made."""
         new: list[Event] = [self._replied(reply, verdict)]
         for index, intent in enumerate(verdict.intents[:MAX_RECORDED]):
             called = _called(self._call_id(index), intent, None)
             new += [called, Returned(call=called.call, outcome=misfit)]
-        return [*new, events.Failed(reason=misfit.message, code=answer_format.CODE)]
+        return [*new, events.Failed(reason=misfit.message, code=code)]
 
     def _call_id(self, index: int) -> str:
         """Reasoning and action of one iteration share its number."""
@@ -242,6 +260,15 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             recalled=self.recalled,
             digest=self.request.digest,
         )
+
+
+def _cut(reply: Reply) -> Fault | None:
+    """What is said of a call whose arguments the model could not write to their end."""
+    called = [call.name for call in reply.calls if object_of(call.arguments) is None]
+    if reply.finish != "length" or not called:
+        return None
+    message = f"The reply was cut off in its call of {called[-1]}: it is longer than the model may write (max_tokens)."
+    return Fault(code=CUT_OFF, message=message)
 
 
 def _waits(tool: Tool) -> str | None:

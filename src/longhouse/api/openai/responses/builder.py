@@ -127,6 +127,7 @@ class ResponseBuilder:
             input_tokens=used.prompt_tokens,
             input_tokens_details=objects.InputTokensDetails(cached_tokens=used.cached_tokens),
             output_tokens=used.completion_tokens,
+            output_tokens_details=objects.OutputTokensDetails(reasoning_tokens=used.reasoning_tokens),
             total_tokens=used.total_tokens,
         )
 
@@ -208,6 +209,11 @@ class ResponseBuilder:
 
     def _end_turn(self, turn: Turn) -> None:
         words = last_words(self.session)
+        if words is not None and turn.refused:
+            self._settle_message()
+            self.items.refuse(words)
+            self._end("completed")
+            return
         if words is not None:
             self._answer(words)
             if self._finish in ("length", "content_filter"):

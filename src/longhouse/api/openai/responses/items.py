@@ -15,9 +15,12 @@ from longhouse.api.openai.responses.objects import (
     McpCall,
     OutputItem,
     OutputMessage,
+    OutputRefusal,
     OutputText,
     PartEvent,
     ReasoningItem,
+    RefusalDelta,
+    RefusalDone,
     StreamEvent,
     SummaryDelta,
     SummaryDone,
@@ -82,6 +85,17 @@ class ItemStream:
         self.emit(TextDone(**place, text=text))
         self.emit(PartEvent(type="response.content_part.done", **place, part=part))
         self._finish(message.index, OutputMessage(id=place["item_id"], status="completed", content=(part,)))
+
+    def refuse(self, words: str) -> None:
+        """A message that is a refusal."""
+        item = OutputMessage(id=self._id("msg"), status="in_progress")
+        index, part = self._add(item), OutputRefusal(refusal=words)
+        place = self._place(index)
+        self.emit(PartEvent(type="response.content_part.added", **place, part=OutputRefusal()))
+        self.emit(RefusalDelta(**place, delta=words))
+        self.emit(RefusalDone(**place, refusal=words))
+        self.emit(PartEvent(type="response.content_part.done", **place, part=part))
+        self._finish(index, structs.replace(item, status="completed", content=(part,)))
 
     def break_off(self, message: OpenMessage) -> None:
         """What was shown does not hold: the message ends without content, and the text comes in another one."""

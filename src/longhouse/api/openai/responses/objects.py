@@ -28,12 +28,20 @@ class OutputText(_Object, frozen=True, kw_only=True, tag_field="type", tag="outp
     logprobs: tuple[()] = ()
 
 
+class OutputRefusal(_Object, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
+    refusal: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
 class OutputMessage(_Object, frozen=True, kw_only=True, tag_field="type", tag="message"):
     id: str
     role: Literal["assistant"] = "assistant"
     status: ItemStatus
     """`incomplete`: what was shown of it does not hold, since its step was restarted; it has no content then."""
-    content: tuple[OutputText, ...] = ()
+    content: tuple[OutputText | OutputRefusal, ...] = ()
 
 
 class SummaryText(_Object, frozen=True, kw_only=True, tag_field="type", tag="summary_text"):
@@ -216,7 +224,7 @@ class _OfItem(_Numbered, kw_only=True):
 class PartEvent(_OfItem, kw_only=True):
     type: Literal["response.content_part.added", "response.content_part.done"]
     content_index: int = 0
-    part: OutputText
+    part: OutputText | OutputRefusal
 
 
 class TextDelta(_OfItem, kw_only=True):
@@ -231,6 +239,18 @@ class TextDone(_OfItem, kw_only=True):
     content_index: int = 0
     text: str
     logprobs: tuple[()] = ()
+
+
+class RefusalDelta(_OfItem, kw_only=True):
+    type: Literal["response.refusal.delta"] = "response.refusal.delta"
+    content_index: int = 0
+    delta: str
+
+
+class RefusalDone(_OfItem, kw_only=True):
+    type: Literal["response.refusal.done"] = "response.refusal.done"
+    content_index: int = 0
+    refusal: str
 
 
 class SummaryPartEvent(_OfItem, kw_only=True):
@@ -282,6 +302,8 @@ StreamEvent = (
     | PartEvent
     | TextDelta
     | TextDone
+    | RefusalDelta
+    | RefusalDone
     | SummaryPartEvent
     | SummaryDelta
     | SummaryDone
@@ -306,6 +328,8 @@ ResponseEvents = (
     | Event[Literal["response.content_part.added", "response.content_part.done"], PartEvent]
     | Event[Literal["response.output_text.delta"], TextDelta]
     | Event[Literal["response.output_text.done"], TextDone]
+    | Event[Literal["response.refusal.delta"], RefusalDelta]
+    | Event[Literal["response.refusal.done"], RefusalDone]
     | Event[Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"], SummaryPartEvent]
     | Event[Literal["response.reasoning_summary_text.delta"], SummaryDelta]
     | Event[Literal["response.reasoning_summary_text.done"], SummaryDone]

@@ -540,7 +540,8 @@ def text_part(text: str, kind: str) -> dict[str, Any]:
 def _text(content: str | Sequence[Any]) -> str:
     if isinstance(content, str):
         return content
-    return "\n\n".join(part.text for part in content if isinstance(part, TextInput))
+    texts = (part.refusal if isinstance(part, RefusalInput) else getattr(part, "text", "") for part in content)
+    return "\n\n".join(filter(None, texts))
 
 
 def _joined(parts: Sequence[Any]) -> str:

@@ -111,6 +111,17 @@ async def list_input_items(
     return wire.Json(page_of(items, asked))
 
 
+@router.post("/v1/responses/compact", include_in_schema=False)
+@router.post("/v1/responses/input_tokens", include_in_schema=False)
+async def refuse_unoffered() -> wire.Json[wire.Envelope]:
+    raise CallerError(
+        "This is not offered: a session that grows too long is summarised by itself, and what a response took is in its"
+        " usage.",
+        status=404,
+        code="not_offered",
+    )
+
+
 def page_of(items: list[dict[str, Any]], asked: ItemListQuery) -> ItemPage:
     """A page of items, which are given in the order of time."""
     ordered = items if asked.order == "asc" else items[::-1]
