@@ -101,6 +101,13 @@ def _seq_reset() -> None:
     replaced("longhouse.store.journals:_said", lambda said: lambda rows, used: None)
 
 
+def _trial_never_ends() -> None:
+    """Whoever lost a worker and is next to be tried is not woken."""
+    replaced("longhouse.runtime.workers.trials:Trials.acquit", lambda acquit: lambda trials, session_id: None)
+    replaced("longhouse.runtime.workers.trials:Trials.end", lambda end: lambda trials, session_id: None)
+    replaced("longhouse.runtime.workers.trials:Trials._widen", lambda widen: lambda trials: None)
+
+
 MUTANTS: Final = (
     Mutant("no_fence", "I3", _no_fence, faults={"freeze recording": 1.0}),
     Mutant("deposed_retries", "I3", _deposed_retries, faults={"freeze recording": 1.0}),
@@ -109,5 +116,6 @@ MUTANTS: Final = (
     Mutant(
         "seq_reset", "I5", _seq_reset, faults={"worker": 1.0}, sql=("ALTER TABLE journal DROP CONSTRAINT journal_pkey",)
     ),
+    Mutant("trial_never_ends", "I4", _trial_never_ends, faults={"in a row": 1.0}),
 )
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}

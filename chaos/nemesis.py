@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from chaos import freezing
@@ -14,7 +15,8 @@ from chaos.model import FAULTS
 from longhouse.store.database import PASSING, Database
 
 WEIGHTS: Final[Mapping[str, float]] = {
-    "worker": 0.35,
+    "worker": 0.30,
+    "in a row": 0.05,
     "leave": 0.10,
     "gateway": 0.20,
     "freeze": 0.10,
@@ -31,6 +33,8 @@ TERMINATE: Final = """
     WHERE datname = current_database() AND application_name = 'longhouse' AND pid <> pg_backend_pid()
 """
 MODEL_FAILS_FOR: Final = 3.0
+BACK_WITHIN: Final = 15.0
+"""Seconds in which workers that were killed are there again; kill points and other faults may keep them longer."""
 
 
 class Nemesis:
@@ -78,6 +82,8 @@ class Nemesis:
                     self._house.dismiss(chosen)
                 else:
                     self._start(self._freeze(chosen, is_recording=kind == "freeze recording"))
+            case "in a row":
+                await self._kill_in_a_row(self._random.choice((2, 3)))
             case "terminate":
                 await self._terminate()
             case "postmaster":
@@ -111,6 +117,18 @@ class Nemesis:
             member.is_frozen = False
         self._history.losses.append(Loss(pid=process.pid, kind="frozen", at=began, until=time.time()))
         self._history.log("thawed", member=member.name, pid=process.pid)
+
+    async def _kill_in_a_row(self, times: int) -> None:
+        """All workers, as soon as they have taken over from each other: nobody is to blame for that."""
+        for _ in range(times):
+            for worker in [one for one in self._house.workers if one.is_ready.is_set()]:
+                self._house.kill(worker, "in a row")
+                worker.is_ready.clear()
+                self._history.kills["worker"] += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BACK_WITHIN):
+                    await asyncio.gather(*(one.is_ready.wait() for one in self._house.workers))
+            await asyncio.sleep(self._random.uniform(0.3, 1.5))
 
     async def _terminate(self) -> None:
         began = time.time()
