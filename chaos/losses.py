@@ -30,7 +30,7 @@ WORK: Final = 3.0
 PAUSES: Final = 4
 """Between the five events in which a short reply is streamed."""
 WITHIN: Final = 1.5
-"""Times the work that a round may take."""
+"""Times the work, which is what the same takes where nobody is killed, that a round may take."""
 PATIENCE: Final = 300.0
 CHATS, SUBAGENTS = 20, 10
 DEADLY: Final = "deadly"
@@ -58,9 +58,9 @@ class Round:
 
 
 ROUNDS: Final = (
-    *(Round(f"{CHATS} chats", kills) for kills in (1, 2, 3, 5)),
-    *(Round(f"1 turn with {SUBAGENTS} sub-agents", kills, chats=0, subagents=SUBAGENTS) for kills in (2, 3, 5)),
-    *(Round(f"{CHATS} chats, two processes", kills, servers=2) for kills in (2, 3, 5)),
+    *(Round(f"{CHATS} chats", kills) for kills in (0, 1, 2, 3, 5)),
+    *(Round(f"1 turn with {SUBAGENTS} sub-agents", kills, chats=0, subagents=SUBAGENTS) for kills in (0, 2, 3, 5)),
+    *(Round(f"{CHATS} chats, two processes", kills, servers=2) for kills in (0, 2, 3, 5)),
     Round(f"{CHATS} chats and one that kills", 0, is_deadly=True),
 )
 
@@ -87,14 +87,15 @@ async def main() -> int:
     """Prints a table; 1 if a round took longer than it may."""
     print(f"| sessions | kills in a row | seconds until all are done (work: {WORK:g} s) |")
     print("|---|---|---|", flush=True)
-    is_late = False
+    is_late, work = False, WORK
     for one in ROUNDS:
         with tempfile.TemporaryDirectory(prefix="longhouse-losses-") as name:
             folder = Path(name)
             folder.chmod(0o711)
             seconds, lives = await _round(one, folder)
         print(f"| {one.name} | {lives} | {seconds:.1f} |", flush=True)
-        is_late = is_late or seconds > WITHIN * WORK
+        work = seconds if not lives else work
+        is_late = is_late or seconds > WITHIN * work
     return int(is_late)
 
 
