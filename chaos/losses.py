@@ -37,7 +37,10 @@ DEADLY: Final = "deadly"
 OK: Final = 200
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["chaos.losing_server"])
-LEFT: Final = "SELECT count(*) FROM sessions WHERE due OR wake_at IS NOT NULL OR state NOT IN ('COMPLETED', :asked)"
+DONE: Final = """
+    SELECT count(*) = :number FROM sessions
+    WHERE NOT due AND wake_at IS NULL AND state IN ('COMPLETED', 'WAITING_FOR_APPROVAL')
+"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class Round:
     servers: int = 1
     is_deadly: bool = False
     """One session more takes its process down each time it is tried."""
+
+    @property
+    def sessions(self) -> int:
+        return self.chats + (1 + self.subagents if self.subagents else 0) + self.is_deadly
 
 
 ROUNDS: Final = (
@@ -124,9 +131,9 @@ async def _round(one: Round, folder: Path) -> tuple[float, int]:
                     await _until(lambda: model.asked == waiting)
                 if one.is_deadly:
                     saying += [asyncio.create_task(_said(servers[0].url, DEADLY)) for _ in range(not lost)]
-                    is_over = await _is_survived(servers[0], db)
+                    is_over = await _is_survived(servers[0], db, one.sessions)
                 elif is_over:
-                    await _done(db)
+                    await _until_done(db, one.sessions)
                 seconds = time.monotonic() - began
             finally:
                 for server in servers:
@@ -164,16 +171,16 @@ async def _until(is_so: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _done(db: Database) -> None:
+async def _until_done(db: Database, number: int) -> None:
     async with asyncio.timeout(PATIENCE):
-        while await db.value(LEFT, asked="WAITING_FOR_APPROVAL"):
+        while not await db.value(DONE, number=number):
             await asyncio.sleep(0.02)
 
 
-async def _is_survived(server: _Server, db: Database) -> bool:
+async def _is_survived(server: _Server, db: Database, number: int) -> bool:
     """Waits until all are done; False if the server was taken down first."""
     async with asyncio.timeout(PATIENCE):
-        while await db.value(LEFT, asked="WAITING_FOR_APPROVAL"):
+        while not await db.value(DONE, number=number):
             if not server.process.is_alive():
                 return False
             await asyncio.sleep(0.02)
