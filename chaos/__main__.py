@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 import uvloop
 
-from chaos import mutants
+from chaos import losses, mutants
 from chaos.checks import Violation, check
 from chaos.evidence import Evidence, gathered
 from chaos.history import History
@@ -42,6 +42,7 @@ class Options:
     mutant: str = ""
     folder: Path | None = None
     report: Path | None = None
+    losses: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,13 @@ def parsed() -> Options:
     parser.add_argument("--mutant", choices=["all", *mutants.BY_NAME], default="", help="a broken Longhouse")
     parser.add_argument("--folder", type=Path, help="keep logs, journal and ledger there")
     parser.add_argument("--report", type=Path, help="write the report to this file, as Markdown")
+    parser.add_argument("--losses", action="store_true", help="seconds until all are done after kills in a row")
     return Options(**vars(parser.parse_args()))
 
 
 async def main(options: Options) -> int:
+    if options.losses:
+        return await losses.main()
     if options.mutant == "all":
         return await _all_mutants(options)
     print(f"chaos: seed {options.seed}", flush=True)

@@ -111,7 +111,7 @@ class House:
         self.postgres = PostgresServer(folder / "data")
         self.nats: NatsServer | None = None
         self.model = Model()
-        self.members = [Member(name, role, _free_port()) for name, role in MEMBERS]
+        self.members = [Member(name, role, free_port()) for name, role in MEMBERS]
         self.ledger_file = folder / "ledger.sqlite"
         self.environment: dict[str, str] = {}
         self._random = random.Random(f"{seed} points")
@@ -263,7 +263,7 @@ def _command(member: Member) -> tuple[str, ...]:
     return ("work",) if member.role == "worker" else ("serve", "--no-worker", "--port", str(member.port))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

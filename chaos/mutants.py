@@ -125,6 +125,12 @@ def _stays_inited() -> None:
     replaced("longhouse.journal.fold:_Builder._cancel", wrap)
 
 
+def _trial_never_ends() -> None:
+    """Whoever lost a worker and is next to be tried is not woken."""
+    replaced("longhouse.runtime.workers.trials:Trials.acquit", lambda acquit: lambda trials, session_id: None)
+    replaced("longhouse.runtime.workers.trials:QUIET", lambda quiet: 1e6)
+
+
 MUTANTS: Final = (
     Mutant("no_fence", "I3", _no_fence, faults={"freeze recording": 1.0}),
     Mutant("deposed_retries", "I3", _deposed_retries, faults={"freeze recording": 1.0}),
@@ -136,5 +142,6 @@ MUTANTS: Final = (
     Mutant("counts_outages", "I4", _counts_outages, faults={"outage": 1.0}),
     Mutant("counts_jumps", "I4", _counts_jumps, faults={"clock": 1.0}),
     Mutant("stays_inited", "I4", _stays_inited, faults={"outage": 1.0}),
+    Mutant("trial_never_ends", "I4", _trial_never_ends, faults={"in a row": 1.0}),
 )
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}

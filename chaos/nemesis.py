@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from chaos import clocks, freezing
@@ -15,6 +16,7 @@ from longhouse.store.database import PASSING, Database
 
 WEIGHTS: Final[Mapping[str, float]] = {
     "worker": 0.30,
+    "in a row": 0.05,
     "leave": 0.10,
     "gateway": 0.20,
     "freeze": 0.10,
@@ -35,6 +37,8 @@ TERMINATE: Final = """
 MODEL_FAILS_FOR: Final = 3.0
 OUTAGE: Final = 2.2 * TIME_BUDGET
 """Seconds without any process of ours: a turn that had counted them would have failed."""
+BACK_WITHIN: Final = 15.0
+"""Seconds in which workers that were killed are there again; kill points and other faults may keep them longer."""
 
 
 class Nemesis:
@@ -98,6 +102,8 @@ class Nemesis:
                 self._set_clocks()
             case "outage":
                 await self._outage()
+            case "in a row":
+                await self._kill_in_a_row(self._random.choice((2, 3)))
             case "terminate":
                 await self._terminate()
             case "postmaster":
@@ -152,6 +158,18 @@ class Nemesis:
         self._house.may_run.set()
         await self._house.all_ready()
         self._history.troubles.append((began, time.time()))
+
+    async def _kill_in_a_row(self, times: int) -> None:
+        """All workers, as soon as they have taken over from each other: nobody is to blame for that."""
+        for _ in range(times):
+            for worker in [one for one in self._house.workers if one.is_ready.is_set()]:
+                self._house.kill(worker, "in a row")
+                worker.is_ready.clear()
+                self._history.kills["worker"] += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BACK_WITHIN):
+                    await asyncio.gather(*(one.is_ready.wait() for one in self._house.workers))
+            await asyncio.sleep(self._random.uniform(0.3, 1.5))
 
     async def _terminate(self) -> None:
         began = time.time()

@@ -1,6 +1,6 @@
 """When a session that failed may be tried again."""
 
-from longhouse.runtime.workers.backoff import FIRST, FORGOTTEN, LONGEST, LONGEST_OF_HOUSE, Backoff, HouseBackoff
+from longhouse.runtime.workers.backoff import FIRST, FORGOTTEN, LONGEST, Backoff
 
 
 class Clock:
@@ -43,26 +43,6 @@ def test_a_session_that_has_moved_begins_anew() -> None:
     pauses.over("unknown")
     assert pauses.troubled_for("s") == 0
     assert pauses.put_off("s") == FIRST
-
-
-def test_trouble_of_the_house_is_one_pause_for_all_and_ends_at_once() -> None:
-    clock = Clock()
-    house = HouseBackoff(clock)
-    assert (house.over(), house.rests()) == (None, False)
-    assert [house.put_off(session) for session in "abc"] == [FIRST] * 3
-    assert house.rests()
-    clock.now += FIRST
-    assert not house.rests(), "all are tried again"
-    assert [house.put_off(session) for session in "cab"] == [2 * FIRST] * 3
-    for _ in range(9):
-        clock.now += LONGEST_OF_HOUSE
-        assert house.put_off("a") == LONGEST_OF_HOUSE
-    assert house.over() == 9 * LONGEST_OF_HOUSE + FIRST
-    assert not house.rests()
-    # Whoever meets such trouble again, after others have written, has one of its own.
-    assert (house.put_off("a"), house.rests()) == (None, False)
-    house.got_on("a")
-    assert house.put_off("a") == FIRST
 
 
 def test_what_cannot_be_read_here_is_left_alone_for_good_and_what_others_took_is_forgotten() -> None:

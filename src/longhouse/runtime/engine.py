@@ -184,7 +184,8 @@ class Engine:
         seen_at = self.last_beats.get(previous)
         resumed = events.Resumed(worker=self.worker, previous=previous, unbegun=unbegun, seen_at=seen_at)
         if resumed.is_loss:
-            resumed = replace(resumed, excused=_is_excused(run))
+            has_waited = run.session.is_suspect and run.lease.trial == WAITING
+            resumed = replace(resumed, excused=has_waited and run.session.excused < MOST_EXCUSED)
             after = extended(run.session, [resumed], clock.now())
             await self.trials.enter(run.lease, is_blamed=after.is_blamed)
         try:
@@ -483,13 +484,6 @@ class Engine:
         every = journals.SNAPSHOT_EVERY
         if run.session.head // every > run.loaded // every:
             await journals.snapshot(self.db, run.session)
-
-
-def _is_excused(run: Run) -> bool:
-    """Whether the session merely waited when its worker was lost. Before its first loss it was not on trial, and
-    whatever it did may have been the cause."""
-    session = run.session
-    return session.is_suspect and run.lease.trial == WAITING and session.excused < MOST_EXCUSED
 
 
 def _is_spent(run: Run) -> bool:

@@ -46,7 +46,8 @@ PASSING: Final = (
     asyncpg.InternalServerError,
 )
 """Transient errors: the statement is not at fault, and may succeed later."""
-_OF_HOUSE: Final = (asyncpg.InsufficientResourcesError, asyncpg.OperatorInterventionError, asyncpg.PostgresSystemError)
+OF_HOUSE: Final = (asyncpg.InsufficientResourcesError, asyncpg.PostgresSystemError)
+"""Whoever writes now would meet the same: there is no disk, or no memory."""
 
 DEFAULT_SCHEMA: Final = "longhouse"
 # Other programs have a table of this name too; that of Longhouse is recognised by its columns.
@@ -77,11 +78,6 @@ NO_PARAMETERS: Final = (
 _PARAMETER: Final = re.compile(
     r"""'[^']*' | "[^"]*" | \$\$.*?\$\$ | --[^\n]* | /\*.*?\*/ | (?<![\w\[\]):]):([a-z_]+)""", re.DOTALL | re.VERBOSE
 )
-
-
-def is_of_house(error: Exception) -> bool:
-    """Whether whoever writes now would meet the same: there is no disk, or no memory, or Postgres is told to stop."""
-    return isinstance(error, _OF_HOUSE) and not isinstance(error, asyncpg.QueryCanceledError)
 
 
 @lru_cache(maxsize=1024)

@@ -1,8 +1,10 @@
 """Where sessions that lost a worker do, one at a time, what may take this one down too."""
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Final
+
+import msgspec
 
 from longhouse.store import leases
 from longhouse.store.database import Database
@@ -16,12 +18,9 @@ ON_TRIAL: Final = 1
 WAITING: Final = -1
 
 
-@dataclass(eq=False)
-class _Entrant:
-    session_id: str
+class _Entrant(msgspec.Struct, eq=False):
     is_blamed: bool
     since: float
-    admitted: asyncio.Future[None]
 
 
 class Trials:
@@ -35,14 +34,13 @@ class Trials:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._queue: list[_Entrant] = []
-        self._inside: dict[str, bool] = {}
-        """Session -> whether it is blamed."""
+        self._inside: dict[str, _Entrant] = {}
         self._under_way: set[str] = set()
         """Sessions that have been inside and still run here, other than blamed ones."""
-        self._width = 1
-        """How many may be inside."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._entered_at = 0.0
+        """When somebody came into the empty place."""
         self._is_open = False
+        self._changed = asyncio.Event()
 
     def has(self, session_id: str) -> bool:
         return session_id in self._inside
@@ -51,16 +49,23 @@ class Trials:
         """Waits for the place, and writes down that the session has it."""
         if self.has(lease.session_id):
             return
-        loop = asyncio.get_running_loop()
-        entrant = _Entrant(lease.session_id, is_blamed, loop.time(), loop.create_future())
+        entrant = _Entrant(is_blamed, _now())
         self._queue.append(entrant)
-        self._admit()
         try:
-            await entrant.admitted
+            while not self._may_enter(entrant):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(QUIET):
+                        await self._changed.wait()
+        finally:
+            self._queue.remove(entrant)
+        if not self._inside:
+            self._entered_at = _now()
+        self._inside[lease.session_id] = entrant
+        if not is_blamed:
+            self._under_way.add(lease.session_id)
+        try:
             await leases.note_trial(self._db, lease, ON_TRIAL)
         except BaseException:
-            if entrant in self._queue:
-                self._queue.remove(entrant)
             self.acquit(lease.session_id)
             raise
 
@@ -72,54 +77,37 @@ class Trials:
 
     def acquit(self, session_id: str) -> None:
         """Gives the place up, without a word: the session has got on, and the journal says so."""
-        if self._inside.pop(session_id, None) is not None:
-            self._admit()
+        self._inside.pop(session_id, None)
+        self._wake()
 
     def end(self, session_id: str) -> None:
         """The run is over."""
         self._under_way.discard(session_id)
-        self._inside.pop(session_id, None)
-        self._admit()
+        self.acquit(session_id)
 
     def open(self) -> None:
         """Lets everybody in: the process leaves, and nobody is to wait for that."""
         self._is_open = True
-        self._admit()
+        self._wake()
 
-    def _admit(self) -> None:
-        if not self._inside:
-            self._stop_timer()
-            self._width = 1
-        while entrant := self._next():
-            self._queue.remove(entrant)
-            self._inside[entrant.session_id] = entrant.is_blamed
-            if not entrant.is_blamed:
-                self._under_way.add(entrant.session_id)
-            entrant.admitted.set_result(None)
-        if self._queue and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(QUIET, self._widen)
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    def _next(self) -> _Entrant | None:
-        """Who may enter now."""
-        waiting = [entrant for entrant in self._queue if not entrant.admitted.done()]  # cancelled ones are
+    def _may_enter(self, entrant: _Entrant) -> bool:
         if self._is_open:
-            return next(iter(waiting), None)
-        if any(self._inside.values()):
-            return None
-        for entrant in waiting:
-            if not entrant.is_blamed:
-                return entrant if len(self._inside) < self._width else None
-        for entrant in waiting:
-            has_waited = asyncio.get_running_loop().time() - entrant.since >= ALONE_WITHIN
-            return entrant if not self._inside and (has_waited or not self._under_way) else None
-        return None
+            return True
+        if any(one.is_blamed for one in self._inside.values()):
+            return False
+        # Blamed ones let all others go first.
+        first = min(self._queue, key=lambda one: one.is_blamed)
+        if first is not entrant:
+            return False
+        if not entrant.is_blamed:
+            return not self._inside or len(self._inside) < 2 ** int((_now() - self._entered_at) / QUIET)
+        has_waited = _now() - entrant.since >= ALONE_WITHIN
+        return not self._inside and (has_waited or not self._under_way)
 
-    def _widen(self) -> None:
-        self._timer = None
-        self._width *= 2
-        self._admit()
 
-    def _stop_timer(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+def _now() -> float:
+    return asyncio.get_running_loop().time()

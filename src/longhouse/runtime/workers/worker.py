@@ -19,12 +19,12 @@ from longhouse.journal.session import Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.engine import Engine
 from longhouse.runtime.recorder import Run
-from longhouse.runtime.workers.backoff import Backoff, HouseBackoff
+from longhouse.runtime.workers.backoff import FIRST, HOUSE, LONGEST_OF_HOUSE, Backoff
 from longhouse.runtime.workers.dead_workers import POLL_EVERY, DeadWorkers
 from longhouse.runtime.workers.heartbeat import RECONNECT_AFTER, Heartbeat
 from longhouse.runtime.workers.reservation import Reservation
 from longhouse.store import journals, leases, sessions
-from longhouse.store.database import PASSING, UNREACHABLE, Database, is_of_house
+from longhouse.store.database import OF_HOUSE, PASSING, UNREACHABLE, Database
 from longhouse.store.erasing import erasure
 from longhouse.store.leases import Claimant, Lease
 from longhouse.store.limits import places, usage
@@ -67,10 +67,6 @@ class RunningSession(msgspec.Struct):
             self.task.cancel()
 
 
-def _clock() -> float:
-    return asyncio.get_running_loop().time()
-
-
 def _agent_of(session_id: str) -> str:
     return session_id.rpartition("_")[0]
 
@@ -105,8 +101,11 @@ class Worker:
         self._last_owner = ""
         self._has_room = asyncio.Event()
         self._finding = asyncio.Lock()
-        self._backoff = Backoff(_clock)
-        self._house = HouseBackoff(_clock)
+        self._backoff = Backoff(lambda: asyncio.get_running_loop().time())
+        self._troubles = 0
+        """How often the house was in trouble, and is not any more."""
+        self._met: dict[str, int] = {}
+        """Session -> which of them it met, and has not got on since. Who meets two has one of its own."""
         self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._others = DeadWorkers(db, self.id, self._heartbeat, engine.last_beats, lease=options.lease)
         self._background: set[asyncio.Task[None]] = set()
@@ -115,7 +114,7 @@ class Worker:
         self._declined_until: dict[str, float] = {}
         self.schedules_due = asyncio.Event()
         """Set when the moment of a schedule has come: the sweep sees it at no cost of its own."""
-        engine.recorder.on_written.append(self._end_trouble)
+        engine.recorder.on_written.append(self._end_pause)
         engine.tool_runner.is_alive = self.is_alive
         engine.tool_runner.background = self._in_background
 
@@ -155,7 +154,7 @@ class Worker:
     def _may_begin(self) -> bool:
         """A worker that leaves, or may be taken for dead, claims nothing: nobody would wait for that run. Nor does one
         that could write nothing."""
-        return not self._engine.stopping and self.is_alive() and not self._house.rests()
+        return not self._engine.stopping and self.is_alive() and not self._backoff.rests(HOUSE)
 
     @property
     def _free(self) -> int:
@@ -256,7 +255,7 @@ class Worker:
     async def _find_runnable(self) -> None:
         """Asks Postgres who is next, in fair order between owners, unless all slots are taken."""
         async with self._finding:
-            if not self._free or not self.is_alive() or self._house.rests():
+            if not self._free or not self.is_alive() or self._backoff.rests(HOUSE):
                 self._is_behind = True
                 return
             self._is_missed = False
@@ -367,7 +366,7 @@ class Worker:
                 "session_rested", message="the session has nothing to do now", session=session.id, state=session.state
             )
             self._backoff.over(session.id)
-            self._house.got_on(session.id)
+            self._met.pop(session.id, None)
             self.declined.pop(session.agent, None)
             return session
         except Deposed as deposed:
@@ -428,23 +427,28 @@ class Worker:
             await leases.break_off(self._db, lease)
 
     def _put_off(self, session_id: str, error: Exception) -> None:
-        if is_of_house(error):
-            was_well = not self._house.is_troubled
-            pause_of_all = self._house.put_off(session_id)
-            if pause_of_all is not None:
-                if was_well:
-                    log.warning("database_trouble", task="session_run", error=str(error) or type(error).__name__)
-                asyncio.get_running_loop().call_later(pause_of_all, self._has_room.set)
-                return
+        if isinstance(error, OF_HOUSE) and self._met.setdefault(session_id, self._troubles) == self._troubles:
+            self._pause_all(error)
+            return
         pause = self._backoff.put_off(session_id)
         message, what = "the session is retried after a back-off", str(error) or type(error).__name__
         log.warning("session_retry", message=message, session=session_id, seconds=pause, error=what)
 
-    def _end_trouble(self) -> None:
-        """Something was written: whoever waits because that failed goes on."""
-        seconds = self._house.over()
-        if seconds is not None:
+    def _pause_all(self, error: Exception) -> None:
+        """Nobody is to blame, and whoever tried now would meet the same."""
+        if self._backoff.rests(HOUSE):
+            return
+        pause = self._backoff.put_off(HOUSE, LONGEST_OF_HOUSE)
+        asyncio.get_running_loop().call_later(pause, self._has_room.set)
+        if pause == FIRST:
+            log.warning("database_trouble", task="session_run", error=str(error) or type(error).__name__)
+
+    def _end_pause(self) -> None:
+        """Something was written: all go on."""
+        if seconds := self._backoff.troubled_for(HOUSE):
             log.info("database_reachable", task="session_run", seconds=round(seconds, 1))
+            self._backoff.over(HOUSE)
+            self._troubles += 1
             self._has_room.set()
 
     async def _fail(self, lease: Lease, error: Exception) -> Session | None:

@@ -143,7 +143,7 @@ const FACTS = {
     push(talk, { kind: "note", key: `n${seq}`, at, tone: "busy", text, more: `${event.previous} → ${event.worker}` });
     for (const call of callsToRun(talk)) {
       const isDoubtful = call.effect === "once" && !(event.unbegun ?? []).includes(call.call);
-      change(talk, call, { lost: call.lost + (isLoss ? 1 : 0), isUncertain: isDoubtful });
+      change(talk, call, { lost: call.lost + (isLoss && !event.excused ? 1 : 0), isUncertain: isDoubtful });
     }
     for (const call of talk.calls.values()) if (call.isUncertain) change(talk, call, { isProbed: (event.probed ?? []).includes(call.call) });
     countWaiting(talk, at);
