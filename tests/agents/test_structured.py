@@ -1,5 +1,6 @@
 """The schema of a structured step stays within the strict subset, whatever the tools look like."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
