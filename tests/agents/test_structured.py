@@ -109,5 +109,6 @@ def test_whatever_a_model_writes_reading_it_ends(text: str) -> None:
 def test_a_tool_without_arguments_is_described_in_the_same_order_by_its_class_and_by_its_row() -> None:
     for cls in TOOLS:
         own = cls.descriptor()
-        stored = replace(own, **{name: None for name, value in DEFAULTS.items() if getattr(own, name) == value})
+        unset: dict[str, Any] = {name: None for name, value in DEFAULTS.items() if getattr(own, name) == value}
+        stored = replace(own, **unset)
         assert bytes(stored.tool.spec("x")) == bytes(cls.described(stored).spec("x")), cls.__name__

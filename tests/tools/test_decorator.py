@@ -122,7 +122,7 @@ def test_what_cannot_be_a_tool_is_refused_where_it_is_defined() -> None:
     assert not inspect.iscoroutinefunction(tool(blocking).__call__), "it runs in a thread"
     for function, why in ((bare, "'city' has no annotation"), (loose, "by name")):
         with pytest.raises(SetupError, match=why):
-            tool(function)  # type: ignore[arg-type]
+            tool(function)
 
     async def send(city: str) -> str:
         return "x"
