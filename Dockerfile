@@ -1,4 +1,5 @@
-# Longhouse as an image: `docker build -t longhouse .`; what it needs is in docs/deployment.md.
+# Longhouse as an image: `docker build -t longhouse .`; what it needs is in docs/deployment.md. Your agents.yaml and
+# tools.py go into an image of yours: FROM longhouse, COPY them, pip install what they import ("Your project" there).
 FROM python:3.11-slim AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 UV_NO_CACHE=1 VIRTUAL_ENV=/opt/longhouse
 WORKDIR /build

@@ -9,6 +9,9 @@ CLIENTS_VENV := .venv-clients
 export PYTHONDONTWRITEBYTECODE :=
 export VIRTUAL_ENV := $(VENV)
 
+# Succeeds with a Python that Longhouse runs with.
+RECENT := import sys, venv; sys.exit(sys.version_info < (3, 11))
+
 # Adds what a lock names, in its versions, and leaves alone whatever else was installed beside it.
 install = $(BIN)/uv pip install --quiet --require-hashes -r $(1)
 compile = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
@@ -21,7 +24,12 @@ setup: $(VENV)/.run
 
 $(VENV)/.run: $(LOCKS)/run.lock.txt $(LOCKS)/uv.lock.txt pyproject.toml
 	@echo "setting up $(VENV)"
-	@test -x $(BIN)/python || python3 -m venv $(VENV)
+	@$(BIN)/python -c "$(RECENT)" 2>/dev/null || rm -rf $(VENV)
+	@test -x $(BIN)/python || { \
+		for one in python3.14 python3.13 python3.12 python3.11 python3; do \
+			$$one -c "$(RECENT)" 2>/dev/null && exec $$one -m venv $(VENV); \
+		done; \
+		echo "Longhouse needs Python 3.11 or later, and there is none: install python3.11 with its venv module" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCKS)/uv.lock.txt
 	@$(call install,$(LOCKS)/run.lock.txt)
 	@$(BIN)/uv pip install --quiet --offline --no-deps --editable .

@@ -231,7 +231,8 @@ def is_forbidden(address: Address) -> bool:
 
 
 def _not_allowed(host: str) -> str:
-    return f"{host} is not a public address, and reaching it is not allowed here"
+    remedy = "LONGHOUSE_ALLOW_EGRESS=host:port of the server allows it"
+    return f"{host} is not a public address, and reaching it is not allowed here; {remedy}"
 
 
 def _never_allowed(host: str) -> str:

@@ -1,5 +1,6 @@
 """The schema of a structured step stays within the strict subset, whatever the tools look like."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic import BaseModel, Field
 from longhouse.agents.schema.strict import restored, strict
 from longhouse.agents.strategies.json_repair import read_object
 from longhouse.agents.strategies.structured import NextStepToolsBuilder
+from longhouse.agents.tool_descriptor import DEFAULTS
 from longhouse.app import TOOLS
 
 KEYWORDS = frozenset(
@@ -102,3 +104,11 @@ def test_what_cannot_be_read_is_said_in_words(text: str, why: str) -> None:
 @given(st.text(max_size=200))
 def test_whatever_a_model_writes_reading_it_ends(text: str) -> None:
     assert isinstance(read_object(text), dict | str)
+
+
+def test_a_tool_without_arguments_is_described_in_the_same_order_by_its_class_and_by_its_row() -> None:
+    for cls in TOOLS:
+        own = cls.descriptor()
+        unset: dict[str, Any] = {name: None for name, value in DEFAULTS.items() if getattr(own, name) == value}
+        stored = replace(own, **unset)
+        assert bytes(stored.tool.spec("x")) == bytes(cls.described(stored).spec("x")), cls.__name__

@@ -194,7 +194,7 @@ def test_two_agents_share_the_name_of_a_server_only_if_they_mean_the_same(tmp_pa
 
 def test_a_field_that_only_tools_know_is_kept_and_one_that_looks_like_a_slip_is_told(tmp_path: Path) -> None:
     with capture_logs() as logs:
-        found = given(tmp_path, "execution: {house_style: plain, max_iteration: 5, nested: {a: [1]}}")
+        found = given(tmp_path, "execution: {house_style: plain, max_iterashuns: 5, nested: {a: [1]}}")
     sound(found)
-    assert found.common.extra == {"house_style": "plain", "max_iteration": 5, "nested": {"a": [1]}}
+    assert found.common.extra == {"house_style": "plain", "max_iterashuns": 5, "nested": {"a": [1]}}
     assert [(one["event"], one["similar"]) for one in logs] == [("unknown_execution_field", "max_iterations")]

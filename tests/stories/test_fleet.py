@@ -146,7 +146,7 @@ async def test_a_worker_leaves_agents_whose_package_it_lacks_to_others(serving: 
     package = f"till_{uuid.uuid4().hex[:8]}"
     (tmp_path / f"{package}.py").write_text(TILL)
     (tmp_path / "agents.yaml").write_text(TILL_AGENTS.format(package=package))
-    project = {"agents_file": tmp_path / "agents.yaml"}
+    project: dict[str, Any] = {"agents_file": tmp_path / "agents.yaml"}
 
     def script(body: Any) -> Say:
         return call("open_till", amount=3) if len(body.messages) == 2 else call("finalanswertool", answer="Done.")

@@ -402,5 +402,5 @@ async def test_what_a_tool_raises_and_its_lateness_are_in_the_log_with_what_to_d
     assert "ValueError: the key was [hidden]" in raised["tells"]["exception"]
     [late] = [one for one in log if one["event"] == "tool_timed_out"]
     assert (late["log_level"], late["tool"], late["seconds"]) == ("warning", "sleeps", 1.0)
-    assert "returned an object of the class Thing, which is no JSON and no text" in told["things"]
+    assert "returned an object of the class Thing, which is no JSON" in told["things"]
     assert told["plain"] == "AB"

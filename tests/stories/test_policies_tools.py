@@ -265,9 +265,6 @@ async def test_a_tool_is_described_to_the_model_as_its_descriptor_says(serving: 
         ({"max_output": 5}, "hello\n[cut: 6 of 11 characters left out]"),
         ({"runtime_binding": RuntimeBinding(python_entrypoint=entrypoint_of(SlowTool)), "timeout": 0.05},
          "Error: it did not answer within 0.05 seconds"),
-        ({"runtime_binding": RuntimeBinding(python_entrypoint="nowhere.at:All")},
-         "Error: it cannot be used: nowhere.at is not in a package that tools may come from; "
-         "`tool_packages` lists those"),
     ],
 )  # fmt: skip
 async def test_a_tool_runs_as_its_descriptor_says(serving: Serving, changed: dict[str, Any], result: str) -> None:

@@ -15,12 +15,13 @@ RISKS: Final = ("low", "medium", "high")
 EFFECTS: Final[tuple[Effect, ...]] = ("read", "idempotent", "once")
 """From the least to the most strict."""
 DEFAULTS: Final[Mapping[str, Any]] = {
-    "input_schema": {"type": "object", "properties": {}},
+    "input_schema": {"properties": {}, "type": "object"},
     "timeout": 60.0,
     "max_output": 40_000,
     "needs_approval": False,
 }
-"""Defaults for fields that neither the descriptor nor a class sets."""
+"""Defaults for fields that neither the descriptor nor a class sets; the schema in the order in which classes say it, so
+that requests are the same where the class is not known."""
 ISOLATED: Final = ("isolation", "max_memory", "cpu_time")
 """Fields about the process of a Python tool."""
 OMITTED: Final = (*ISOLATED, "serve_over_mcp")

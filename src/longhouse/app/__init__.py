@@ -1,9 +1,12 @@
 """The composition root: opens, wires and closes all resources of the application, in the order of `open_app`."""
 
+import logging
+import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import msgspec
+import structlog
 from starlette.types import ASGIApp
 
 from longhouse.agents.builtin import BUILT_IN
@@ -65,6 +68,9 @@ async def open_app(
 
     `embedded`: the embedded Postgres, if the caller has opened it; it is the caller who closes it.
     """
+    if not structlog.is_configured():  # a program that says nothing of logs reads warnings alone
+        level = structlog.make_filtering_bound_logger(logging.WARNING)
+        structlog.configure(wrapper_class=level, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     classes = tuple(tools)
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
     async with (

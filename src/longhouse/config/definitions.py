@@ -217,9 +217,9 @@ def has_endpoint_mistake(definition: Definition, mistakes: Mistakes) -> bool:
 def warn_of_typos(definition: Definition) -> None:
     """Warns of a likely typo: unknown fields of `execution` are passed to tools, so a typo is no error."""
     for name in definition.extra:
-        if near := difflib.get_close_matches(name, _EXECUTION, n=1, cutoff=0.85):
+        if near := difflib.get_close_matches(name, _EXECUTION, n=1, cutoff=0.75):
             place = definition.place("execution", name)
-            message = "An unknown field is passed to tools; it may be a typo."
+            message = f"An unknown field is passed to tools; did you mean {near[0]}?"
             log.warning("unknown_execution_field", message=message, place=str(place), similar=near[0])
 
 

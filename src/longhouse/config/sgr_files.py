@@ -109,7 +109,8 @@ class _Adapter:
                 self._mistakes.add(document.place((name,)), "belongs into a section `mcp`: put that above it")
                 del document.values[name]
             elif not difflib.get_close_matches(name, _SECTIONS, n=1, cutoff=SLIP):
-                _warn("unknown_section", "A section of another product is not read.", document.place((name,)))
+                message = f"{name} is no section of Longhouse, and is not read: {', '.join(_SECTIONS)} are."
+                _warn("unknown_section", message, document.place((name,)))
                 del document.values[name]
 
     def adapt_tools(self, document: YamlDocument, shared: dict[str, Any]) -> None:

@@ -96,6 +96,8 @@ def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
         retryable = {"true": True, "false": False}.get(failure.headers.get("x-should-retry", ""), retryable)
         retry_after = _retry_after(failure.headers) if retryable else None
     message = f"{endpoint.name} {failure.what}" + (f": {why}" if why else "")
+    if isinstance(failure, StatusFailure) and failure.status == 404:
+        message += "; is the model's name right, and does the base URL end as the provider says, mostly with /v1?"
     public = f"the model {failure.what}"
     return ProviderError(message, retryable=retryable, retry_after=retry_after, public_message=public)
 

@@ -194,7 +194,9 @@ class Offering(msgspec.Struct):
             changes = self.catalog.tools.changes
             completed, active = await self._completed(template, owner)
             others = await self._others(completed, owner)
-            known = Known(completed, active | (others or {}), changes, now + FRESH_FOR, is_whole=others is not None)
+            known = Known(
+                completed, {**active, **(others or {})}, changes, now + FRESH_FOR, is_whole=others is not None
+            )
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = known

@@ -101,11 +101,13 @@ def text_of(output: Any) -> str:
 
 
 def _words(value: Any) -> str:
-    kind: Any = type(value)
-    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
-        problem = f"it has run, and returned an object of the class {kind.__name__}, which is no JSON and no text"
+    text = str(value)
+    if text == object.__repr__(value):
+        problem = (
+            f"it has run, and returned an object of the class {type(value).__name__}, which is no JSON and no text"
+        )
         raise ToolFailed(f"{problem}: a tool returns a text, a number, a list or a dict", in_doubt=True)
-    return str(value)
+    return text
 
 
 def bounded(text: str, limit: int) -> str:

@@ -1,5 +1,6 @@
 """What comes before serving: the settings are looked at, and the port is taken; and what is said once it serves."""
 
+import http.client
 import ipaddress
 import socket
 from collections.abc import Iterator
@@ -78,6 +79,19 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
+def _holder(host: str, port: int) -> str:
+    """Who has the port, if it is a Longhouse."""
+    connection = http.client.HTTPConnection(host, port, timeout=1)
+    try:
+        connection.request("GET", "/health")
+        is_ours = b"Longhouse" in connection.getresponse().read(1000)
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+    return "a Longhouse serves there: stop it, or use it" if is_ours else ""
+
+
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -87,7 +101,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
             listener.bind((host, port))
         except OSError as error:
             raise SetupError(
-                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port."
+                f"port {port} on {host} cannot be used ({_holder(host, port) or error.strerror}); "
+                "choose another with --port."
             ) from error
         listener.listen()  # so that a second server is refused; whoever accepts says how many may wait
         listener.setblocking(False)

@@ -4,7 +4,7 @@ fork it.
 All of it is written to the database, as the API writes it; a worker goes on with the session within half a second.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -32,9 +32,18 @@ GONE: Final = "the session moved on meanwhile; `longhouse sessions show` tells w
 
 
 async def decide(
-    db: Database, session_id: str, name: str | None, decision: Decision, *, comment: str = "", result: str | None = None
+    db: Database,
+    session_id: str,
+    name: str | None,
+    decision: Decision,
+    *,
+    comment: str = "",
+    result: str | None = None,
+    show: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """Decides a call that waits for approval, or settles one whose outcome is unknown, or a lost step; its name."""
+    """Decides a call that waits for approval, or settles one whose outcome is unknown, or a lost step; its name.
+
+    `show` is told the tool and its arguments first, and may raise."""
     first: Question | None = None
     for _ in range(decisions.RACES):
         session = await journals.load(db, session_id)
@@ -43,6 +52,8 @@ async def decide(
         one = _only(waiting, session, UNASKED if decision in ("approve", "deny") else UNDOUBTED)
         if first and not one.is_same(first):
             raise SetupError(GONE)
+        if first is None:
+            show(f"{one.call.tool} {one.call.arguments}")
         first = one
         decided = decisions.decided(OPERATOR, one, decision, comment=comment)
         try:

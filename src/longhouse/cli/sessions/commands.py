@@ -1,5 +1,6 @@
 """`longhouse sessions …`: list sessions, draw or follow one, decide what it waits for; directly in the database."""
 
+import sys
 from typing import Annotated, Final, Literal
 
 import typer
@@ -91,9 +92,16 @@ async def tail_session(
             typer.echo(line)
 
 
-async def approve_call(settings: Settings, session_id: SessionId, call: Call = None, comment: Comment = "") -> None:
-    """Approve a call that waits for it."""
-    await _decide(settings, session_id, call, "approve", comment)
+async def approve_call(
+    settings: Settings,
+    session_id: SessionId,
+    call: Call = None,
+    comment: Comment = "",
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal.")] = False,
+) -> None:
+    """Approve a call that waits for it; its tool and arguments are shown first."""
+    await _decide(settings, session_id, call, "approve", comment, asks=not yes and sys.stdin.isatty())
 
 
 async def deny_call(settings: Settings, session_id: SessionId, call: Call = None, comment: Comment = "") -> None:
@@ -101,9 +109,16 @@ async def deny_call(settings: Settings, session_id: SessionId, call: Call = None
     await _decide(settings, session_id, call, "deny", comment)
 
 
-async def _decide(settings: Settings, session_id: str, call: str | None, decision: Decision, comment: str) -> None:
+async def _decide(
+    settings: Settings, session_id: str, call: str | None, decision: Decision, comment: str, *, asks: bool = False
+) -> None:
+    def show(what: str) -> None:
+        typer.echo(plain(what, WIDEST))
+        if asks:
+            typer.confirm("Approve it?", abort=True)
+
     async with open_store(settings, create=False) as (db, _):
-        name = await acting.decide(db, await found(db, session_id), call, decision, comment=comment)
+        name = await acting.decide(db, await found(db, session_id), call, decision, comment=comment, show=show)
     typer.echo(f"{plain(name)} is {'approved' if decision == 'approve' else 'denied'}")
 
 

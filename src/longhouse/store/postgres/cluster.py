@@ -111,6 +111,11 @@ def holder(home: Path) -> Account | None:
     if not home.exists():
         return accounts.unprivileged()
     account = accounts.owner_of(home)
+    if account.uid == 0:
+        name = accounts.unprivileged().name
+        raise SetupError(
+            f"The data in {home} belongs to root, and Postgres does not run as root: chown -R {name} {home}"
+        )
     if not account.may_enter(home.parent):
         raise SetupError(
             f"The data in {home} belongs to {account.name}, who may not enter {home.parent}: "
