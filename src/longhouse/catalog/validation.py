@@ -221,6 +221,7 @@ class CatalogValidator(msgspec.Struct, frozen=True):
             off = await self.catalog.switched_off(named - active.keys(), owner)
             for nth, one in theirs:
                 problems += _missing(nth, one, active, off)
+                problems += _above_class(nth, one)
                 if found := await policy_problem(self.catalog, one, owner):
                     where, problem = found
                     problems.append(Problem(nth, ("tool_policy", *where), problem))
@@ -273,6 +274,14 @@ def _missing(nth: int, template: Template, active: Collection[str], off: Collect
                 yield Problem(nth, where, problem, is_warning=True)
             elif "." not in name and name not in active:
                 yield Problem(nth, where, "there is no tool of this name")
+
+
+def _above_class(nth: int, template: Template) -> Iterator[Problem]:
+    """A warning where agents of the class take fewer tools than the policy lets be offered."""
+    cls, cap = AgentRegistry.get(template.base_agent_class), template.tool_policy.max_tools_in_prompt
+    if cls and cls.most_tools and isinstance(cap, int) and cap > cls.most_tools:
+        problem = f"agents of the class {cls.name} show their model {cls.most_tools} tools at most"
+        yield Problem(nth, ("tool_policy", "max_tools_in_prompt"), problem, is_warning=True)
 
 
 def of_template(template: Template, packages: Sequence[str] = ()) -> Iterator[Found]:

@@ -17,6 +17,7 @@ from longhouse.activity import ActivityCounts
 from longhouse.agents import rules
 from longhouse.agents.delegation import capped_by_caller, narrowed
 from longhouse.agents.requests import answer_format, window
+from longhouse.agents.strategies import structured
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, Postponed, ProviderError, SetupError
@@ -363,7 +364,7 @@ class Engine:
             return
         self._count(session, took, reply.usage)
         await self.recorder.record(run, [_after_retries(run, event) for event in new] if run.attempts else new)
-        _log_left_out(session, offered, chosen.selection)
+        _log_left_out(session, offered, chosen.selection, structured.left_out(instance.strategy, offered))
 
     def _sending(self, turn: Turn, span: str) -> AbstractContextManager[None]:
         """Requests to the model carry this span of the turn."""
@@ -473,8 +474,16 @@ def _begins_for_client(session: Session) -> bool:
     return not session.is_running and bool(session.queue) and not session.queue[0].prompt.root
 
 
-def _log_left_out(session: Session, offered: Sequence[Tool], selection: events.Selection | None) -> None:
-    """Logs each change of the offered set once. The query stays in the journal only: it is what users have said."""
+def _log_left_out(
+    session: Session, offered: Sequence[Tool], selection: events.Selection | None, too_many: Sequence[Tool]
+) -> None:
+    """Logs each change of the offered set once. The query stays in the journal only: it is what users have said.
+
+    `too_many`: the tools that the strategy cannot hold."""
+    if too_many and {tool.ref for tool in offered} != {*session.offered}:
+        message = "the agent's class takes fewer tools than it is offered: the model does not see these"
+        names = [tool.name for tool in too_many]
+        log.warning("tools_not_shown", message=message, session=session.id, agent=session.agent, left_out=names)
     if selection and selection.left_out and {tool.ref for tool in offered} != {*session.offered}:
         log.info(
             "tools_left_out",

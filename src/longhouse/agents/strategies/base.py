@@ -64,6 +64,8 @@ class BaseAgent:
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     """Tools that the strategy requires: its agents are offered them in every step."""
+    most_tools: ClassVar[int | None] = None
+    """The tools that one request of the strategy can hold, besides the client's; None: any number."""
     asks_model: ClassVar[bool] = True
     """False: what it proposes is itself the reply, as JSON (`models/echo.py`)."""
 

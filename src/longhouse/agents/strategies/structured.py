@@ -54,6 +54,8 @@ class NextStepToolsBuilder:
 
 
 class SGRAgent(BaseAgent):
+    most_tools = MOST_TOOLS
+
     def propose(self, session: Session, template: Template, offered: Sequence[Tool]) -> Request:
         if not offered:
             return self.request(session, template, offered)  # an empty union matches nothing: only text is left
@@ -94,6 +96,14 @@ def _branch(tool: Tool, in_words: bool) -> dict[str, Any]:
     arguments = strict(tool.schema, in_words=in_words)
     properties = {DISCRIMINATOR: {"type": "string", "const": tool.name}, **arguments["properties"]}
     return {"type": "object", "description": tool.description, **closed_object(properties)}
+
+
+def left_out(strategy: BaseAgent, offered: Sequence[Tool]) -> list[Tool]:
+    """The offered tools that requests of this strategy do not hold."""
+    if strategy.most_tools is None or len(offered) <= strategy.most_tools:
+        return []
+    held = _capped(offered)
+    return [tool for tool in offered if tool not in held]
 
 
 def _capped(offered: Sequence[Tool]) -> list[Tool]:
