@@ -1,6 +1,7 @@
 """Switching a tool off takes it from agents, and stops nobody."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from test_approval import TRANSFER, TransferTool, bank, decide, last_message
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.errors import SetupError
-from longhouse.models.scripted import call
+from longhouse.models.scripted import call, say
 from server_helpers import NO_FILES, House, Serving, content, launched_words, process
 
 DONE = call("finalanswertool", answer="Done.")
@@ -132,6 +133,22 @@ async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp
     with pytest.raises(SetupError, match="own@1: 2 tools would be offered in every step"):
         async with serving(templates=[Template(name="own", tool_policy=policy)]):
             raise AssertionError("it started")
+
+
+async def test_a_class_that_takes_fewer_tools_than_are_offered_says_so(serving: Serving) -> None:
+    policy = {"allowlist": [*MANY, "createreporttool", "finalanswertool"], "max_tools_in_prompt": 60}
+    template = {"name": "clerk", "base_agent_class": "SGRAgent", "tool_policy": policy}
+    thought = {"reasoning_steps": [], "current_situation": "", "plan_status": "", "enough_data": True}
+    thought |= {"remaining_steps": [], "task_completed": True}
+    chosen = {"tool_name_discriminator": "finalanswertool", "answer": "Done.", "status": "completed"}
+    with capture_logs() as log:
+        async with serving(lambda body: say(json.dumps({**thought, "function": chosen}))) as house:
+            status, answer = await asked(house, "POST", "/admin/templates", template)
+            warning = "tool_policy.max_tools_in_prompt: agents of the class SGRAgent show their model 12 tools at most"
+            assert (status, answer["warnings"]) == (201, [warning])
+            assert content(await house.say("Go", model="clerk")) == "Done."
+    told = [one for one in log if one["event"] == "tools_not_shown"]
+    assert [(one["log_level"], len(one["left_out"])) for one in told] == [("warning", 1)]
 
 
 NEVER_ENDS = "it denies finalanswertool, and no other tool that the policy names ends a turn: no turn would ever end"
