@@ -283,6 +283,18 @@ def test_the_way_of_a_prompt_has_at_most_ten_hops_and_each_exists() -> None:
         assert name in _defined(SOURCE / path), f"{path} has no {name}"
 
 
+SEED_NAMES = """
+    AgentFactory AgentRegistry NextStepToolStub NextStepToolsBuilder PromptLoader SessionRunner ToolExecutor ToolRegistry MCPBaseTool
+    stream_with_context execute_task set_subagent_contexts skip_validation
+    _prepare_tools _reasoning_phase _select_action_phase _action_phase _save_agent_log
+"""
+
+
+def test_the_page_of_names_has_what_people_look_for() -> None:
+    page = (DOCS / "names.md").read_text()
+    assert [name for name in SEED_NAMES.split() if f"`{name}" not in page] == []
+
+
 def test_functions_that_are_named_beside_their_file_exist() -> None:
     """`name()` of `file.py`, as architecture, glossary, contributing and decisions write it."""
     checked = 0

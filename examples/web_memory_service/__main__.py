@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 from aiohttp import web
-from examples.web_memory_service.app import WebMemoryService, routes
+from examples.web_memory_service.app import WebMemoryService, language_of, routes
 
 from longhouse.integrations.redis.client import RedisHistory, open_redis
 from longhouse.memory import MemoryService
@@ -18,7 +18,7 @@ async def main() -> None:
     async with AsyncExitStack() as stack:
         histories = RedisHistory(await stack.enter_async_context(open_redis(redis))) if redis else None
         http = await stack.enter_async_context(aiohttp.ClientSession(longhouse))
-        service = WebMemoryService(MemoryService(redis=histories), http)
+        service = WebMemoryService(MemoryService(redis=histories), http, language=language_of(os.environ))
         runner = web.AppRunner(routes(service), access_log=None)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

@@ -1,8 +1,8 @@
 """One request of a user: load what is remembered, send it along, read the stream, save what is new."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import aiohttp
 from aiohttp import web
@@ -10,6 +10,17 @@ from examples.web_memory_service.stream import event_in, events_of, kept_of, pro
 
 from longhouse.integrations.session_log_lines import RULE, Language, Line, line
 from longhouse.memory import MemoryMessage, MemoryService, get_session_logger
+
+LANGUAGES: tuple[Language, ...] = get_args(Language)
+
+
+def language_of(environment: Mapping[str, str]) -> Language:
+    """The language of the log's lines: LONGHOUSE_LOG_LANGUAGE, or LOG_LANGUAGE, as the agents' server reads it."""
+    named = environment.get("LONGHOUSE_LOG_LANGUAGE") or environment.get("LOG_LANGUAGE") or "en"
+    for language in LANGUAGES:
+        if named == language:
+            return language
+    raise SystemExit(f"LONGHOUSE_LOG_LANGUAGE is {named!r}: use one of {', '.join(LANGUAGES)}.")
 
 
 class AgentsError(Exception):

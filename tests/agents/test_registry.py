@@ -1,5 +1,8 @@
 """Agents and tools are known by name from the moment they are defined."""
 
+import subprocess
+import sys
+
 import pytest
 
 from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
@@ -57,3 +60,31 @@ def test_registering_by_hand_and_as_a_decorator() -> None:
         """Known by two names."""
 
     assert AgentRegistry.get("decorated") is Decorated
+
+
+def test_the_registries_are_filled_after_their_import_alone() -> None:
+    code = """
+from longhouse.agents import AgentRegistry
+from longhouse.tools import FinalAnswerTool, ToolRegistry
+
+print(sorted(cls.name for cls in AgentRegistry.list_items()))
+print(AgentRegistry.get("SGRAgent").name, ToolRegistry.resolve(["clocktool"])[0].tool_name)
+tools = ToolRegistry.list_items()
+from longhouse.agents.strategies.structured import NextStepToolsBuilder
+
+schema = NextStepToolsBuilder.build_NextStepTools([FinalAnswerTool])
+print(schema["properties"]["function"]["anyOf"][0]["properties"]["tool_name_discriminator"]["const"])
+from longhouse.app import TOOLS
+
+print(set(tools) == set(TOOLS))
+print(sorted(cls.name for cls in AgentRegistry.list_items()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    agents = "['SGRAgent', 'SGRToolCallingAgent', 'ToolCallingAgent']"
+    assert done.stdout.splitlines() == [agents, "SGRAgent clocktool", "finalanswertool", "True", agents], done.stderr
+
+
+def test_a_built_in_name_is_taken_also_where_nobody_has_imported_its_class() -> None:
+    code = "from longhouse.agents import BaseAgent\ntype('SGRAgent', (BaseAgent,), {})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert "an agent class 'SGRAgent' comes with Longhouse; give yours another name" in done.stderr

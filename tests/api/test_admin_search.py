@@ -3,6 +3,7 @@
 from typing import Any
 
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
+from longhouse.models.scripted import call
 from server_helpers import House, Serving
 
 COOK = Template(
@@ -57,3 +58,28 @@ async def test_what_cannot_be_searched_is_refused(serving: Serving) -> None:
         ):
             async with house.http.post("/admin/tools/search", json=body) as response:
                 assert response.status == status
+
+
+async def test_what_was_published_is_found_with_the_answer_to_its_publisher(serving: Serving) -> None:
+    async with serving(lambda body: call("finalanswertool", answer="Done.")) as house:
+        for nth, what in enumerate(("zeppelins", "submarines", "gondolas")):
+            way = {"remote_endpoint": "https://rides.invalid"}
+            tool = {
+                "name": f"ride_{nth}",
+                "description_short": f"Books rides in {what}.",
+                "runtime_binding": way,
+                "input_schema": {"type": "object"},
+            }
+            async with house.http.post("/admin/tools", json=tool) as response:
+                assert response.status == 201, await response.text()
+            assert (await found(house, "tools", query=f"a ride in {what}"))[0]["name"] == f"ride_{nth}"
+            meta = {"capabilities": f"Knows everything about {what}, their captains and their ropes."}
+            agent = {"name": f"captain_{nth}", "multi_agent_meta": meta}
+            async with house.http.post("/admin/templates", json=agent) as response:
+                assert response.status == 201, await response.text()
+            answered = await house.say(f"Who are the captains of {what}, and what of their ropes?", model="auto")
+            assert answered["x_agent"]["routed"]["template"] == f"captain_{nth}"
+            async with house.http.post(f"/admin/templates/captain_{nth}/deactivate") as response:
+                assert response.status == 200
+            directory = await found(house, "directory", query=f"captains of {what}")
+            assert f"captain_{nth}" not in [one["name"] for one in directory]

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from examples.web_memory_service.app import AgentsError, WebMemoryService, routes
+from examples.web_memory_service.app import AgentsError, WebMemoryService, language_of, routes
 from examples.web_memory_service.stream import event_in, events_of, kept_of, problem_of, words_of
 from redis.asyncio import Redis
 
@@ -160,3 +160,11 @@ async def test_what_cannot_be_answered_is_said_in_a_sentence(tmp_path: Path, mon
                     assert (response.status, "the model failed" in await response.text()) == (502, True)
         finally:
             await runner.cleanup()
+
+
+def test_the_language_of_the_log_is_that_of_the_environment() -> None:
+    assert language_of({}) == "en"
+    assert language_of({"LONGHOUSE_LOG_LANGUAGE": "ru"}) == "ru"
+    assert language_of({"LOG_LANGUAGE": "zh"}) == "zh"
+    with pytest.raises(SystemExit, match="LONGHOUSE_LOG_LANGUAGE is 'de': use one of en, ru, zh"):
+        language_of({"LONGHOUSE_LOG_LANGUAGE": "de"})

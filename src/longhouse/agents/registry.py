@@ -1,5 +1,6 @@
 """Registries of classes by name, for classes that templates refer to."""
 
+import importlib
 import warnings
 from collections.abc import Iterable
 from functools import partial
@@ -13,6 +14,9 @@ class Registry(Generic[T]):
 
     _items: ClassVar[dict[str, Any]]
     _old_names: ClassVar[dict[str, str]] = {}
+    _modules: ClassVar[tuple[str, ...]] = ()
+    """Modules whose classes register themselves; imported when somebody first asks."""
+    _is_filled: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -27,11 +31,19 @@ class Registry(Generic[T]):
         return item
 
     @classmethod
+    def _all(cls) -> dict[str, T]:
+        if not cls._is_filled:
+            cls._is_filled = True
+            for module in cls._modules:
+                importlib.import_module(module)
+        return cls._items
+
+    @classmethod
     def get(cls, name: str) -> T | None:
         newer = cls._old_names.get(name)
         if newer:
             warnings.warn(f"{name} is deprecated; use {newer}", DeprecationWarning, stacklevel=2)
-        found: T | None = cls._items.get(newer or name)
+        found: T | None = cls._all().get(newer or name)
         return found
 
     @classmethod
@@ -45,7 +57,7 @@ class Registry(Generic[T]):
 
     @classmethod
     def list_items(cls) -> list[T]:
-        return list(cls._items.values())
+        return list(cls._all().values())
 
     @classmethod
     def resolve(cls, names: Iterable[str]) -> list[T]:

@@ -94,7 +94,7 @@ def _common_config(setup: Configured) -> ToolConfig:
 async def open_finder(db: Database, embedder: Embedder | None) -> AsyncIterator[Finder]:
     """Opens the search for tools and agents, and keeps its index up to date."""
     async with Indexer(db, embedder).working() as indexer:
-        yield Finder(db, embedder, indexer.ready)
+        yield Finder(db, embedder, indexer.ready, indexer.reached)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The catalog operations on tools or templates: publish, patch, activate, roll back, deactivate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 from longhouse.agents.naming import is_possible_name
@@ -23,8 +23,16 @@ class PlacedVersion(TypedDict):
 class CatalogService:
     """The operations on one kind of the catalog; the routes and commands only translate."""
 
-    def __init__(self, catalog: Catalog, kind: Kind, validator: CatalogValidator) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        kind: Kind,
+        validator: CatalogValidator,
+        reached: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.kind = kind
+        self._reached = reached
+        """Waits until searches find what was changed: whoever is answered finds it at once."""
         self.repository: VersionRepository[Any] = catalog.tools if kind == "tool" else catalog.templates
         self._overlays = catalog.overlays if kind == "tool" else None
         self._validator = validator
@@ -32,7 +40,9 @@ class CatalogService:
     async def publish(
         self, sent: Any, *, by: str, activate: bool, seen: Mapping[str, int] | None = None
     ) -> list[Published]:
-        return await self._validator.publish(self.repository, sent, by=by, activate=activate, seen=seen)
+        published = await self._validator.publish(self.repository, sent, by=by, activate=activate, seen=seen)
+        await self._is_found()
+        return published
 
     async def next(
         self, name: str, sent: Any, *, by: str, activate: bool, seen: Mapping[str, int] | None = None
@@ -88,6 +98,7 @@ class CatalogService:
     async def activate(self, name: str, version: int) -> PlacedVersion:
         await self.version(name, version)
         await self.repository.activate(name, version)
+        await self._is_found()
         return {"name": name, "version": version, "is_active": True}
 
     async def roll_back(self, name: str) -> PlacedVersion:
@@ -95,13 +106,19 @@ class CatalogService:
         version = await self.repository.roll_back(name)
         if version is None:
             raise CallerError("No other version was active before this one.", status=409, code="no_way_back")
+        await self._is_found()
         return {"name": name, "version": version, "is_active": True}
 
     async def deactivate(self, name: str, *, retire: bool = False) -> PlacedVersion:
         found = await self.named(name)
         if not await self.repository.deactivate(name, retire=retire):
             raise self._missing(name)
+        await self._is_found()
         return {"name": name, "version": found.active or found.latest, "is_active": False}
+
+    async def _is_found(self) -> None:
+        if self._reached:
+            await self._reached()
 
     def _missing(self, name: str) -> CallerError:
         message = f"There is no {self.kind} {name[:100]!r}, or no such version of it."

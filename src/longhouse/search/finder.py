@@ -63,10 +63,16 @@ class Finder:
     """Searches the index by words and, with an embedding model, by vectors."""
 
     def __init__(
-        self, db: Database, embedder: Embedder | None, ready: Callable[[], Awaitable[None]] | None = None
+        self,
+        db: Database,
+        embedder: Embedder | None,
+        ready: Callable[[], Awaitable[None]] | None = None,
+        reached: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.db = db
         self._ready = ready
+        self.reached = reached
+        """Waits, for a while, until what was published is found; None where nobody writes the index."""
         self._postings = PostingsCache(db)
         self._vectors = VectorCache(db)
         self._queries = QueryEmbedder(db, embedder)

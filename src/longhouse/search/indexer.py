@@ -30,7 +30,9 @@ EVERY: Final = 1.0
 FIRST_AFTER: Final = 5.0
 """Seconds from the start of a process to its first poll, unless a search or a publish comes earlier."""
 READY_WITHIN: Final = 3.0
-"""Timeout in seconds of the first search's wait for the index."""
+"""Timeout in seconds of the first search's wait for the index, and of a publisher's."""
+LOOK_AFTER: Final = 0.02
+"""Seconds between a publisher's looks at the index, which another process may be writing."""
 BATCH: Final = 1000
 """Tools in one transaction: it takes a tenth of a second, then others have their turn."""
 RETRY_AFTER: Final = 30.0
@@ -80,6 +82,14 @@ class Indexer:
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_WITHIN):
                 await self._caught_up.wait()
+
+    async def reached(self) -> None:
+        """Waits until searches find what was published, whoever indexes it; only for a while, as many take long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READY_WITHIN):
+                while await index.behind(self.db, None):
+                    self.nudge()
+                    await asyncio.sleep(LOOK_AFTER)
 
     def nudge(self) -> None:
         """Starts the next poll now, because something was published."""

@@ -20,6 +20,19 @@ from longhouse.tools.context import ToolContext
 class ToolRegistry(Registry[type["BaseTool"]]):
     """All tool classes; a class is added when it is defined."""
 
+    _modules = (
+        "longhouse.tools.bindings.agent",
+        "longhouse.tools.builtin.clock",
+        "longhouse.tools.builtin.dialogue",
+        "longhouse.tools.builtin.documents",
+        "longhouse.tools.builtin.find_tools",
+        "longhouse.tools.builtin.letter",
+        "longhouse.tools.builtin.memory_files",
+        "longhouse.tools.builtin.planning",
+        "longhouse.tools.builtin.report",
+        "longhouse.tools.builtin.research",
+    )
+
 
 class BaseTool(pydantic.BaseModel):
     """The contract of a tool: its fields are the arguments, its docstring the description, `__call__` the work."""

@@ -270,8 +270,8 @@ async def policy_problem(catalog: Catalog, template: Template, owner: str) -> Po
     for nth, name in enumerate(policy.required):
         if name in denied:
             return ("required", nth), f"{name} is on the denylist, too: a tool that is denied is never offered"
-    if problem := await _risk_problem(catalog, policy, owner):
-        return problem
+    if too_risky := await _risk_problem(catalog, policy, owner):
+        return too_risky
     if policy.allowlist is not None and not policy.named:
         return None
     # Who need not call a tool may answer in words.

@@ -29,11 +29,17 @@ class AgentRegistry(Registry[type["BaseAgent"]]):
         "SGRAutoToolCallingAgent": "SGRToolCallingAgent",
         "SGRSOToolCallingAgent": "SGRAgent",
     }
+    _modules = tuple(f"longhouse.agents.strategies.{name}" for name in ("structured", "tool_calling", "hybrid"))
 
     @classmethod
     def is_ours(cls, name: str) -> bool:
         """Whether the name is that of a class that comes with Longhouse, or was."""
-        return name in cls._old_names or _is_ours(cls._items.get(name))
+        return name in cls._old_names or _is_ours(cls._all().get(name))
+
+    @classmethod
+    def list_items(cls) -> list[type["BaseAgent"]]:
+        """Those that a template may name: none that the server uses for itself."""
+        return [item for item in super().list_items() if item.asks_model or not _is_ours(item)]
 
     @classmethod
     def load(cls, name: str, packages: Sequence[str]) -> type["BaseAgent"] | None:
@@ -64,7 +70,7 @@ class BaseAgent:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.name = cls.__dict__.get("name") or cls.__name__
-        if AgentRegistry.is_ours(cls.name) and not _is_ours(cls):
+        if not _is_ours(cls) and AgentRegistry.is_ours(cls.name):
             raise SetupError(f"an agent class {cls.name!r} comes with Longhouse; give yours another name")
         AgentRegistry.register(cls, name=cls.name)
 

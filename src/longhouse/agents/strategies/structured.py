@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -32,15 +32,23 @@ REASONING: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+class Described(Protocol):
+    """The class of a tool."""
+
+    def described(self) -> Tool: ...
+
+
 class NextStepToolsBuilder:
     """Builds the schema of a step: the reasoning, then under `function` one branch for each tool."""
 
     @staticmethod
     def build_NextStepTools(  # noqa: N802 - the name people know
-        tools: Sequence[Tool], *, in_words: bool = True
+        tools: Sequence[Tool | Described], *, in_words: bool = True
     ) -> dict[str, Any]:
-        """`in_words`: descriptions include the bounds of arguments that a strict schema cannot express."""
-        return closed_object({**REASONING, "function": {"anyOf": [_branch(tool, in_words) for tool in tools]}})
+        """`tools` may be classes, too. `in_words`: descriptions include the bounds of arguments that a strict schema
+        cannot express."""
+        described = [tool if isinstance(tool, Tool) else tool.described() for tool in tools]
+        return closed_object({**REASONING, "function": {"anyOf": [_branch(tool, in_words) for tool in described]}})
 
 
 class SGRAgent(BaseAgent):
