@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -200,7 +201,7 @@ async def _write_as_before(db: Database, session: str) -> None:
             " VALUES (:id, :seq, :id, :kind, gen_random_uuid(), 1, :body, :digest, now())",
             id=session, seq=seq, kind=kind, body=body, digest=body_digest,
         )  # fmt: skip
-    request = {"metadata": {"image_url": f"longhouse-file:{DIGESTS['said']}"}, "input": []}
+    request: dict[str, Any] = {"metadata": {"image_url": f"longhouse-file:{DIGESTS['said']}"}, "input": []}
     part = {"type": "input_image", "detail": "auto", "image_url": f"longhouse-file:{DIGESTS['brought']}"}
     request["input"] = [{"type": "message", "content": [part]}]
     await db.run(
