@@ -550,7 +550,8 @@ def _joined(parts: Sequence[Any]) -> str:
 
 def _of_results(images: Sequence[Any]) -> ChatMessage:
     """Images that functions of the client have returned. Models take text alone as a result, so these follow it."""
-    return ChatMessage(role="user", content=[{"type": "text", "text": RETURNED_IMAGES}, *images])
+    content: list[Any] = [{"type": "text", "text": RETURNED_IMAGES}, *images]
+    return ChatMessage(role="user", content=content)
 
 
 def _join(sent: list[ChatMessage], message: ChatMessage) -> None:
