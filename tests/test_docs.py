@@ -284,7 +284,8 @@ def test_the_way_of_a_prompt_has_at_most_ten_hops_and_each_exists() -> None:
 
 
 SEED_NAMES = """
-    AgentFactory AgentRegistry NextStepToolStub NextStepToolsBuilder PromptLoader SessionRunner ToolExecutor ToolRegistry MCPBaseTool
+    AgentFactory AgentRegistry NextStepToolStub NextStepToolsBuilder PromptLoader SessionRunner ToolExecutor
+    ToolRegistry MCPBaseTool
     stream_with_context execute_task set_subagent_contexts skip_validation
     _prepare_tools _reasoning_phase _select_action_phase _action_phase _save_agent_log
 """
