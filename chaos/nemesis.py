@@ -83,21 +83,32 @@ class Nemesis:
         self._house.model.fault = None
 
     async def _strike(self, kind: str) -> None:
+        if kind in ("worker", "gateway", "leave", "freeze", "freeze recording"):
+            is_struck = self._strike_one(kind)
+        else:
+            is_struck = True
+            await self._strike_all(kind)
+        self._history.kills[kind] += is_struck
+
+    def _strike_one(self, kind: str) -> bool:
+        """Strikes one process; False if none is there to be struck."""
+        role = "gateway" if kind == "gateway" else "worker"
+        ready = [one for one in self._house.members if one.role == role and one.is_ready.is_set()]
+        if kind not in ("worker", "gateway"):
+            ready = [one for one in ready if not one.is_frozen]
+        if not ready:
+            return False
+        chosen = self._random.choice(ready)
+        if kind == "leave":
+            self._house.dismiss(chosen)
+        elif kind in ("worker", "gateway"):
+            self._house.kill(chosen, kind)
+        else:
+            self._start(self._freeze(chosen, is_recording=kind == "freeze recording"))
+        return True
+
+    async def _strike_all(self, kind: str) -> None:
         match kind:
-            case "worker" | "gateway":
-                ready = [one for one in self._house.members if one.role == kind and one.is_ready.is_set()]
-                if not ready:
-                    return
-                self._house.kill(self._random.choice(ready), kind)
-            case "freeze" | "freeze recording" | "leave":
-                ready = [one for one in self._house.workers if one.is_ready.is_set() and not one.is_frozen]
-                if not ready:
-                    return
-                chosen = self._random.choice(ready)
-                if kind == "leave":
-                    self._house.dismiss(chosen)
-                else:
-                    self._start(self._freeze(chosen, is_recording=kind == "freeze recording"))
             case "clock":
                 self._set_clocks()
             case "outage":
@@ -112,7 +123,6 @@ class Nemesis:
                 await self._restart_nats()
             case "model":
                 self._start(self._fail_model(self._random.choice(list(FAULTS))))
-        self._history.kills[kind] += 1
 
     def _start(self, fault: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.create_task(fault)
