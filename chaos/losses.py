@@ -1,7 +1,7 @@
 """How soon is everybody done after servers were killed in a row? `python -m chaos --losses`.
 
 Each round: sessions wait for a model that takes three seconds, and all servers are killed as soon as each session has
-asked it; again and again, then they are let be. What counts is the time until all are done, once the last ones serve.
+asked it; again and again, then they are let be. What counts is the time until all are done, from when one serves then.
 """
 
 import asyncio
@@ -80,8 +80,8 @@ class _Model:
         task = next(text_of(one.content) for one in body.messages if isinstance(one, User))
         results = [one for one in body.messages if isinstance(one, ToolResult)]
         if task == "boss" and not results:
-            names = (f"part {number}" for number in range(SUBAGENTS))
-            return calls(*(call("agent_clerk", task=name) for name in names))
+            numbers = range(SUBAGENTS)
+            return calls(*(call("agent_clerk", task=f"part {number}", label=f"clerk{number}") for number in numbers))
         if task == DEADLY:
             return call("deadlytool")
         if task == "boss":
@@ -122,8 +122,9 @@ async def _round(one: Round, folder: Path) -> tuple[float, int]:
         lost = 0
         while True:
             model.asked.clear()
-            servers = [await _served(settings) for _ in range(one.servers)]
+            servers = [await _served(settings)]
             began = time.monotonic()
+            servers += [await _served(settings) for _ in range(one.servers - 1)]
             saying = [asyncio.create_task(_said(servers[0].url, task)) for task in tasks if not lost]
             is_over = lost == one.kills and not one.is_deadly
             try:
