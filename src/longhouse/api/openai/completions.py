@@ -13,9 +13,9 @@ from longhouse.api.http import streaming as stream
 from longhouse.api.openai.turn_stream import ClientCall, ResponsePiece, TurnStream, about, usage_between
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
-from longhouse.growing_text import GrowingText
 from longhouse.journal import events, fingerprint
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
+from longhouse.runtime.bus.growing_text import GrowingText
 from longhouse.store import sessions
 from longhouse.store.catalog.catalog import Catalog
 

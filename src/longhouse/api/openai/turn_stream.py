@@ -25,12 +25,12 @@ from longhouse.api.sessions.waiting import (
     waiting_status,
 )
 from longhouse.errors import CallerError
-from longhouse.growing_text import GrowingText
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE, Session, Turn, joined_text
 from longhouse.journal.transcript import PromptEntry, Step, Use
+from longhouse.runtime.bus.growing_text import GrowingText
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.store.database import Database

@@ -5,9 +5,9 @@ from typing import Literal
 
 import msgspec
 
-from longhouse.growing_text import GrowingText
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session
+from longhouse.runtime.bus.growing_text import GrowingText
 
 
 class Facts(msgspec.Struct, frozen=True):

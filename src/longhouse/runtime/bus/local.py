@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from longhouse.growing_text import GrowingText
 from longhouse.journal.session import Session
+from longhouse.runtime.bus.growing_text import GrowingText
 from longhouse.runtime.bus.hints import Ask, Hint, News, Stop, Wake
 from longhouse.runtime.bus.items import (
     Facts,

@@ -1,6 +1,6 @@
 """A text that grows."""
 
-from longhouse.growing_text import JOINED, GrowingText
+from longhouse.runtime.bus.growing_text import JOINED, GrowingText
 
 
 def test_it_is_what_was_added_whenever_somebody_asks() -> None:
