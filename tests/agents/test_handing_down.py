@@ -115,7 +115,7 @@ def test_all_sub_agents_share_one_budget_of_what_the_agent_at_the_top_leaves() -
     session = at_work(*asking, returned("1-action-0", spent=Usage(total_tokens=50), calls=2), limits=limits)
     assert session.turn is not None
     # What sub-agents used is not taken from the shared budget twice: there it is counted by itself.
-    assert shared_budget(session.turn) == SharedBudget(tool_budget=4, token_budget=70)
+    assert shared_budget(session.turn) == SharedBudget(tool_budget=4, token_budget=70, root_calls=1)
     assert shared_budget(at_work().turn or session.turn) is None
     shared = SharedBudget(token_budget=70)
     sub = folded(opened("ann"), prompted("Go", root="master_1", shared_budget=shared), started(2))

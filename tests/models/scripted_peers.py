@@ -105,6 +105,7 @@ class Reply:
 
     text: str = ""
     reasoning: str = ""
+    refusal: str = ""
     calls: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     usage: Usage | None = None
     finish: str | None = None
@@ -113,6 +114,7 @@ class Reply:
     def add(self, delta: Delta) -> None:
         self.text += delta.text
         self.reasoning += delta.reasoning
+        self.refusal += delta.refusal
         for call in delta.calls:
             id_, name, arguments = self.calls.get(call.index, ("", "", ""))
             self.calls[call.index] = (id_ + call.id, name + call.name, arguments + call.arguments)

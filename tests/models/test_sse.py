@@ -105,9 +105,9 @@ async def test_chunks_without_choices_and_null_fields_are_passed_over() -> None:
     assert (reply.text, reply.finish) == ("ok", "stop")
 
 
-async def test_a_refusal_is_what_the_model_said() -> None:
+async def test_a_refusal_is_told_apart_from_text() -> None:
     reply = await reply_to(answer(chunk(refusal="I would rather not.") + STOP))
-    assert reply.text == "I would rather not."
+    assert (reply.refusal, reply.text) == ("I would rather not.", "")
 
 
 async def test_half_a_surrogate_pair_and_broken_characters_pass_through() -> None:

@@ -18,7 +18,7 @@ from longhouse.agents.template import Template
 from longhouse.errors import Deposed
 from longhouse.journal import events
 from longhouse.journal.events import Event, Recorded
-from longhouse.journal.fold import fold
+from longhouse.journal.fold import extended, fold
 from longhouse.journal.session import Session
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.inbox import Inbox
@@ -261,8 +261,9 @@ async def test_what_an_agent_has_used_goes_up_with_its_outcome(db: Database) -> 
     assert child.session.turn is not None
     usage = events.Usage(prompt_tokens=5, completion_tokens=2, total_tokens=7)
     await child.append(events.Replied(usage=usage), called(tool="clock"), events.Returned(call=CALL, outcome=OUTPUT))
-    after, settled = child.settle([events.Finished(answer="done")])
     at = child.session.turn.started_at + timedelta(seconds=30)
+    settled: list[events.Event] = [events.Finished(answer="done")]
+    after = extended(child.session, settled, at)
     await delegations.end(db, child.session, after, turn_of(after), settled, recording=Recording(child.fence, "w", at))
     told = (await journals.read(db, parent.session.id))[-1].event
     assert told == events.Returned(

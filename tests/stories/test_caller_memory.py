@@ -34,6 +34,7 @@ async def test_the_whole_body_of_such_a_caller_is_accepted_and_its_histories_are
             "context": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}],
             "subagent_contexts": {"analytic": TOLD},
             "agent_version": "master",
+            "stream": False,
         }
         async with house.http.post("/v1/chat/completions", json=body) as response:
             answered = await response.json()
@@ -165,7 +166,8 @@ async def test_the_next_message_of_the_chat_answers_what_such_a_turn_has_asked(s
         call("finalanswertool", answer="A new turn"),
     ]
     async with serving(script) as house:
-        body = {"chat_id": 7, "context": [{"role": "user", "content": "Hello"}], "agent_version": "master"}
+        body: dict[str, Any] = {"chat_id": 7, "context": [{"role": "user", "content": "Hello"}], "agent_version": "master"}
+        body["stream"] = False
 
         async def said(message: str) -> tuple[str, str]:
             async with house.http.post("/v1/chat/completions", json={**body, "message": message}) as response:

@@ -65,7 +65,7 @@ LAST = {END, "createreporttool"}
         ({"max_iterations": 1}, [ALL, LAST]),
         ({"tool_budget": 2}, [ALL, ALL, LAST]),
         ({"token_budget": 1}, [ALL]),
-        ({"time_budget": 0.000001}, []),
+        ({"time_budget": 0.000001}, [ALL]),
         ({"max_clarifications": 0}, [ALL - {"clarificationtool"}] * 3),
         ({"stop_conditions": ("calls >= 1",)}, [ALL, LAST]),
         ({"stop_conditions": ("enough_data", "iteration == 2 and sources_found > 0")}, [ALL, ALL, LAST]),

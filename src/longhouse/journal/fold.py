@@ -139,7 +139,9 @@ class _Builder:
             rested = replace(self.turn, resting_since=at, delegated_seconds=0.0)
             self.turn = rested if is_waiting else _woken(self.turn, at)
             self.worked_at = at
-        elif type(event) not in events.OUTSIDE and self._is_working():
+        elif isinstance(event, events.Finished | events.Failed) or (
+            type(event) not in events.OUTSIDE and self._is_working()
+        ):
             self.worked_at = at
 
     def _is_working(self) -> bool:

@@ -32,7 +32,7 @@ REASONING: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-class Described(Protocol):
+class DescribedClass(Protocol):
     """The class of a tool."""
 
     def described(self) -> Tool: ...
@@ -43,7 +43,7 @@ class NextStepToolsBuilder:
 
     @staticmethod
     def build_NextStepTools(  # noqa: N802 - the name people know
-        tools: Sequence[Tool | Described], *, in_words: bool = True
+        tools: Sequence[Tool | DescribedClass], *, in_words: bool = True
     ) -> dict[str, Any]:
         """`tools` may be classes, too. `in_words`: descriptions include the bounds of arguments that a strict schema
         cannot express."""
