@@ -68,6 +68,8 @@ async def test_a_call_that_is_cut_off_is_asked_for_once_more_and_then_the_turn_e
         last = next(one["content"] for one in reversed(body["messages"]) if one["role"] == "user")
         if last == "Once" and step_of(body):
             return answering("Noon.") if step_of(body) > 1 else BOTH
+        if last == "Later" and step_of(body) == 0:
+            return BOTH
         return cut
 
     async with thinking(writer) as model, serving(llm_base_url=model.url, templates=[clerk()]) as house:
@@ -80,6 +82,9 @@ async def test_a_call_that_is_cut_off_is_asked_for_once_more_and_then_the_turn_e
         assert content(ended).startswith("The reply was cut off in its call of clocktool")
         assert ended["choices"][0]["finish_reason"] == "length"
         assert (await house.session(ended["model"]))["state"] == "FAILED"
+        before = len(model.bodies)
+        assert content(await house.say("Later")).startswith("The reply was cut off in its call of clocktool")
+        assert len(model.bodies) == before + 3, "a whole step, and two that were cut"
         response = await said(house, "Again")
         assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
 

@@ -27,7 +27,7 @@ BLANK_LINE: Final = "\n\n"
 """Between the texts of the replies that a client gets, and the answer."""
 MOST_LOST: Final = 3
 """After so many lost workers a step is not retried: it may be what crashes them."""
-MOST_EXCUSED: Final = 9
+MOST_EXCUSED: Final = 30
 """So many losses do not count, because the session merely waited: what takes workers down even so is found later."""
 INTERRUPTED: Final = "was interrupted three times by the loss of its worker"
 """Why a person is asked about a call, or a step, that is not retried."""
@@ -88,6 +88,8 @@ class Open(events.Called, frozen=True, kw_only=True, tag="Open"):
     """Workers that were lost while they ran it."""
     retried: bool = False
     """It took workers down, and a person let it be tried again."""
+    has_waited: bool = False
+    """It runs because somebody has decided so, a while after it was made."""
     probed: bool = False
     """It is uncertain, and its probe is asked; until that has said that it cannot tell, no person is."""
 

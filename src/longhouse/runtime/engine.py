@@ -22,7 +22,6 @@ from longhouse.agents.tool import Tool
 from longhouse.errors import AlreadyReturned, Deposed, ProviderError, SetupError
 from longhouse.journal import events
 from longhouse.journal.events import Fault
-from longhouse.journal.fold import extended
 from longhouse.journal.session import (
     INTERRUPTED,
     LOST_STEP_PREFIX,
@@ -117,8 +116,8 @@ class Engine:
             with self._recording_unbegun(run):
                 if lease.previous:
                     await self._take_over(run, lease.previous)
-                else:
-                    run.since = time.monotonic()
+                elif session.turn:
+                    run.measured = session.turn.worked_at, time.monotonic()
                 self._remember(lease)
                 while not run.rested:
                     await self._be_tried(run)
@@ -151,7 +150,7 @@ class Engine:
 
     async def _be_tried(self, run: Run) -> None:
         """A session that lost a worker has the trial place until it gets on: if we crash too, the cause is known."""
-        if run.session.is_suspect:
+        if run.session.is_suspect and not run.session.is_hopeless:
             await self.trials.enter(run.lease, is_blamed=run.session.is_blamed)
         else:
             self.trials.acquit(run.session.id)
@@ -186,8 +185,6 @@ class Engine:
         if resumed.is_loss:
             has_waited = run.session.is_suspect and run.lease.trial == WAITING
             resumed = replace(resumed, excused=has_waited and run.session.excused < MOST_EXCUSED)
-            after = extended(run.session, [resumed], clock.now())
-            await self.trials.enter(run.lease, is_blamed=after.is_blamed)
         try:
             await self.recorder.record(run, [resumed])
             self.takeovers += 1
@@ -251,7 +248,8 @@ class Engine:
         if turn is None or not doubtful or session.lost >= MOST_LOST:
             return False
         run.probed.update(call.call for call in doubtful)
-        await self.trials.step_aside(run.lease)
+        if self.trials.has(session.id) and await self.prober.asks_elsewhere(session, doubtful):
+            await self.trials.step_aside(run.lease)
         settled, again = await self.prober.settled(session, turn, doubtful)
         await self._be_tried(run)
         run.probe_at = min(filter(None, (run.probe_at, again)), default=None)
@@ -327,7 +325,9 @@ class Engine:
         if due and (fatal := [call for call in due if call.lost >= MOST_LOST]):
             await self.tool_runner.ask_about(run, fatal, TAKES_WORKERS)
         elif due:
-            if self.trials.has(run.session.id) and await self.toolbox.run_elsewhere(due):
+            if self.trials.has(run.session.id) and await self.toolbox.run_elsewhere(
+                (call.tool, call.version) for call in due
+            ):
                 await self.trials.step_aside(run.lease)
             await self.tool_runner.perform(run, turn, due, instance.template)
         elif turn.verdict:

@@ -49,8 +49,8 @@ class Run:
     """Calls of which probes were asked."""
     probe_at: datetime | None = None
     """When probes are asked again whether calls of lost workers took effect."""
-    since: float | None = None
-    """From when on it measures its work, by the clock of the process that nobody sets."""
+    measured: tuple[datetime, float] | None = None
+    """The turn's last moment of work, if this run has recorded it, and the same by the clock that nobody sets."""
     is_recording: bool = False
     """A write is in flight: whether it was committed is not known."""
 
@@ -90,7 +90,7 @@ class Recorder(msgspec.Struct, frozen=True):
             return
         run.is_recording = False
         if after.turn and after.turn.worked_at == at:
-            run.since = measured_at
+            run.measured = at, measured_at
         for written in self.on_written:
             written()
         run.attempts, run.troubled_at = 0, None
@@ -147,9 +147,9 @@ def _idle(run: Run, at: datetime, measured_at: float) -> list[Event]:
     """What has passed since the last work by the clock on the wall, but not as the run has measured it: nobody worked,
     or the clock was set."""
     turn = run.session.running_turn
-    if turn is None or turn.resting_since or run.since is None:
+    if turn is None or turn.resting_since or run.measured is None or run.measured[0] != turn.worked_at:
         return []
-    idle = (at - turn.worked_at).total_seconds() - (measured_at - run.since)
+    idle = (at - turn.worked_at).total_seconds() - (measured_at - run.measured[1])
     if abs(idle) < NOTICED:
         return []
     return [events.Spent(usage=events.Usage(), reason=IDLE, waited=round(idle, 3))]

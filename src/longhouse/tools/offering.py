@@ -108,7 +108,8 @@ class Offering(msgspec.Struct):
         if ":" in base and AgentRegistry.get(base) is None and (problem := entrypoints.lacking(base, self.packages)):
             raise CannotRun(problem)
         known = await self._known_for(template, owner)
-        named = [one for one in await self.catalog.described(known.active) if one.name in template.tool_policy.named]
+        names = set(template.tool_policy.named)
+        named = [one for one in await self.catalog.described(known.active) if one.name in names]
         foreign = (one.runtime_binding.python_entrypoint for one in named if not self.toolbox.class_of(one))
         problems = (entrypoints.lacking(one, (python.OURS, *self.packages)) for one in foreign if one)
         if problem := next(filter(None, problems), None):

@@ -69,6 +69,11 @@ class Prober(msgspec.Struct, frozen=True):
         doubtful = [call for call in session.uncertain if call.call not in probed]
         return [call.call for call in doubtful if await self._probe_of(session, call)]
 
+    async def asks_elsewhere(self, session: Session, doubtful: Sequence[Open]) -> bool:
+        """Whether the probes of these calls run in other processes."""
+        probes = [await self._probe_of(session, call) for call in doubtful]
+        return await self.toolbox.run_elsewhere((probe.name, probe.version) for probe in probes if probe)
+
     async def _probe_of(self, session: Session, call: Open) -> Tool | None:
         """The probe of a call whose outcome is unknown; None if there is none that only reads."""
         tool = await self.toolbox.resolve(call.tool, call.version)
@@ -91,12 +96,14 @@ class Prober(msgspec.Struct, frozen=True):
         asking = replace(
             call,
             call=f"{call.call}-probe",
+            seq=0,  # it is not in the journal, and waits for nobody
             tool=probe.name,
             version=probe.version,
             arguments=asked,
             effect="read",
             deadline=None,
             uncertain=False,
+            has_waited=False,
             probed=False,
         )
         result = await self.toolbox.perform(asking, session, turn)

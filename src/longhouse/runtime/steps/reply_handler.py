@@ -119,7 +119,7 @@ class ReplyHandler(msgspec.Struct, frozen=True):
     @property
     def _was_cut(self) -> bool:
         """Was the last reply in this phase cut off in a call, too?"""
-        before = [step for step in self.session.steps if step.phase == self.request.phase][-1:]
+        before = [step for step in self.session.steps if step.phase == self.request.phase][:1]
         outcomes = (use.outcome for step in before for use in step.uses)
         return any(isinstance(one, Fault) and one.code == CUT_OFF for one in outcomes)
 

@@ -14,6 +14,8 @@ QUIET: Final = 0.2
 """Seconds after which as many again join those inside: what takes a process down mostly does so at once."""
 ALONE_WITHIN: Final = 30.0
 """Seconds that a blamed session lets the others end first."""
+BLAMED_FOR: Final = 1.0
+"""Seconds after which the next one joins a blamed session that is inside: it may run a tool that takes long."""
 ON_TRIAL: Final = 1
 WAITING: Final = -1
 
@@ -38,9 +40,14 @@ class Trials:
         self._under_way: set[str] = set()
         """Sessions that have been inside and still run here, other than blamed ones."""
         self._entered_at = 0.0
-        """When somebody came into the empty place."""
+        """When somebody came into the empty place, or a blamed session came in."""
         self._is_open = False
         self._changed = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """How many sessions wait for the place."""
+        return len(self._queue)
 
     def has(self, session_id: str) -> bool:
         return session_id in self._inside
@@ -58,7 +65,7 @@ class Trials:
                         await self._changed.wait()
         finally:
             self._queue.remove(entrant)
-        if not self._inside:
+        if is_blamed or not self._inside:
             self._entered_at = _now()
         self._inside[lease.session_id] = entrant
         if not is_blamed:
@@ -77,13 +84,15 @@ class Trials:
 
     def acquit(self, session_id: str) -> None:
         """Gives the place up, without a word: the session has got on, and the journal says so."""
-        self._inside.pop(session_id, None)
-        self._wake()
+        if self._inside.pop(session_id, None):
+            self._wake()
 
     def end(self, session_id: str) -> None:
         """The run is over."""
-        self._under_way.discard(session_id)
-        self.acquit(session_id)
+        was_inside = self._inside.pop(session_id, None)
+        if was_inside or session_id in self._under_way:
+            self._under_way.discard(session_id)
+            self._wake()
 
     def open(self) -> None:
         """Lets everybody in: the process leaves, and nobody is to wait for that."""
@@ -97,16 +106,18 @@ class Trials:
     def _may_enter(self, entrant: _Entrant) -> bool:
         if self._is_open:
             return True
-        if any(one.is_blamed for one in self._inside.values()):
+        inside_for = _now() - self._entered_at
+        if any(one.is_blamed for one in self._inside.values()) and inside_for < BLAMED_FOR:
             return False
         # Blamed ones let all others go first.
         first = min(self._queue, key=lambda one: one.is_blamed)
         if first is not entrant:
             return False
         if not entrant.is_blamed:
-            return not self._inside or len(self._inside) < 2 ** int((_now() - self._entered_at) / QUIET)
+            return not self._inside or len(self._inside) < 2 ** int(inside_for / QUIET)
         has_waited = _now() - entrant.since >= ALONE_WITHIN
-        return not self._inside and (has_waited or not self._under_way)
+        is_alone = all(one.is_blamed for one in self._inside.values())
+        return is_alone and (has_waited or not self._under_way)
 
 
 def _now() -> float:

@@ -158,7 +158,9 @@ class Worker:
 
     @property
     def _free(self) -> int:
-        return max(0, self._options.slots - len(self._running))
+        # Whoever waits for its trial does nothing: as many others may run meanwhile.
+        waiting = min(self._engine.trials.waiting, self._options.slots)
+        return max(0, self._options.slots + waiting - len(self._running))
 
     def leave(self) -> None:
         """Claims nothing more, and releases each session at its next step: others take them."""
