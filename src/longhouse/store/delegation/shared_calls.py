@@ -3,6 +3,7 @@
 from typing import Final
 
 from longhouse.agents.delegation import tree_budget
+from longhouse.errors import Deposed
 from longhouse.journal.session import Session, Turn
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation.delegations import LOCK
@@ -16,7 +17,8 @@ TAKE: Final = """
         SELECT greatest(0, least(:wanted::bigint, :budget - calls - :used))::integer AS calls FROM others
     )
     INSERT INTO shared_calls (root, trace, session_id, prompt, calls)
-    SELECT :root, :trace, :session, :prompt, :used + calls FROM granted
+    SELECT :root, :trace, there.id, :prompt, :used + calls
+    FROM granted, (SELECT id FROM sessions WHERE id = :session FOR KEY SHARE) there
     ON CONFLICT (root, trace, session_id, prompt) DO UPDATE SET calls = EXCLUDED.calls
     RETURNING calls - :used
 """
@@ -39,6 +41,9 @@ async def take(db: Database, session: Session, turn: Turn, wanted: int) -> int:
 
     async def write(tx: Transaction) -> int:
         await tx.run(LOCK, owner=session.owner, conversation=session.conversation)
-        return int(await tx.value(TAKE, **values))
+        taken: int | None = await tx.value(TAKE, **values)
+        if taken is None:
+            raise Deposed(f"session {session.id!r} was deleted")
+        return taken
 
     return await db.together(write)
