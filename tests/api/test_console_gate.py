@@ -395,7 +395,8 @@ def test_only_so_many_addresses_are_remembered() -> None:
     ("host", "counted"),
     [
         ("10.0.0.7", "10.0.0.7"), ("::ffff:10.0.0.7", "10.0.0.7"), ("2001:db8::1", "2001:db8::/64"),
-        ("2001:db8::2", "2001:db8::/64"), ("::1", "::/64"), ("testclient", "testclient"),
+        ("2001:db8::2", "2001:db8::/64"), ("127.0.0.7", "127.0.0.1"), ("::1", "127.0.0.1"),
+        ("testclient", "testclient"),
     ],
 )  # fmt: skip
 def test_guesses_are_counted_by_who_can_have_an_address(host: str, counted: str) -> None:

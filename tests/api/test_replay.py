@@ -187,11 +187,12 @@ async def test_a_request_that_cannot_be_composed_again_says_so(serving: Serving)
     script = [call("lines"), final("One.")]
     async with serving(script, templates=[TEMPLATE], tools=[Lines]) as house:
         session_id = (await house.say("Go", model="stepper"))["model"]
-        for step in ("0", "3", "-1", "9" * 30):
+        for step in ("0", "3"):
             async with house.http.get(f"/v1/sessions/{session_id}/steps/{step}/request") as response:
                 assert (response.status, (await response.json())["error"]["code"]) == (404, "step_not_found")
-        async with house.http.get(f"/v1/sessions/{session_id}/steps/one/request") as response:
-            assert response.status == 400
+        for step in ("one", "-1", "9" * 30):
+            async with house.http.get(f"/v1/sessions/{session_id}/steps/{step}/request") as response:
+                assert response.status == 400
         async with house.http.get("/v1/sessions/stepper_x/steps/1/request") as response:
             assert (response.status, (await response.json())["error"]["code"]) == (404, "session_not_found")
         async with house.http.get(f"/v1/sessions/{session_id}/steps/1/request?x=1") as response:

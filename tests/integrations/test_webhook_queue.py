@@ -437,8 +437,10 @@ async def test_webhooks_of_an_earlier_release_are_told_what_they_had_not_been(re
     async with database(request) as empty, open_database(empty) as db:
         async with db.connection() as connection:
             await migrate.bring(connection, db.schema, [one for one in migrate.known() if one.number < 35])
-        # Appends of today call it; those of then did without.
+        # What appends and claims of today need; those of then did without.
         await db.run("CREATE FUNCTION spent_budget(text, bigint, bigint) RETURNS text LANGUAGE sql RETURN NULL::text")
+        await db.run("CREATE FUNCTION queue_has_room(text, integer, bigint) RETURNS boolean LANGUAGE sql RETURN true")
+        await db.run("ALTER TABLE sessions ADD COLUMN tried bigint")
         await turn(db, "long ago", *ENDED, at=clock.now() - timedelta(days=30))
         await db.run(
             """INSERT INTO webhooks (id, owner, key_id, url, events, description, status, secret, told_since,
@@ -450,7 +452,8 @@ async def test_webhooks_of_an_earlier_release_are_told_what_they_had_not_been(re
             at=clock.now() - timedelta(days=1),
         )
         await turn(db, "missed", *ENDED)
-        await db.run("DROP FUNCTION spent_budget")
+        await db.run("DROP FUNCTION spent_budget, queue_has_room")
+        await db.run("ALTER TABLE sessions DROP COLUMN tried")
         await migrate.migrate(db)
         hook = await webhooks.find(db, VIEWER, "wh_old")
         assert hook

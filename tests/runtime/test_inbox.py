@@ -88,7 +88,9 @@ async def test_a_prompt_in_anothers_transaction_begins_the_conversation_anew_whe
         accepted = RequestIdentity(owner=first.owner, digest=run)
 
         async def write(tx: Transaction) -> journals.Placed:
-            placed = await inbox.prompt_within(tx, session_id, opened, prompt, task="Good morning.", accepted=accepted)
+            placed = await inbox.prompt_within(
+                tx, session_id, opened, prompt, task="Good morning.", accepted=accepted, most_waiting=9
+            )
             if fails:
                 raise LookupError("something else in the transaction was refused")
             return placed

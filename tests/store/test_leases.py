@@ -219,7 +219,7 @@ async def test_of_a_backlog_no_more_is_read_than_is_asked_for(db: Database) -> N
     await db.run("ANALYZE sessions")
     found = await leases.runnable(db, "w", 40, running=[])
     assert found == [(f"{owner}-1", owner) for owner in owners], "one of each, the longest due"
-    values = {"worker": "w", "limit": 40, "last": "", "running": [], "running_owners": []}
+    values = {"worker": "w", "limit": 40, "last": "", "running": [], "running_owners": [], "declined": []}
     [explained] = await db.rows(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {leases.RUNNABLE}", **values)
     nodes = plan_nodes(msgspec.json.decode(explained[0])[0]["Plan"])
     read = [node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name")]

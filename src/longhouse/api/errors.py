@@ -40,7 +40,7 @@ def error_for(error: Exception, session: str = "") -> CallerError:
     if isinstance(error, PASSING):  # it is out of disk or memory, or timed out
         return unavailable("Postgres has a temporary problem.", session)
     if isinstance(error, UnknownShape):
-        return unavailable("A newer release has written this, and this process cannot read it: ask again.")
+        return unavailable("A newer release has written this, and this process cannot read it: ask again.", session)
     message = _with_session("An internal error: the log of the server has the details.", session)
     return CallerError(message, status=500, kind="server_error", code="internal_error")
 

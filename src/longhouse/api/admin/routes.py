@@ -40,7 +40,7 @@ class AllSessions(AllFacets, pagination.Paged):
 
 
 class Instances(pagination.Paged):
-    status: Omittable[InstanceStatus] = Field(None, description="In this state")
+    status: Omittable[InstanceStatus] = Field(None, strict=False, description="In this state")
     template: Omittable[str] = Field(None, description="Of this template")
     worker: Omittable[str] = Field(None, description="Of this worker")
 

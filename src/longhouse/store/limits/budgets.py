@@ -72,7 +72,7 @@ TURNS_LEFT: Final = "spent_turns(:api_key) IS NULL"
 TAKE_TURN: Final = f"""
 , taken AS (
     UPDATE api_keys k SET (turns_on, turns_today, turns_this_month) = (
-        SELECT {_TODAY}, used.today + 1, used.this_month + 1 FROM turns_of_key(k) used
+        SELECT {_TODAY}, used.today + 1, used.this_month + 1 FROM turns_of_key(k.id) used
     ) FROM moved WHERE k.id = :api_key
 )
 """
