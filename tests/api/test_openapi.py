@@ -208,7 +208,7 @@ def fields_of(model: type[BaseModel]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def takes(schema: Any, value: Any) -> bool:
-    kinds = {"boolean": bool, "integer": int, "number": (int, float), "string": str, "array": list, "object": dict}
+    kinds: dict[str, Any] = {"boolean": bool, "integer": int, "number": (int, float), "string": str, "array": list, "object": dict}
     if any(value == one and type(value) is type(one) for one in [*schema.get("enum", ()), schema.get("const", {})]):
         return True
     if "type" not in schema:
@@ -230,13 +230,16 @@ async def test_no_body_and_no_parameter_takes_one_kind_of_value_for_another(serv
     async with serving(works=False) as house:
         every = [context.original_route for context in routes_of(house)]
         routes = [one for one in every if isinstance(one, JsonRoute)]
-        queried = {kind for one in routes for field in one.dependant.query_params
+        queried: set[type[BaseModel]] = {kind for one in routes for field in one.dependant.query_params
                    for kind in models_in(field.field_info.annotation)}  # fmt: skip
-        bodies = {kind for one in routes if one.body_field for kind in models_in(one.body_field.field_info.annotation)}
+        bodies: set[type[BaseModel]] = {
+            kind for one in routes if one.body_field for kind in models_in(one.body_field.field_info.annotation)
+        }
         assert (len(bodies) > 40, len(queried) > 15) == (True, True), "all of them are walked"
+        models: list[type[BaseModel]] = [*bodies, SendParams, TaskParams, MessageIn, Configuration, SignIn]
         taken = [
             (model.__name__, name, value)
-            for model in {*bodies, SendParams, TaskParams, MessageIn, Configuration, SignIn}
+            for model in models
             for name, schemas in fields_of(model)
             for value in WRONG
             if not any(takes(one, value) for one in schemas) and not refuses_value(model, name, value)
@@ -263,7 +266,8 @@ async def test_no_body_and_no_parameter_takes_one_kind_of_value_for_another(serv
         assert beside == [], "numbers are read by `pagination.digits`"
 
         path = "/v1/conversations/c/interactions/prune"
-        for wrong in (False, True, "0", "1", [], {}):
+        not_numbers: list[Any] = [False, True, "0", "1", [], {}]
+        for wrong in not_numbers:
             async with house.http.post(path, json={"older_than_days": wrong}) as response:
                 assert response.status == 400, wrong
                 assert (await response.json())["error"]["param"] == "older_than_days"

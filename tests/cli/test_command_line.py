@@ -75,7 +75,7 @@ def test_each_line_that_several_processes_may_write_is_one_write() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         command = [sys.executable, "-c", WRITES]
-        done = subprocess.run(command, stderr=theirs, env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=False)
+        done = subprocess.run(command, stderr=theirs.fileno(), env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=False)
         assert done.returncode == 0
         theirs.close()
         ours.settimeout(10)

@@ -166,7 +166,11 @@ async def test_the_next_message_of_the_chat_answers_what_such_a_turn_has_asked(s
         call("finalanswertool", answer="A new turn"),
     ]
     async with serving(script) as house:
-        body: dict[str, Any] = {"chat_id": 7, "context": [{"role": "user", "content": "Hello"}], "agent_version": "master"}
+        body: dict[str, Any] = {
+            "chat_id": 7,
+            "context": [{"role": "user", "content": "Hello"}],
+            "agent_version": "master",
+        }
         body["stream"] = False
 
         async def said(message: str) -> tuple[str, str]:

@@ -384,7 +384,7 @@ async def test_what_a_tool_raises_and_its_lateness_are_in_the_log_with_what_to_d
         *(call(name, **({"text": "ab"} if name == "plain" else {})) for name in named),
         call("finalanswertool", answer="Done."),
     ]
-    settings = {"agents_file": tmp_path / "agents.yaml", "tool_environment": ("KNOWN_KEY",)}
+    settings: dict[str, Any] = {"agents_file": tmp_path / "agents.yaml", "tool_environment": ("KNOWN_KEY",)}
     with capture_logs() as log:
         async with serving(script, **settings) as house:
             await house.say("Go", model="slips")

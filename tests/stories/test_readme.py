@@ -4,6 +4,7 @@ import asyncio
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from longhouse.models.scripted import call
 from longhouse.models.scripted_server import serve as serve_model
@@ -78,7 +79,12 @@ async def test_the_agent_of_the_readme_asks_before_it_pays(dsn: str, tmp_path: P
         (tmp_path / name).write_text(code, "utf-8")
     script = [call("refund", order="A-17", euros=49), call("finalanswertool", answer="Paid.", status="completed")]
     async with serve_model(script) as model:
-        settings = {"database_url": dsn, "llm_base_url": model.url, "llm_model": "script", "port": str(free_port())}
+        settings: dict[str, Any] = {
+            "database_url": dsn,
+            "llm_base_url": model.url,
+            "llm_model": "script",
+            "port": str(free_port()),
+        }
         async with launched("longhouse", "dev", folder=tmp_path, **settings) as house:
             asked = await house.say("I want my money back.", model="support")
             assert "needs your approval" in asked["choices"][0]["message"]["content"]

@@ -141,9 +141,9 @@ async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp
     with pytest.raises(SetupError, match=says):
         async with serving(**files(tmp_path, agents)):
             raise AssertionError("it started")
-    policy = ToolPolicy(required=("clocktool", "finalanswertool"), max_tools_in_prompt=1)
+    own = Template(name="own", tool_policy=ToolPolicy(required=("clocktool", "finalanswertool"), max_tools_in_prompt=1))
     with pytest.raises(SetupError, match="own@1: 2 tools would be offered in every step"):
-        async with serving(templates=[Template(name="own", tool_policy=policy)]):
+        async with serving(templates=[own]):
             raise AssertionError("it started")
 
 
