@@ -43,6 +43,7 @@ from longhouse.models.scripted_server import ScriptedServer as ModelServer
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.runtime.bus.items import Draft
 from longhouse.runtime.bus.local import Bus
+from longhouse.runtime.workers.trials import ON_TRIAL
 from longhouse.settings import Settings
 from longhouse.store import journals, leases
 from longhouse.store.database import Database, open_database
@@ -478,7 +479,7 @@ def returned(call: str, content: str = "ok", **extra: Any) -> events.Returned:
 
 
 async def lost_after(db: Database, agent: str, task: str, *told: events.Event) -> str:
-    """A session whose worker was never heard of again after these events of its first turn."""
+    """A session whose worker was never heard of again after these events of its first turn; it did not merely wait."""
     session_id, at, worker = f"{agent}_{uuid.uuid4()}", clock.now(), "a worker that is gone"
     begin = events.Opened(agent=agent, version=1, owner="local", conversation=session_id)
     start = events.Started(
@@ -493,6 +494,7 @@ async def lost_after(db: Database, agent: str, task: str, *told: events.Event) -
         assert lease is not None
         after = fold(records, await journals.load(tx, session_id))
         await journals.append(tx, after, new, fence=lease.fence, worker=worker, at=at, rest=None)
+        await leases.note_trial(tx, lease, ON_TRIAL)
 
     await db.together(write)  # at once: a worker that lives would take it up in between
     return session_id

@@ -304,7 +304,7 @@ async def test_a_prompt_in_the_queue_is_cancelled_before_it_starts(serving: Serv
             shown = await house.session(session_id)
             assert (shown["state"], shown["queued"], shown["task"]) == ("INITED", 1, None)
             status, told = await posted(house, session_id, "cancel")
-            assert (status, told["state"]) == (202, "INITED")
+            assert (status, told["state"]) == (202, "CANCELLED")
             assert await house.kinds(session_id) == ["Opened", "Prompted", "Cancelled"]
             assert (await house.session(session_id))["queued"] == 0
             assert (await posted(house, session_id, "cancel"))[0] == 202

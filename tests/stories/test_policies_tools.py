@@ -313,5 +313,8 @@ async def test_a_tool_that_is_switched_off_leaves_a_running_turn(serving: Servin
         async with house.http.post(f"/v1/sessions/{session_id}/approval", json=decision) as response:
             assert response.status == 202
         await house.until(session_id, "COMPLETED")
-        assert heard(house) == ["hello there", "Error: 'it' is not among the tools that are open now"]
+        assert heard(house) == [
+            "Error: it was switched off; nothing happened",
+            "Error: 'it' is not among the tools that are open now",
+        ]
         assert offered(house) == ()

@@ -320,10 +320,11 @@ async def test_what_goes_wrong_around_a_call_elsewhere_is_not_known() -> None:
     async def broken(context: ToolContext, config: Any) -> str:
         raise ValueError("an answer that nobody has thought of")
 
-    for effect, code in (("once", "unknown_outcome"), ("read", "tool_failed")):
+    effects: dict[Effect, str] = {"once": "unknown_outcome", "read": "tool_failed"}
+    for effect, code in effects.items():
         tool = Tool(name="far", description="", schema={"type": "object"}, effect=effect)
         toolbox = Toolbox([])
-        toolbox.add(Binding(tool, lambda arguments: broken))
+        toolbox.add(Binding(tool, lambda arguments: broken, is_elsewhere=True))
         session = session_of("far")
         [call] = session.due_calls
         outcome = (await toolbox.perform(call, session, turn_of(session))).outcome
@@ -382,8 +383,10 @@ async def test_a_tool_that_is_deaf_is_left_behind_when_its_time_is_up() -> None:
         Fault(code="timeout", message="deaf did not answer within 0.05 seconds")
     ] * 2
     assert (Deaf.told, toolbox.left_behind) == (2, 2)
-    warned = [(one["tool"], one["call"]) for one in logs if one["log_level"] == "warning"]
-    assert warned == [("deaf", "1-action-0")] * 2
+    warned = [(one["event"], one["tool"], one["call"]) for one in logs if one["log_level"] == "warning"]
+    assert sorted(warned) == [
+        (event, "deaf", "1-action-0") for event in ("tool_task_abandoned", "tool_timed_out") for _ in range(2)
+    ]
     assert (await perform(Probe, toolbox=toolbox)).outcome == Output(content="done")
     assert all("_ended" not in repr(task) for task in asyncio.all_tasks()), "who ends the loop waits for none of them"
 
@@ -463,8 +466,8 @@ async def test_a_built_in_tool_needs_no_task_to_be_late_to_fail_and_to_be_cancel
 async def test_output_is_text_clean_and_bounded() -> None:
     assert (await perform(probe(lambda context: {"n": [None, True]}))).outcome == Output(content='{"n":[null,true]}')
     assert (await perform(probe(lambda context: {"n": b"1", "o": object}))).outcome == Output(
-        content="{'n': b'1', 'o': <class 'object'>}"
-    ), "what JSON has no form for"
+        content='{"n":"MQ==","o":"<class \'object\'>"}'
+    ), "what JSON has no form for is text within it"
     assert (await perform(probe(lambda context: "a\x00\udc00"))).outcome == Output(content="a\ufffd\ufffd")
     assert (await perform(probe(lambda context: "x" * 40))).outcome == Output(content="x" * 40)
     long = await perform(probe(lambda context: "x" * 50))

@@ -16,6 +16,7 @@ import structlog
 from longhouse.activity import ActivityCounts
 from longhouse.agents.tool import Remembers, Tool
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
+from longhouse.errors import SetupError
 from longhouse.journal.events import Fault, Outcome, Output
 from longhouse.journal.json_text import object_of
 from longhouse.journal.messages import clean
@@ -241,11 +242,11 @@ class Toolbox:
             return class_binding(cls, descriptor)
         return await self._binder(descriptor)
 
-    async def run_elsewhere(self, calls: Sequence[Open]) -> bool:
-        """Whether all these calls run in other processes: here, they are only waited for."""
-        for call in calls:
-            await self.resolve(call.tool, call.version)
-            binding = self._binding(call.tool, call.version)
+    async def run_elsewhere(self, versions: Iterable[tuple[str, int]]) -> bool:
+        """Whether calls of all these tools run in other processes: here, they are only waited for."""
+        for name, version in versions:
+            await self.resolve(name, version)
+            binding = self._binding(name, version)
             if binding is None or not binding.is_elsewhere:
                 return False
         return True
@@ -338,7 +339,7 @@ class Toolbox:
                 log.warning("tool_timed_out", message=message, seconds=tool.timeout, **about)
                 return _late(tool, error)
             self._log_raised(error, about)
-            is_known = binding.runs_here or isinstance(error, CallError)
+            is_known = not binding.is_elsewhere or isinstance(error, CallError | SetupError)
             in_doubt = has_returned or not is_known or is_in_doubt(error)
             return _failed(tool, error, in_doubt=in_doubt)
 
@@ -355,8 +356,7 @@ class Toolbox:
         overlay = self._overlay(call.tool)
         if overlay and not overlay.enabled:
             return True
-        has_waited = call.seq > 0 and call.deadline is None
-        if not has_waited or self.catalog is None:
+        if not call.has_waited or self.catalog is None:
             return False
         return await self.catalog.tools.active(call.tool, owner=session.owner) is None
 

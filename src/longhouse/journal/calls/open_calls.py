@@ -51,9 +51,10 @@ def _decided(call: Open, event: Decided) -> Open:
     match event.decision:
         case "did_not_happen":
             retried = call.retried or call.takes_workers
-            return replace(call, uncertain=False, doubt="", deadline=None, lost=0, retried=retried, probed=False)
-        case "approve":
-            return replace(call, approve_by=None)
+            again = replace(call, has_waited=True, uncertain=False, doubt="", deadline=None, lost=0)
+            return replace(again, retried=retried, probed=False)
+        case "approve" if call.approve_by:
+            return replace(call, approve_by=None, has_waited=True)
         case "unknown" if event.by.startswith(BY_PROBE):
             return replace(call, probed=False)
         case "unknown":

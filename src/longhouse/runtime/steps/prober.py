@@ -96,7 +96,6 @@ class Prober(msgspec.Struct, frozen=True):
         asking = replace(
             call,
             call=f"{call.call}-probe",
-            seq=0,  # it is not in the journal, and waits for nobody
             tool=probe.name,
             version=probe.version,
             arguments=asked,

@@ -57,11 +57,9 @@ class Binding:
     """Asks its server whether a call took effect; its name ends with OWN_PROBE. None: there is nobody to ask."""
     obeys: bool = False
     """Its work ends as soon as it is cancelled. Work of others may not, and runs in a task that can be left behind."""
-    runs_here: bool = False
-    """Its own code runs here, and says by its exceptions that it failed. Of any other tool an exception that is no
-    CallError says nothing: the request may have been sent."""
     is_elsewhere: bool = False
-    """It runs in another process, and cannot take this one down."""
+    """It runs in another process, and cannot take this one down. An exception that is no CallError does not say that it
+    failed: the request may have been sent."""
 
 
 def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None) -> Binding:
@@ -84,7 +82,7 @@ def class_binding(cls: type[BaseTool], descriptor: ToolDescriptor | None = None)
 
     # Nobody else may have written what it runs: neither the class nor a subclass in another package.
     obeys = cls.__module__.startswith(BUILT_IN)
-    return Binding(tool, bind, revision=revision if tool.remembers else None, obeys=obeys, runs_here=True)
+    return Binding(tool, bind, revision=revision if tool.remembers else None, obeys=obeys)
 
 
 def arguments_fault(tool: str, error: pydantic.ValidationError) -> Fault:

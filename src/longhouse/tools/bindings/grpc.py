@@ -64,7 +64,7 @@ class GrpcBinding(EndpointBinding):
             timeout=tool.timeout,
             max_output=_LONGEST_PROBED,
         )
-        self.probe = Binding(asking, self._bind_probe)
+        self.probe = Binding(asking, self._bind_probe, is_elsewhere=True)
 
     async def _call(self, given: dict[str, Any], key: str) -> str:
         secret = self._secret()

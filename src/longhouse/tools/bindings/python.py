@@ -94,7 +94,7 @@ def bound(descriptor: ToolDescriptor, allowed_packages: Sequence[str]) -> Bindin
         except EntrypointError as error:
             return fault_of(descriptor, error)
         binding.tool, binding.bind, binding.revision = loaded.tool, loaded.bind, loaded.revision
-        binding.obeys, binding.runs_here = loaded.obeys, loaded.runs_here
+        binding.obeys = loaded.obeys
         return binding.bind(arguments)
 
     binding = Binding(descriptor.tool, load_and_bind)
