@@ -134,8 +134,11 @@ async def test_so_many_parts_and_calls_are_refused_before_they_are_read(serving:
         ):
             for written in (msgspec.json.encode(body), json.dumps(body, indent=1).encode()):
                 assert "more than 50,000 objects" in str(await refused(house, written, path))
+        named = b'{"x":"\\\\"' + b',"":1' * 300_000
+        for written in (b"[" + b"[]," * 60_000 + b"1]", b"[" + b"1," * 300_000 + b"1]", named):
+            assert "more than 50,000 objects" in str(await refused(house, written, CHAT))
     async with serving() as house:
-        text = '{"a": {"b": {}}} {' * 100_000
+        text = '{"a": {"b": [{}, [\\]}, ,,, {["' * 100_000
         written = io.BytesIO(msgspec.json.encode(chat(messages=[{"role": "user", "content": text}])))
         async with house.http.post(CHAT, data=written, headers={"content-type": "application/json"}) as response:
             assert response.status == 200, "braces in a text are text"

@@ -159,6 +159,19 @@ def test_however_often_parts_refer_to_each_other_they_are_written_out_in_bounds(
     assert restored({"a": {"d0": inner, **dict.fromkeys(names[1:25])}}, made.schema) == {"a": {"d0": json.loads(inner)}}
 
 
+def test_what_many_parts_share_is_written_out_in_bounds() -> None:
+    """Three thousand choices, as they are written once, would be written hundreds of times."""
+    shared = {"a": {"enum": [f"choice {n}" for n in range(3_000)]}, "b": {"allOf": [{"title": "t"}] * 300}}
+    for name, value in shared.items():
+        refs = {f"p{n}": {"$ref": f"#/$defs/{name}"} for n in range(390)}
+        parameters = {"type": "object", "properties": refs, "$defs": {name: value}}
+        found = client_tools.read([changed(parameters=parameters)])
+        assert found is not None
+        made = tool_of(found.tools[0])
+        assert len(json.dumps(strict(made.schema))) < 500_000
+        assert restored(dict.fromkeys(refs, "choice 7"), made.schema) == dict.fromkeys(refs, "choice 7")
+
+
 def test_a_choice_says_what_may_and_what_must_be_called() -> None:
     tools, names = [function("a"), function("b")], ("a", "b")
     one = {"type": "function", "function": {"name": "b"}}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longhouse.agents.schema.strict import strict
 from longhouse.journal.events import Fault
 from longhouse.tools import patterns
 from longhouse.tools.arguments import (
@@ -54,7 +56,10 @@ def doubling(times: int) -> dict[str, Any]:
 
 
 def fits(schema: dict[str, Any], arguments: Any) -> str | None:
-    return checker(schema)(arguments)
+    try:
+        return checker(schema)(arguments)
+    except BadSchema as error:
+        return str(error)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +284,23 @@ def test_no_pattern_is_ever_run_on_arguments(draft: dict[str, str]) -> None:
     assert fits(within, {"a": {TEXT: 1}}) is None
 
 
+def counted(work: Callable[[], Any], most: int = 3_000_000) -> int:
+    """How many functions it calls and returns from."""
+    calls = 0
+
+    def count(frame: Any, event: str, given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        assert calls < most, "this has no end"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
 MANY_NAMES = [f"n{n}" for n in range(8_000)]
 
 
@@ -304,24 +326,24 @@ MANY_NAMES = [f"n{n}" for n in range(8_000)]
         ({"additionalProperties": {"not": {"not": {"not": False}}}}, [{str(n): 1 for n in range(100_000)}]),
         ({"multipleOf": 0.1, "minimum": 0.1}, [10**3_000] * 1_000),
         ({"unevaluatedItems": False, "prefixItems": [True] * 900}, [list(range(10_000))] * 100),
+        ({"dependencies": {"a": {"type": ["null"] * 8_900 + ["integer"]}}}, [{"a": 1}] * 800),
     ],
 )
 def test_what_a_check_costs_is_bounded_whatever_a_stranger_writes(items: Any, value: list[Any]) -> None:
     """Each took seconds to minutes where keywords were counted, and not what they cost."""
-    counted = 0
-
-    def count(frame: Any, event: str, given: Any) -> None:
-        nonlocal counted
-        counted += 1
-        assert counted < 30 * QUICK, "this has no end"
-
     found = SchemaChecker(where({"items": items}))
-    sys.setprofile(count)
-    try:
-        with suppress(TooMuchWork):
-            found.problem({"a": value}, effort=QUICK)
-    finally:
-        sys.setprofile(None)
+    with suppress(TooMuchWork):
+        counted(lambda: found.problem({"a": value}, effort=QUICK), most=30 * QUICK)
+
+
+def test_a_chain_of_references_is_followed_once_and_copied_never() -> None:
+    """It took 19 seconds: each of its links was written out to the end."""
+    chain: dict[str, Any] = {str(n): {"$ref": f"#/$defs/{n + 1}", f"x{n}": 1} for n in range(480)}
+    schema = of(**{"$ref": "#/$defs/0"}) | {"$defs": chain | {"480": {}}}
+    assert counted(lambda: schema_problem(schema)) < 200_000
+    refs = {f"p{n}": {"$ref": "#/$defs/0"} for n in range(390)}
+    schema = of(properties=refs) | {"$defs": chain | {"480": {}}}
+    assert counted(lambda: strict(schema)) < 2_000_000
 
 
 def test_the_effort_is_that_of_what_is_looked_at() -> None:
@@ -353,6 +375,12 @@ async def test_a_long_check_leaves_the_event_loop_to_others() -> None:
     assert await apart(partial(check, {"a": [1]})) is None
 
 
+def test_long_names_cost_what_they_are() -> None:
+    found = SchemaChecker(where({"anyOf": [{"const": {"n": n}} for n in range(300)]}))
+    with pytest.raises(TooMuchWork):
+        found.problem({"a": {"x" * 1_000_000: 1}}, effort=QUICK)
+
+
 def test_a_check_that_grows_without_bound_is_given_up() -> None:
     assert "too much to check" in str(fits(doubling(40), {}))
     assert "too much to check" in str(fits(where({"items": {"type": "integer"}}), {"a": [1] * (MAX_EFFORT)}))
@@ -376,7 +404,13 @@ def test_a_long_list_of_objects_is_searched_for_doubles_in_one_go() -> None:
     ("schema", "told"),
     [
         (where({"$ref": "http://127.0.0.1:1/x.json"}), "points outside of the schema"),
-        (of(**{"$ref": "#"}), "nested without end"),
+        (of(**{"$ref": "#"}), "refers to itself without end"),
+        (of(anyOf=[{}] * 2 * MAX_NODES), "objects and lists"),
+        (of(**{"$id": "http://a/" + "../b/" * 6_000}), "name longer than"),
+        (where({"$ref": "../" * 6_000}), "name longer than"),
+        (of(properties={"x" * 6_000: {"properties": dict.fromkeys(MANY_NAMES, True)}}), "name longer than"),
+        (of(dependencies={"a": {"type": ["null", "null"]}}), "twice"),
+        (of(dependencies={"a": 7}), "`$.dependencies[...]`"),
     ],
 )
 def test_a_schema_of_a_stranger_ends_in_words(schema: dict[str, Any], told: str) -> None:

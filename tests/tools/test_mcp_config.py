@@ -98,12 +98,11 @@ def test_no_reference_is_ever_fetched() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.3)
         port = listener.getsockname()[1]
-        refused = bound({"properties": {"a": {"$ref": f"http://127.0.0.1:{port}/schema.json"}}}).bind('{"a": 1}')
+        with pytest.raises(Unusable, match="points outside of the schema"):
+            bound({"properties": {"a": {"$ref": f"http://127.0.0.1:{port}/schema.json"}}})
         with pytest.raises(TimeoutError):
             listener.accept()
     assert not asked.is_set()
-    assert isinstance(refused, Fault)
-    assert "points outside of the schema" in refused.message
 
 
 def test_no_pattern_of_a_stranger_is_run() -> None:
@@ -117,9 +116,8 @@ def test_no_pattern_of_a_stranger_is_run() -> None:
 
 
 def test_a_schema_without_end_ends_in_words() -> None:
-    refused = bound({"$ref": "#"}).bind("{}")
-    assert isinstance(refused, Fault)
-    assert "nested without end" in refused.message
+    with pytest.raises(Unusable, match="refers to itself without end"):
+        bound({"$ref": "#"})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -27,6 +28,7 @@ from longhouse.store.database import Database
 from longhouse.store.delegation import delegations
 from longhouse.store.delegation.delegations import Recording
 from longhouse.store.leases import Lease
+from longhouse.tools.arguments import apart
 from longhouse.tools.outcomes import LOST, unknown
 
 NOTICED: Final = 1.0
@@ -115,7 +117,8 @@ class Recorder(msgspec.Struct, frozen=True):
         self, run: Run, before: Session, new: Sequence[Event], at: datetime
     ) -> tuple[Session, journals.Appended, list[tuple[str, int]]]:
         """The session after the append, what was appended, and other sessions that were appended to, with heads."""
-        after, settled = settled_with(before, new, at)
+        # An answer that takes long to check is not checked on the event loop.
+        after, settled = await apart(partial(settled_with, before, new, at))
         asked: Sequence[str] = ()
         if after.open and after.uncertain:
             asked = await self.able(after, run.probed)
@@ -123,7 +126,7 @@ class Recorder(msgspec.Struct, frozen=True):
                 new = [_probed(one, before, asked) for one in new]
                 after, settled = settled_with(before, new, at)
             elif run.template and run.template.execution_policy.unknown == "tell":
-                after, settled = settled_with(before, new, at, reported_by=self.worker)
+                after, settled = await apart(partial(settled_with, before, new, at, reported_by=self.worker))
         recording = Recording(run.lease.fence, self.worker, at, keeps=bool(asked))
         plan = await self.delegates.plan(after, run.template, settled) if run.template else None
         run.is_recording = True

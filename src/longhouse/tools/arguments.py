@@ -20,6 +20,8 @@ MAX_SCHEMA: Final = 64_000
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 1_000
 """Maximum objects and lists in a schema."""
+MAX_NAME: Final = 500
+"""Maximum characters of a reference, and of a name: what is written of each part holds those that it is in."""
 MAX_PATTERNS: Final = 8_000
 """Maximum characters of all patterns of a schema together."""
 
@@ -35,6 +37,7 @@ _thread: Final = ThreadPoolExecutor(1, "schema-checks")
 """Where long checks are made, one at a time: the event loop shares the interpreter with one of them at most."""
 
 _REFUSED: Final = frozenset(("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"))
+_NAMES: Final = _REFUSED | {"$ref"}
 """Other ways to refer to parts of a schema, which publishers have no need of; those of clients are made pointers."""
 
 _Type = Literal["null", "boolean", "object", "array", "number", "string", "integer"]
@@ -54,6 +57,7 @@ _FIELDS: Final[dict[str, Any]] = {
     **dict.fromkeys(resolve.ONE, Union["_Schema", bool]),
     **dict.fromkeys(resolve.LISTED, Annotated[list[Union["_Schema", bool]], msgspec.Meta(min_length=1)]),
     **dict.fromkeys(resolve.NAMED, dict[str, Union["_Schema", bool]]),
+    "dependencies": dict[str, Union["_Schema", bool, list[str]]],
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), float),
     **dict.fromkeys((f"{end}{of}" for end in ("min", "max") for of in _COUNTED), Annotated[int, msgspec.Meta(ge=0)]),
     **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), bool),
@@ -71,13 +75,13 @@ class LongCheck(Exception):  # noqa: N818 - it says what was found
     """A check is too long for the event loop."""
 
 
-def schema_problem(schema: Any, *, runs_patterns: bool = True) -> str | None:
+def schema_problem(schema: Any, *, runs_patterns: bool = True, times: int = 1) -> str | None:
     """Why a tool with this schema is not published; takes bounded time for any input.
 
-    Patterns that nobody runs here are not looked at: `runs_patterns`.
+    Patterns that nobody runs here are not looked at: `runs_patterns`. It may be `times` as large as usual.
     """
     try:
-        _check_size(schema)
+        _check_size(schema, times)
         _check_words(schema, runs_patterns)
         _try(schema)
     except (BadSchema, resolve.BadReference) as error:
@@ -87,11 +91,11 @@ def schema_problem(schema: Any, *, runs_patterns: bool = True) -> str | None:
     return None
 
 
-def client_schema(schema: Any) -> dict[str, Any]:
+def client_schema(schema: Any, *, times: int = 1) -> dict[str, Any]:
     """The schema of a client as agents use it, in the words of one draft; BadSchema if it cannot be used."""
-    _check_size(schema)
+    _check_size(schema, times)
     kept = resolve.plain(schema)
-    if problem := schema_problem(kept, runs_patterns=False):
+    if problem := schema_problem(kept, runs_patterns=False, times=times):
         raise BadSchema(problem)
     return kept
 
@@ -106,15 +110,15 @@ def _try(schema: dict[str, Any]) -> None:
         raise BadSchema("the schema takes too much to check") from None
 
 
-def _check_size(schema: Any) -> None:
+def _check_size(schema: Any, times: int) -> None:
     try:
         size = len(msgspec.json.encode(schema))
     except RecursionError:
         raise BadSchema(f"the schema is nested deeper than {MAX_DEPTH} levels") from None
     except (TypeError, ValueError):  # a lone surrogate among them
         raise BadSchema("the schema is not plain JSON") from None
-    if size > MAX_SCHEMA:
-        raise BadSchema(f"the schema has more than {MAX_SCHEMA} bytes")
+    if size > times * MAX_SCHEMA:
+        raise BadSchema(f"the schema has more than {times * MAX_SCHEMA} bytes")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise BadSchema('the schema must describe an object: {"type": "object", …}')
     level: list[Any] = [schema]
@@ -123,20 +127,24 @@ def _check_size(schema: Any) -> None:
         nodes, depth = nodes + len(level), depth + 1
         if depth > MAX_DEPTH:
             raise BadSchema(f"the schema is nested deeper than {MAX_DEPTH} levels")
-        if nodes > MAX_NODES:
-            raise BadSchema(f"the schema has more than {MAX_NODES} objects and lists")
+        if nodes > times * MAX_NODES:
+            raise BadSchema(f"the schema has more than {times * MAX_NODES} objects and lists")
+        names = (name for node in level if isinstance(node, dict) for name in (*node, *map(node.get, _NAMES)))
+        if any(isinstance(name, str) and len(name) > MAX_NAME for name in names):
+            raise BadSchema(f"the schema has a reference or a name longer than {MAX_NAME} characters")
         inside = (value for node in level for value in (node.values() if isinstance(node, dict) else node))
         level = [value for value in inside if isinstance(value, dict | list)]
 
 
 def _check_words(root: dict[str, Any], runs_patterns: bool) -> None:
     """Raises if a subschema is not valid or has a keyword that is not supported."""
-    length = 0
+    length, known = 0, set[int]()
     for schema in resolve.walk(root, partial(msgspec.convert, type=_Schema | bool)):
-        for names in (schema.get("type"), schema.get("required"), *schema.get("dependentRequired", {}).values()):
+        needed = (*schema.get("dependentRequired", {}).values(), *schema.get("dependencies", {}).values())
+        for names in (schema.get("type"), schema.get("required"), *needed):
             if isinstance(names, list) and len(set(names)) < len(names):
                 raise BadSchema("the schema is not valid: a name is there twice")
-        if "$ref" in schema and resolve.inlined(schema, root, set()) is None:
+        if not resolve.has_end(schema, root, known):
             raise BadSchema("the schema refers to itself without end")
         if refused := _REFUSED & schema.keys():
             raise BadSchema(f"the schema holds {min(refused)}, which is not understood here; leave it out")
@@ -165,12 +173,7 @@ def read(tool: str, arguments: str, check: Check) -> dict[str, Any] | Fault:
 
 def checker(schema: dict[str, Any]) -> Check:
     """A check of arguments against a schema of any draft."""
-    try:
-        plain = resolve.plain(schema)
-        msgspec.convert(plain, _Schema)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise BadSchema("the schema is not valid") from error
-    made = SchemaChecker(plain)
+    made = SchemaChecker(client_schema(schema, times=2))
 
     def check(given: dict[str, Any]) -> str | None:
         is_quick = _is_quick.get()

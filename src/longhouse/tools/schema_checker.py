@@ -123,6 +123,7 @@ class _Check:
         self.spend(1)
         match value:
             case dict():
+                self.spend(sum(map(len, value)) // 1000)
                 return {name: self._canonical(inner) for name, inner in value.items()}
             case list():
                 return list(map(self._canonical, value))
@@ -137,6 +138,7 @@ class _Check:
         match word:
             case "type":
                 names = said if isinstance(said, list) else [said]
+                self.spend(len(names) - 1)
                 if not any(_is(name, value) for name in names):
                     yield where, "{} is not of type " + " or ".join(map(repr, names)), value
             case "enum" if self.encoded(value) not in self._checker.values(said, said, self):

@@ -4,8 +4,9 @@ Strict structured output supports neither references nor `allOf`. A schema is th
 of one type: an object with its properties, an array, a string or another scalar.
 """
 
+import math
 from collections.abc import Iterator
-from itertools import islice
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -14,16 +15,38 @@ from longhouse.agents.schema import resolve
 
 DEPTHS: Final = (20, 10, 6, 4, 3, 2, 1)
 """Levels that are expanded; deeper ones, and recursive schemas, are written as JSON in a string. The first is taken
-with which the schema has no more than MOST_LEAVES."""
-MOST_LEAVES: Final = 2_000
+with which no more than MOST_WRITTEN is written."""
+MOST_WRITTEN: Final = 256_000
+"""Bytes of a schema that is written out, with some for each of its parts."""
+_PARTS: Final = resolve.ONE | resolve.LISTED
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+class TooLong(Exception):  # noqa: N818 - it says what the schema is
+    """A schema is too long when it is written out."""
+
+
+class Document(msgspec.Struct):
+    """The schema that all places are in."""
+
+    schema: dict[str, Any]
+    left: float = math.inf
+    """How much more may be written."""
+
+    def write(self, schema: dict[str, Any]) -> None:
+        """Counts what is written of a schema, without its parts; TooLong if that is too much."""
+        own = {word: said for word, said in schema.items() if word not in _PARTS}
+        named = {word: list(own[word]) for word in resolve.NAMED & own.keys()}
+        self.left -= 100 + len(msgspec.json.encode({**own, **named}))
+        if self.left < 0:
+            raise TooLong
 
 
 class SchemaPlace(msgspec.Struct, frozen=True):
     """A schema nested in another one, not yet flattened."""
 
     schema: Any
-    root: dict[str, Any]
+    root: Document
     followed: frozenset[str] = frozenset()
     """The references on the path to here: none of them is followed again."""
     depth: int = DEPTHS[0]
@@ -44,14 +67,15 @@ class Leaf(msgspec.Struct, frozen=True):
     @classmethod
     def of_arguments(cls, schema: dict[str, Any]) -> "Leaf":
         """The arguments of a tool: always one object, whatever alternatives the schema has."""
-        for depth in DEPTHS:
-            place = SchemaPlace(schema, schema, depth=depth)
-            flat, followed = _flat(place) or (schema, place.followed)
-            here = SchemaPlace(schema, schema, followed, depth)
-            leaf = cls(_joined({**flat, "type": "object"}, here), here)
-            if len(list(islice(_written_out(leaf), MOST_LEAVES))) < MOST_LEAVES:
-                break
-        return leaf
+        depth = _depth(msgspec.json.encode(schema))
+        place = SchemaPlace(schema, Document(schema), depth=depth)
+        return cls._whole(place) if depth else cls({**schema, "type": "object"}, place)
+
+    @classmethod
+    def _whole(cls, place: SchemaPlace) -> "Leaf":
+        flat, followed = _flat(place) or (place.schema, place.followed)
+        here = SchemaPlace(place.schema, place.root, followed, place.depth)
+        return cls(_joined({**flat, "type": "object"}, here), here)
 
     @property
     def is_object(self) -> bool:
@@ -109,6 +133,19 @@ class Leaf(msgspec.Struct, frozen=True):
         return SchemaPlace(schema, self.place.root, self.place.followed, self.place.depth - 1)
 
 
+@lru_cache(maxsize=128)
+def _depth(schema: bytes) -> int:
+    """How deep a schema is written out; 0 if only the names of its own properties are."""
+    for depth in DEPTHS:
+        root = Document(msgspec.json.decode(schema), MOST_WRITTEN)
+        try:
+            _write_out(Leaf._whole(SchemaPlace(root.schema, root, depth=depth)))
+        except TooLong:
+            continue
+        return depth
+    return 0
+
+
 def leaves(place: SchemaPlace) -> Iterator[Leaf]:
     """All alternatives of a schema, nested ones included."""
     if not isinstance(place.schema, dict):
@@ -116,7 +153,9 @@ def leaves(place: SchemaPlace) -> Iterator[Leaf]:
         return
     found = _flat(place) if place.depth > 0 else None
     if found is None:
-        yield Leaf({"description": place.description} if place.description else {}, place, is_cut=True)
+        cut = Leaf({"description": place.description} if place.description else {}, place, is_cut=True)
+        place.root.write(cut.schema)
+        yield cut
         return
     schema, followed = found
     here = SchemaPlace(schema, place.root, followed, place.depth)
@@ -130,27 +169,26 @@ def leaves(place: SchemaPlace) -> Iterator[Leaf]:
         yield Leaf(schema, here)
 
 
-def _written_out(leaf: Leaf) -> Iterator[Leaf]:
-    """Every alternative of all parts, one after another."""
-    yield leaf
+def _write_out(leaf: Leaf) -> None:
+    """Looks at every alternative of all parts, one after another."""
     left = [leaf]
     while left:
         leaf = left.pop()
         parts = leaf.properties.values() if leaf.is_object else leaf.items if leaf.is_array else ()
         for part in parts:
-            for inner in leaves(part):
-                yield inner
-                left.append(inner)
+            left += leaves(part)
 
 
 def _flat(place: SchemaPlace) -> tuple[dict[str, Any], frozenset[str]] | None:
     """The schema with references and `allOf` merged in; None if it is recursive or too deep."""
     seen = set(place.followed)
-    whole = resolve.inlined(place.schema, place.root, seen) if place.depth >= 0 else None
+    whole = resolve.inlined(place.schema, place.root.schema, seen) if place.depth >= 0 else None
     if whole is None:
         return None
     followed = frozenset(seen)
+    place.root.write(whole)
     for part in whole.pop("allOf", ()):
+        place.root.write(whole)
         found = _flat(SchemaPlace(part, place.root, followed, place.depth - 1)) if isinstance(part, dict) else None
         if found:
             whole, followed = _merged(whole, found[0]), followed | found[1]

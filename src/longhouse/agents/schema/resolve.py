@@ -14,8 +14,12 @@ ONE: Final = frozenset((
     "unevaluatedItems", "unevaluatedProperties",
 ))  # fmt: skip
 LISTED: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-NAMED: Final = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
+NAMED: Final = frozenset(
+    ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
+)
 """The keywords that hold one schema, a list of schemas, and schemas by name, in this order."""
+MAX_HOPS: Final = 32
+"""References that lead to references, which are followed when a schema is written out."""
 _REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
 _ANCHORS: Final = frozenset(("$anchor", "$dynamicAnchor"))
 _LEFT_OUT: Final = frozenset(("$schema", "$id", "$recursiveAnchor", "additionalItems"))
@@ -49,20 +53,39 @@ def target(root: Mapping[str, Any], ref: Any) -> Any:
 def inlined(schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[str]) -> dict[str, Any] | None:
     """The schema with its reference expanded; its own keywords take precedence; a bad reference adds nothing.
 
-    `followed` collects the references on the path. None if one of them was followed before: the schema is recursive.
+    `followed` collects the references on the path. None if one of them was followed before, since the schema is
+    recursive, or if they are too many.
     """
-    whole = dict(schema)
-    while "$ref" in whole:
-        ref = whole.pop("$ref")
-        if str(ref) in followed:
+    chain: list[Any] = [schema]
+    while "$ref" in chain[-1]:
+        ref = chain[-1]["$ref"]
+        if str(ref) in followed or len(chain) > MAX_HOPS:
             return None
         followed.add(str(ref))
         try:
             found = target(root, ref)
         except BadReference:
             break
-        whole = {**found, **whole} if isinstance(found, dict) else whole
+        if not isinstance(found, dict):
+            break
+        chain.append(found)
+    whole: dict[str, Any] = {}
+    for part in reversed(chain):
+        whole.update(part)
+    whole.pop("$ref", None)
     return whole
+
+
+def has_end(schema: Any, root: Mapping[str, Any], known: set[int]) -> bool:
+    """Whether its references lead to a schema without one; `known`: schemas of which that is known."""
+    path = set[int]()
+    while isinstance(schema, dict) and "$ref" in schema and id(schema) not in known:
+        if id(schema) in path:
+            return False
+        path.add(id(schema))
+        schema = target(root, schema["$ref"])
+    known |= path
+    return True
 
 
 def walk(root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
@@ -76,7 +99,7 @@ def walk(root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[dict[str,
     left: list[Any] = [root]
     while left:
         schema = left.pop()
-        if isinstance(schema, bool) or id(schema) in seen:
+        if not isinstance(schema, dict) or id(schema) in seen:
             continue
         seen.add(id(schema))
         yield schema

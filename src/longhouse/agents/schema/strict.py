@@ -9,6 +9,7 @@ subset cannot express are added to the description: a model that does not know t
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from longhouse.agents.schema.flatten import Leaf, SchemaPlace, leaves
@@ -118,7 +119,10 @@ def _described(place: SchemaPlace) -> list[Leaf]:
 
 
 def _one_of(schemas: list[dict[str, Any]], description: str | None = None) -> dict[str, Any]:
-    distinct = [schema for nth, schema in enumerate(schemas) if schema not in schemas[:nth]]
+    written: dict[bytes, dict[str, Any]] = {}
+    for schema in schemas:
+        written.setdefault(msgspec.json.encode(schema, order="sorted"), schema)
+    distinct = list(written.values())
     described = {"description": description} if description else {}
     if len(distinct) == 1:
         return distinct[0] if "description" in distinct[0] else {**distinct[0], **described}

@@ -154,7 +154,10 @@ class ReplyHandler(msgspec.Struct, frozen=True):
         return None
 
     async def _finishes(self, intent: Intent, tool: Tool) -> bool:
-        return not self._sent_back(intent) and await self.toolbox.check(tool, intent.arguments) is None
+        return (
+            not await apart(partial(self._sent_back, intent))
+            and await self.toolbox.check(tool, intent.arguments) is None
+        )
 
     async def _call(self, call_id: str, intent: Intent, tool: Tool | None, fault: Fault | None) -> list[Event]:
         """The events of one call, with its outcome if that is known at once."""
@@ -212,7 +215,7 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             return Fault(code="reason_first", message=f"reason first: call {self.request.only}, then act")
         if tool is None:
             return Fault(code="not_offered", message=f"{intent.tool!r} is not among the tools that are open now")
-        if tool.finishes and (fault := self._sent_back(intent)):
+        if tool.finishes and (fault := await apart(partial(self._sent_back, intent))):
             return fault
         if finishes and (why := _waits(tool)):
             # The answer may already be streaming to the client; nobody would wait for the other call.

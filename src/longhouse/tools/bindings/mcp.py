@@ -48,7 +48,7 @@ def mcp_binding(server: str, listed: mcp_types.Tool, call: Call, *, timeout: flo
     try:
         check = checker(listed.input_schema)
     except BadSchema as error:
-        raise Unusable("its schema is not valid") from error
+        raise Unusable(f"its schema cannot be used: {error}") from error
 
     def bind(arguments: str) -> Work | Fault:
         given = read(tool.name, arguments, check)
