@@ -14,7 +14,7 @@ from longhouse import clock
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import ToolPolicy
 from longhouse.api.auth import CHECKING_ROUTES, READING_PATHS
-from longhouse.models.scripted import call
+from longhouse.models.scripted import call, calls
 from server_helpers import AGENT, Serving, content, dictated, sse
 
 RESPONSES = "/v1/responses"
@@ -260,6 +260,29 @@ async def test_a_key_decides_no_call_of_a_sub_agent_that_it_may_not_use(serving:
             assert "may not use the agent 'ben'" in (await response.json())["error"]["message"]
         assert await remains(house.db) == before
         async with free.ask("POST", *tries[0]) as response:
+            assert (await response.json())["output"][-1]["content"][0]["text"] == "done"
+
+
+async def test_decisions_that_come_together_are_made_together_or_not_at_all(serving: Serving) -> None:
+    def play(body: Any) -> Any:
+        asks = calls(*(call(f"agent_{name}", task="x") for name in ("ben", "eve")))
+        signs = in_steps(call("signtool"), answer("!"))
+        return cast(master=in_steps(asks, answer("done")), ben=signs, eve=signs)(body)
+
+    cast_ = [agent("master", calls=("ben", "eve")), agent("ben", calls=()), agent("eve", calls=())]
+    async with keyed(serving, play, templates=(*BUILT_IN, *cast_), tools=[SignTool]) as house:
+        free, bound = await client_of(house, "shop"), await client_of(house, "shop", templates=["master", "ben"])
+        async with free.ask("POST", RESPONSES, {"model": "master", "input": "hi"}) as response:
+            asked = await response.json()
+        needed = [item["id"] for item in asked["output"] if item["type"] == "mcp_approval_request"]
+        assert len(needed) == 2
+        given = [{"type": "mcp_approval_response", "approval_request_id": one, "approve": True} for one in needed]
+        both = {"previous_response_id": asked["id"], "input": given}
+        before = await remains(house.db)
+        status, error = await bound.refused("POST", RESPONSES, both)
+        assert (status, error["code"]) == (403, "template_not_allowed")
+        assert await remains(house.db) == before
+        async with free.ask("POST", RESPONSES, both) as response:
             assert (await response.json())["output"][-1]["content"][0]["text"] == "done"
 
 

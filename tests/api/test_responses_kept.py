@@ -6,14 +6,18 @@ import json
 import tracemalloc
 from typing import Any
 
+import pytest
 from key_helpers import client_of, keyed
 from test_responses import BANK, FUNCTION, TransferTool
 
 from longhouse.agents.template import LLMPolicy, Streaming, Template
 from longhouse.journal.events import Prompted
+from longhouse.journal.session import Session
 from longhouse.models.scripted import Say, call, say
 from longhouse.runtime.cleanup.retention import Retention
 from longhouse.runtime.inbox import Inbox
+from longhouse.store import journals
+from longhouse.store.database import Database
 from response_helpers import ask, get, said, text_of, types_of
 from server_helpers import AGENT, House, Serving, user
 
@@ -172,8 +176,28 @@ async def test_a_conversation_is_listed_page_by_page_and_each_item_is_found(serv
             assert (await get(house, f"{where}/{item['id']}"))[1] == item
             text = [part for part in item["content"] if isinstance(part, dict) and part.get("type") == "output_text"]
             assert all(part["logprobs"] == [] for part in text)
-        for other in ("msg_x", f"{names[0]}0", "x%00y"):
+        for other in ("msg_x", f"{names[0]}0", "x%00y", "x" * 5_000):
             assert (await get(house, f"{where}?after={other}"))[0] == 400
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_page_of_many_responses_reads_their_journal_once(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    begun: list[int] = []
+    load_at = journals.load_at
+
+    async def noted(db: Database, session_id: str, seq: int) -> Session:
+        begun.append(seq)
+        return await load_at(db, session_id, seq)
+
+    async with serving([say(f"{n}.") for n in range(5)]) as house:
+        for n in range(5):
+            await said(house, f"Say {n}", conversation="c")
+        monkeypatch.setattr(journals, "load_at", noted)
+        _, page = await get(house, f"/v1/conversations/c/items?order={order}")
+        assert len(page["data"]) == 10
+        assert len(begun) == 1
 
 
 async def test_what_is_added_is_bounded_and_a_page_reads_no_more_than_it_shows(serving: Serving) -> None:

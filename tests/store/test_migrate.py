@@ -190,9 +190,12 @@ async def _write_as_before(db: Database, session: str) -> None:
             None,
         ),
     ]
+    bodies.append(
+        ("Prompted", '{"v":1,"kind":"Prompted","content":["\\u0000 longhouse-file:"],"digest":"\\u0000"}', None)
+    )
     await db.run(
         "INSERT INTO sessions (id, owner, conversation_id, side, agent, head, due, version, created_at, updated_at)"
-        " VALUES (:id, 'ann', :id, 'root', 'a', 4, false, 1, now(), now())",
+        " VALUES (:id, 'ann', :id, 'root', 'a', 5, false, 1, now(), now())",
         id=session,
     )
     for seq, (kind, body, body_digest) in enumerate(bodies, 1):
@@ -219,6 +222,10 @@ async def test_files_belong_to_the_sessions_of_before_and_of_processes_of_before
         monkeypatch.setattr(migrate, "known", lambda: known[:41])
         await migrate.migrate(db)
         await _write_as_before(db, "before")
+        await _write_as_before(db, "capsule")
+        await db.run("UPDATE sessions SET capsule = id, capsule_head = head WHERE id = 'capsule'")
+        manifest = msgspec.json.encode({"files": {DIGESTS["shown"]: "image/png"}}).decode()
+        await db.run("INSERT INTO capsules (id, manifest) VALUES ('capsule', :manifest)", manifest=manifest)
         for session in ("before", "deleted", "forgotten", "forgotten here /logs"):
             await db.run("INSERT INTO projection_cursors VALUES ('redis', :id, '', 1)", id=session)
         monkeypatch.setattr(migrate, "known", lambda: known)
@@ -230,6 +237,8 @@ async def test_files_belong_to_the_sessions_of_before_and_of_processes_of_before
             found = await db.rows("SELECT digest, media_type FROM session_files WHERE session_id = :id", id=session)
             types = {DIGESTS[name]: None for name in ("shown", "long", "brought")} | {DIGESTS["made"]: "text/csv"}
             assert dict(found) == types
+        came = await db.rows("SELECT digest FROM session_files WHERE session_id = 'capsule'")
+        assert [row[0] for row in came] == [DIGESTS["shown"]], "its events name others, which it does not hold"
         await db.run("DELETE FROM responses; DELETE FROM sessions")
         assert await db.value("SELECT count(*) FROM session_files") == 0
 

@@ -1,9 +1,11 @@
 """A session goes on: named by its id or by its conversation, prompted while it works, answered when it asks."""
 
 import asyncio
+import base64
 from typing import Any, ClassVar
 
 import pytest
+from msgspec import structs
 
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
@@ -12,6 +14,8 @@ from longhouse.journal import events
 from longhouse.journal.messages import User, text_of
 from longhouse.models.scripted import Say, call, calls
 from longhouse.store import journals
+from longhouse.store.database import Database
+from longhouse.store.requests import Repeated, RequestIdentity
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import AGENT, House, Serving, assistant, chat, content, user
 
@@ -177,7 +181,7 @@ async def test_prompts_during_a_running_turn_wait_in_the_queue(serving: Serving,
         assert [text for text in ("Two", "Three") if text in str(house.model.requests[2])] == ["Two"]
 
 
-async def put(house: House, text: str, *, model: str = AGENT, key: str = "") -> tuple[int, Any, str]:
+async def put(house: House, text: Any, *, model: str = AGENT, key: str = "") -> tuple[int, Any, str]:
     """Sends a prompt and waits for nothing; the status, the answer, and when to ask again."""
     body = {"model": model, "input": text, "background": True}
     headers = {"idempotency-key": key} if key else {}
@@ -223,13 +227,54 @@ async def test_a_queue_takes_so_many_prompts_and_so_many_bytes(serving: Serving)
             prompt = events.Prompted(trace="long", content=("ё" * 1_050_000,))
             await journals.add(house.db, long_one, [prompt], trace="long")
         assert (await put(other, "One more.", model=long_one))[0] == 429
+        # What is refused leaves nothing behind, not even what is too long for a row, nor images.
+        stored = await house.db.value("SELECT count(*) FROM files")
+        for text in ("Short.", "long " * 30_000):
+            url = "data:image/png;base64," + base64.b64encode(text.encode()).decode()
+            image = {"type": "image_url", "image_url": {"url": url}}
+            message = {"role": "user", "content": [{"type": "text", "text": text}, image]}
+            assert (await chat(house, [message], model=long_one))["error"]["code"] == "too_many_waiting"
+            parts = [{"type": "input_text", "text": text}, {"type": "input_image", "image_url": url}]
+            assert (await put(house, [{"role": "user", "content": parts}], model=long_one))[0] == 429
+        assert await house.db.value("SELECT count(*) FROM files") == stored
+
+
+async def test_what_an_append_does_not_need_is_not_kept(db: Database) -> None:
+    """Of a new session with a long history the prompt without it; and whatever is refused."""
+    opened = events.Opened(agent="a", version=1, owner="ann", conversation="c")
+    long = events.Prompted(trace="t", content=("x" * 70_000,), prior=(User(content="before " * 10_000),))
+    identity = RequestIdentity(owner="ann", digest="d", key="k")
+    await journals.open(db, "a_1", opened, long, task="", accepted=identity)
+    assert await db.value("SELECT count(*) FROM files") == 1
+    for name in ("a_1", "a_2"):
+        again = structs.replace(long, trace="u", prior=())
+        with pytest.raises((Repeated, journals.NotThere)):
+            await journals.add(db, name, [again], trace="u", accepted=identity)
+    assert await db.value("SELECT count(*) FROM files") == 1
+    [_, placed] = await journals.read(db, "a_1")
+    assert placed.event == long
+
+
+async def test_no_more_is_put_behind_one_turn_by_cancelling_it_again(db: Database) -> None:
+    opened = events.Opened(agent="a", version=1, owner="ann", conversation="c")
+    await journals.open(db, "a_1", opened, events.Prompted(trace="t", content=("x",)), task="")
+    add = """
+        INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, append_id, nth, body, at)
+        SELECT 'a_1', n, 'c', 'c' || (n / 2), (ARRAY['Prompted', 'Cancelled'])[n % 2 + 1], gen_random_uuid(), 1, '{}',
+               now()
+        FROM generate_series(:first::integer, :last) n
+    """
+    most = 10 * journals.MOST_WAITING
+    for first, last, has_room in ((4, 2 * most - 1, True), (2 * most, 2 * most + 3, False)):
+        await db.run(add, first=first, last=last)
+        assert await db.value("SELECT queue_has_room('a_1', 100, 1000000)") == has_room
 
 
 async def test_what_is_said_beside_a_call_that_waits_is_bounded_until_it_was_read(serving: Serving) -> None:
     async with serving([asks("Which city?"), answers("Rain.")]) as house:
         session_id = (await house.say("Will it rain?"))["model"]
         trace = (await house.folded(session_id)).trace
-        aside = events.Prompted(trace=trace, content=("By the way.",), aside=True)
+        aside = events.Prompted(trace=trace, content=("By the way. " * 6_000,), aside=True)
         for _ in range(3):
             await journals.add(house.db, session_id, [aside], trace=trace, most_waiting=3)
         with pytest.raises(CallerError, match="at most 3 prompts"):

@@ -1,11 +1,17 @@
 """`@tool` makes a tool of an async function, with all that a tool of its own class has."""
 
+import asyncio
+import http.client
 import inspect
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import aiohttp
+import grpc
+import httpx
 import pytest
+import requests
 from pydantic import BaseModel, Field
 
 from longhouse.agents.template import Template, ToolPolicy
@@ -15,6 +21,7 @@ from longhouse.journal.events import Fault, Output
 from longhouse.models.scripted import call
 from longhouse.tools import BaseTool, ToolContext, tool
 from longhouse.tools.base import ToolRegistry
+from longhouse.tools.outcomes import is_in_doubt
 from longhouse.tools.toolbox import Toolbox
 from server_helpers import Serving, content, folded, opened, prompted, started, turn_of, used
 
@@ -152,3 +159,50 @@ async def test_an_agent_uses_it_like_any_other(serving: Serving) -> None:
         assert content(answered) == "Rain."
         assert house.model is not None
         assert house.model.requests[1]["messages"][-1]["content"] == "1 of rain in Bergen, NO"
+
+
+# What clients raise
+
+
+def refused_by_grpc(status: grpc.StatusCode) -> grpc.RpcError:
+    return grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+
+@pytest.mark.parametrize(
+    ("error", "in_doubt"),
+    [
+        (httpx.RemoteProtocolError("Server disconnected without sending a response."), True),
+        (httpx.ReadError("gone"), True),
+        (httpx.WriteError("gone"), True),
+        (httpx.ConnectError("All connection attempts failed"), False),
+        (httpx.LocalProtocolError("Illegal header"), False),
+        (aiohttp.ServerDisconnectedError(), True),
+        (aiohttp.ClientPayloadError("Response payload is not completed"), True),
+        (aiohttp.InvalidURL("x"), False),
+        (http.client.IncompleteRead(b"x"), True),
+        (requests.exceptions.ChunkedEncodingError("cut"), True),
+        (requests.exceptions.HTTPError("400"), False),
+        (refused_by_grpc(grpc.StatusCode.UNAVAILABLE), True),
+        (refused_by_grpc(grpc.StatusCode.DEADLINE_EXCEEDED), True),
+        (refused_by_grpc(grpc.StatusCode.NOT_FOUND), False),
+    ],
+)
+def test_a_client_that_got_no_answer_does_not_know_what_happened(error: Exception, in_doubt: bool) -> None:
+    wrapped = RuntimeError("paying failed")
+    wrapped.__cause__ = error
+    assert is_in_doubt(error) == is_in_doubt(wrapped) == in_doubt
+
+
+async def test_what_real_servers_leave_open_is_in_doubt_and_a_closed_door_is_not() -> None:
+    async def leaves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    async with httpx.AsyncClient(trust_env=False) as client:
+        async with await asyncio.start_server(leaves, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(httpx.HTTPError) as lost:
+                await client.post(f"http://127.0.0.1:{port}", json={})
+        with pytest.raises(httpx.ConnectError) as refused:
+            await client.post(f"http://127.0.0.1:{port}", json={})
+    assert (is_in_doubt(lost.value), is_in_doubt(refused.value)) == (True, False)

@@ -1,12 +1,17 @@
 """Files stored by digest: event bodies that are too long for a row, and files that users send."""
 
+import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Final
 
+from longhouse.errors import LonghouseError
 from longhouse.store.database import Executor
+from longhouse.store.requests import Repeated
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
 
@@ -44,6 +49,9 @@ USED_BY_THESE: Final = f"""
     )
 """
 
+_STORED: Final = ContextVar[tuple[asyncio.Task[object] | None, set[str]] | None]("stored", default=None)
+"""What this task has stored for its append: tasks that it starts have it too, and store for themselves."""
+
 
 def safe_media_type(named: str) -> str:
     """The type of a file as a header may have it: anybody may have named it."""
@@ -56,8 +64,29 @@ def digest_of(content: bytes) -> str:
 
 async def put(db: Executor, content: bytes, media_type: str) -> str:
     digest = digest_of(content)
-    await db.run(PUT, digest=digest, media_type=media_type, content=content)
+    is_new = await db.run(PUT, digest=digest, media_type=media_type, content=content) == "INSERT 0 1"
+    stored = _STORED.get()
+    if is_new and stored and stored[0] is asyncio.current_task():
+        stored[1].add(digest)
     return digest
+
+
+@asynccontextmanager
+async def for_append(db: Executor) -> AsyncIterator[None]:
+    """Deletes again what is stored in here for an append that is refused, or that does not need it. After any other
+    error the append may still be written."""
+    stored: set[str] = set()
+    refusal: Exception | None = None
+    token = _STORED.set((asyncio.current_task(), stored))
+    try:
+        yield
+    except (LonghouseError, LookupError, Repeated) as error:
+        refusal = error
+    finally:
+        _STORED.reset(token)
+    await drop_unused(db, stored)
+    if refusal:
+        raise refusal
 
 
 async def of_session(db: Executor, session: str, digests: Iterable[str]) -> dict[str, tuple[str, bytes]]:

@@ -30,6 +30,8 @@ TASK_SHOWN: Final = 1_000
 """Characters of a task in the session's row: the row is rewritten with every append, the prompt is stored once."""
 BODY_LIMIT: Final = 64 * 1024
 """Bytes; a longer body is stored in `files` by its digest."""
+LONG_ASIDE: Final = '{"aside":true}'
+"""What stands in the journal for one: `queue_has_room` reads no files."""
 
 FIRST_FENCE: Final = 1
 """Of the first claim of a session."""
@@ -257,7 +259,7 @@ async def _rows_of(db: Executor, new: Sequence[Event]) -> list[_Row]:
         body, digest = events.encode(event), None
         if len(body) * 4 > BODY_LIMIT and len(raw := body.encode()) > BODY_LIMIT:
             digest = await files.put(db, raw, "application/json")
-            body = "{}"
+            body = LONG_ASIDE if isinstance(event, events.Prompted) and event.aside else "{}"
         rows.append((events.kind_of(event), events.call_of(event), events.reply_to_of(event), body, digest))
     return rows
 
@@ -382,30 +384,31 @@ async def add(
     prompt = new[0] if len(new) == 1 and isinstance(new[0], events.Prompted) else None
     most = most_waiting if prompt else None
     takes_turn = prompt is not None and not prompt.aside and accepted is not None and accepted.has_turn_budget
-    append_id, columns, at = uuid.uuid4(), await columns_of(db, new), clock.now()
-    try:
-        row = await accept(
-            db,
-            accepted,
-            ADD,
-            takes_turn=takes_turn,
-            session=session_id,
-            count=len(new),
-            state=state,
-            at=at,
-            trace=trace,
-            append_id=append_id,
-            fingerprint=fingerprint,
-            head=head,
-            most_waiting=most,
-            **columns,
-        )
-    except asyncpg.UniqueViolationError as error:
-        row = await _already_there(db, session_id, append_id, error)
-    if row is None and (head is not None or prompt) and (written := await last_written(db, session_id, append_id)):
-        row = {"head": written}  # a retry after a lost answer finds what its first try has changed
-    if row is None:
-        raise await _refusal(db, session_id, accepted if takes_turn else None, most, head)
+    async with files.for_append(db):
+        append_id, columns, at = uuid.uuid4(), await columns_of(db, new), clock.now()
+        try:
+            row = await accept(
+                db,
+                accepted,
+                ADD,
+                takes_turn=takes_turn,
+                session=session_id,
+                count=len(new),
+                state=state,
+                at=at,
+                trace=trace,
+                append_id=append_id,
+                fingerprint=fingerprint,
+                head=head,
+                most_waiting=most,
+                **columns,
+            )
+        except asyncpg.UniqueViolationError as error:
+            row = await _already_there(db, session_id, append_id, error)
+        if row is None and (head is not None or prompt) and (written := await last_written(db, session_id, append_id)):
+            row = {"head": written}  # a retry after a lost answer finds what its first try has changed
+        if row is None:
+            raise await _refusal(db, session_id, accepted if takes_turn else None, most, head)
     return Placed(session_id=session_id, seq=row["head"], at=at)
 
 
@@ -428,37 +431,38 @@ async def open(
     """
     takes_turn = accepted is not None and accepted.has_turn_budget
     bare = [structs.replace(prompted, prior=())] if prompted.prior else []
-    append_id, columns, at = uuid.uuid4(), await columns_of(db, [opened, prompted, *bare]), clock.now()
-    identity = {name: getattr(opened, name) for name in ("owner", "conversation", "side", "agent", "label")}
-    try:
-        row = await accept(
-            db,
-            accepted,
-            OPEN_CLAIMED if claimant else OPEN_ONLY,
-            takes_turn=takes_turn,
-            session=session_id,
-            most_waiting=most_waiting,
-            **identity,
-            **(structs.asdict(claimant) if claimant else {}),
-            user=opened.user,
-            version=opened.version,
-            parent=parent,
-            at=at,
-            trace=prompted.trace,
-            task=task[:TASK_SHOWN],
-            append_id=append_id,
-            count=2,
-            **columns,
-        )
-    except asyncpg.UniqueViolationError as error:
-        if isinstance(db, Transaction):
-            raise
-        row = await _already_there(db, await sessions.find(db, **identity) or session_id, append_id, error)
-    if row is None:
-        there = await sessions.find(db, **identity) or session_id
-        row = await _written(db, there, append_id)  # a retry after a lost answer
+    async with files.for_append(db):
+        append_id, columns, at = uuid.uuid4(), await columns_of(db, [opened, prompted, *bare]), clock.now()
+        identity = {name: getattr(opened, name) for name in ("owner", "conversation", "side", "agent", "label")}
+        try:
+            row = await accept(
+                db,
+                accepted,
+                OPEN_CLAIMED if claimant else OPEN_ONLY,
+                takes_turn=takes_turn,
+                session=session_id,
+                most_waiting=most_waiting,
+                **identity,
+                **(structs.asdict(claimant) if claimant else {}),
+                user=opened.user,
+                version=opened.version,
+                parent=parent,
+                at=at,
+                trace=prompted.trace,
+                task=task[:TASK_SHOWN],
+                append_id=append_id,
+                count=2,
+                **columns,
+            )
+        except asyncpg.UniqueViolationError as error:
+            if isinstance(db, Transaction):
+                raise
+            row = await _already_there(db, await sessions.find(db, **identity) or session_id, append_id, error)
         if row is None:
-            raise await _refusal(db, there, accepted if takes_turn else None, most_waiting)
+            there = await sessions.find(db, **identity) or session_id
+            row = await _written(db, there, append_id)  # a retry after a lost answer
+            if row is None:
+                raise await _refusal(db, there, accepted if takes_turn else None, most_waiting)
     placed = Placed(session_id=row["id"], seq=row["head"], at=at)
     if claimant and (placed.session_id, row["holder"], row["fence"]) == (session_id, claimant.worker, FIRST_FENCE):
         # Nobody has claimed it since, also where this is known of a first try whose answer was lost.

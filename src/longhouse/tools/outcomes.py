@@ -58,6 +58,17 @@ _NO_ANSWER: Final = (
     asyncio.CancelledError,
 )
 """By these the code of a tool says that it was interrupted or got no answer, by any other that it failed."""
+_NO_ANSWER_OF_CLIENTS: Final = frozenset(
+    {
+        "httpx.RemoteProtocolError", "httpx.ReadError", "httpx.WriteError", "httpx.ReadTimeout", "httpx.WriteTimeout",
+        "httpcore.RemoteProtocolError", "httpcore.ReadError", "httpcore.WriteError",
+        "aiohttp.ServerDisconnectedError", "aiohttp.ClientPayloadError",
+        "http.IncompleteRead", "requests.ChunkedEncodingError", "urllib3.ReadTimeoutError",
+        "botocore.ConnectionClosedError", "asyncpg.ConnectionDoesNotExistError",
+    }
+)  # fmt: skip
+"""The same from clients that a tool may use; what they raise while they connect is not among them."""
+_NO_ANSWER_OF_GRPC: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
 def is_in_doubt(error: BaseException | None) -> bool:
@@ -65,10 +76,17 @@ def is_in_doubt(error: BaseException | None) -> bool:
     while error:
         if isinstance(error, CallError):
             return error.in_doubt
-        if isinstance(error, _NO_ANSWER):
+        if isinstance(error, _NO_ANSWER) or _is_of_client(error):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _is_of_client(error: BaseException) -> bool:
+    names = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
+    status = getattr(error, "code", None) if "grpc.RpcError" in names else None
+    is_of_grpc = callable(status) and getattr(status(), "name", "") in _NO_ANSWER_OF_GRPC
+    return is_of_grpc or not names.isdisjoint(_NO_ANSWER_OF_CLIENTS)
 
 
 def traceback_of(error: BaseException) -> str:

@@ -34,7 +34,7 @@ from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.steps.delegation import PriorOf
 from longhouse.runtime.workers.resident_sessions import ResidentSessions
 from longhouse.search.router import AUTO, Routed, Router
-from longhouse.store import journals, sessions
+from longhouse.store import files, journals, sessions
 from longhouse.store.capsules import imported as capsules
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -70,8 +70,9 @@ class SessionResolver:
         if repeated := await self._repeated(chat):
             return await self._reattach(repeated, chat)
         try:
-            with self.in_progress.writing(chat.accepted):
-                return self._noted(await self._place(chat))
+            async with files.for_append(self.db):
+                with self.in_progress.writing(chat.accepted):
+                    return self._noted(await self._place(chat))
         except journals.NotThere:
             # The session was deleted meanwhile.
             raise unknown_model(chat.request.model) from None
@@ -85,7 +86,8 @@ class SessionResolver:
             raise
         # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
-        return self._noted(await self._place(chat))
+        async with files.for_append(self.db):
+            return self._noted(await self._place(chat))
 
     def _noted(self, handle: TurnHandle) -> TurnHandle:
         """The worker that serves the request goes on from this session, if it is in this process."""
@@ -391,23 +393,29 @@ class SessionResolver:
             # Those of sub-agents first: the session goes on with the last one.
             asking = max((one.session for one in found), key=lambda one: one.id != session.id)
             these = [index for index, one in enumerate(found) if one.session.id == asking.id]
+            # All of them are checked before the first is written.
             decided = [
                 decisions.decided(
                     chat.caller,
-                    found[index],
-                    left[index].decision,
-                    comment=left[index].comment,
+                    question,
+                    one.decision,
+                    comment=one.comment,
                     chat=session,
                     user=chat.request.user,
                 )
-                for index in these
+                for question, one in zip(found, left, strict=True)
             ]
             is_last = len(these) == len(left)
             accepted = chat.accepted if is_last else None
             chain = chat.chain if chat.history.resends else _continued(session, chat.history)
             try:
                 handle = await append_reply(
-                    self.inbox, session, found[these[0]], decided, chain=chain, accepted=accepted
+                    self.inbox,
+                    session,
+                    found[these[0]],
+                    [decided[index] for index in these],
+                    chain=chain,
+                    accepted=accepted,
                 )
             except journals.NotThere:
                 if await sessions.session(self.db, row.id, chat.caller.owner) is None:

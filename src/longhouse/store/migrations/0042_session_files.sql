@@ -13,8 +13,10 @@ CREATE INDEX session_files_digest ON session_files (digest);
 -- The files that the body of an event names: the file that is stored, or the images of messages. In a text that somebody
 -- wrote a quote is escaped, so that no text is taken for the address of an image.
 CREATE FUNCTION files_in(kind text, body text) RETURNS TABLE (digest text, media_type text) LANGUAGE sql IMMUTABLE AS $$
-    SELECT body::json ->> 'digest', body::json ->> 'media_type'
-    WHERE kind = 'Stored' AND body::json ->> 'digest' IS NOT NULL
+    SELECT stored ->> 'digest', stored ->> 'media_type'
+    -- Other bodies are not read as JSON: what people write may have escapes that Postgres has no text for.
+    FROM (SELECT CASE WHEN kind = 'Stored' THEN body::json END AS stored) AS event
+    WHERE stored ->> 'digest' IS NOT NULL
     UNION ALL
     SELECT named[1], named[2]
     FROM regexp_matches(

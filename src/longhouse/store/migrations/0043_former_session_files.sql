@@ -26,6 +26,9 @@ CROSS JOIN LATERAL files_in('', (r.request -> 'input')::text) AS named
 WHERE r.request::text LIKE '%"longhouse-file:%'
 FOR KEY SHARE OF s
 ON CONFLICT DO NOTHING;
+-- The events of a session from a capsule may name any file: it holds those that came with it.
+DELETE FROM session_files held USING sessions s JOIN capsules c ON c.id = s.capsule
+WHERE s.id = held.session_id AND (c.manifest -> 'files' -> held.digest) IS NULL;
 SET CONSTRAINTS ALL IMMEDIATE;
 
 -- Two words are no sessions: how far a copy has followed what was erased.

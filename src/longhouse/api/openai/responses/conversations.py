@@ -30,12 +30,15 @@ from longhouse.api.wire import Lenient, Many, Metadata
 from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.messages import Content, ImagePart, TextPart
+from longhouse.journal.session import Session
 from longhouse.store import journals
 from longhouse.store.openai import conversations, responses
 from longhouse.store.openai.conversations import ADDED, RESPONSE, Conversation, Unit
 
 MOST_ITEMS: Final = 20
 """Items that are added at once."""
+LONGEST_NAME: Final = 512
+"""Characters of the id of an item."""
 MOST_BYTES: Final = 8_000_000
 """Of a page of items: with the one that passes this it ends."""
 UNITS: Final = 20
@@ -218,8 +221,9 @@ async def _listed(
             yield item
     where = (service.db, caller.owner, conversation)
     while units := await conversations.units(*where, beyond=beyond, newest_first=newest_first, limit=UNITS):
+        bases = await _bases(service, units)
         for unit in units:
-            for item in (await _items_of(service, caller, unit))[::step]:
+            for item in (await _items_of(service, caller, unit, bases.get(unit)))[::step]:
                 yield item
         beyond = units[-1]
 
@@ -228,16 +232,32 @@ async def _with_item(
     service: ResponseService, caller: Caller, conversation: str, name: str
 ) -> tuple[Unit, list[dict[str, Any]]] | None:
     """What holds the item of this id, and the items of it."""
+    if len(name) > LONGEST_NAME or "\0" in name:
+        return None
     where = (service.db, caller.owner, conversation)
-    for unit in await conversations.units_with(*where, name) if "\0" not in name else ():
+    for unit in await conversations.units_with(*where, name):
         items = await _items_of(service, caller, unit)
         if any(item["id"] == name for item in items):
             return unit, items
     return None
 
 
-async def _items_of(service: ResponseService, caller: Caller, unit: Unit) -> list[dict[str, Any]]:
-    """In the order of time; none if it was deleted meanwhile."""
+async def _bases(service: ResponseService, units: Sequence[Unit]) -> dict[Unit, Session]:
+    """The sessions as they were before these responses: each journal is folded once."""
+    bases, last = dict[Unit, Session](), dict[str, Session]()
+    for unit in sorted((one for one in units if one.kind == RESPONSE), key=lambda one: one.seq):
+        if known := last.get(unit.place):
+            base = await journals.load_up_to(service.db, known, unit.seq)
+        else:
+            base = await journals.load_at(service.db, unit.place, unit.seq)
+        bases[unit] = last[unit.place] = base
+    return bases
+
+
+async def _items_of(
+    service: ResponseService, caller: Caller, unit: Unit, base: Session | None = None
+) -> list[dict[str, Any]]:
+    """In the order of time; none if it was deleted meanwhile. `base`: the session before a response, if it is known."""
     db, name = service.db, f"msg_{unit.named}"
     if unit.kind == ADDED:
         item = await conversations.item(db, unit.named)
@@ -246,7 +266,7 @@ async def _items_of(service: ResponseService, caller: Caller, unit: Unit) -> lis
         row = await responses.find(db, f"{PREFIX}{unit.named}", caller.owner)
         if row is None:
             return []
-        builder = await following.settled(db, service.bus, row)
+        builder = await following.settled(db, service.bus, row, base)
         output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
         return [*await with_images(db, row.session_id, builder.request.input), *output]
     for record in await journals.read(db, unit.place, unit.seq - 1, 1):

@@ -52,7 +52,7 @@ from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.inbox import Inbox
 from longhouse.search.router import AUTO
-from longhouse.store import journals, sessions
+from longhouse.store import files, journals, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from longhouse.store.openai import conversations, responses
@@ -111,18 +111,20 @@ class ResponseService(msgspec.Struct, frozen=True):
             if place.model == AUTO:
                 chat, place = await self._routed(chat, place)
             added, used = await self._added(caller, request, place)
-            kept = request.stored(
-                place.shown_model,
-                await reader.stored(items, hex_id),
-                shows_reasoning=await self._shows_reasoning(place),
-            )
-            new = NewResponse(f"{PREFIX}{hex_id}", encoded(kept), request.store is not False, items=used)
-            decided = tuple(answer for _, answer in approvals)
-            chat = replace(chat, accepted=structs.replace(chat.accepted, response=new), added=added, approvals=decided)
-            if decided:
-                chat = replace(chat, model=place.shown_model)  # in the fingerprint, as in other requests of this client
-            await self._settle_named(caller, place, chat.conversation)
-            handle = await self.resolver.accept(chat)
+            async with files.for_append(self.db):
+                kept = request.stored(
+                    place.shown_model,
+                    await reader.stored(items, hex_id),
+                    shows_reasoning=await self._shows_reasoning(place),
+                )
+                new = NewResponse(f"{PREFIX}{hex_id}", encoded(kept), request.store is not False, items=used)
+                decided = tuple(answer for _, answer in approvals)
+                accepted = structs.replace(chat.accepted, response=new)
+                chat = replace(chat, accepted=accepted, added=added, approvals=decided)
+                if decided:  # in the fingerprint, as in other requests of this client
+                    chat = replace(chat, model=place.shown_model)
+                await self._settle_named(caller, place, chat.conversation)
+                handle = await self.resolver.accept(chat)
         except CallerError as error:
             raise renamed(error) from None
         return await self._row(caller, new.id, handle), handle
