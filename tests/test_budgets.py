@@ -15,7 +15,21 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-BUDGETLINES
+    ".": 11_450,
+    "agents": 28_200,
+    "api": 136_950,
+    "app": 6_550,
+    "catalog": 7_450,
+    "cli": 49_800,
+    "config": 11_950,
+    "integrations": 17_800,
+    "journal": 23_800,
+    "memory": 41_900,
+    "models": 18_350,
+    "runtime": 42_400,
+    "search": 18_000,
+    "store": 86_750,
+    "tools": 47_900,
 }
 
 MOST_FILES = 19

@@ -195,7 +195,7 @@ async def test_a_payment_that_ends_without_a_message_is_asked_about_and_not_made
     serving: Serving, tmp_path: Path, folder: Path
 ) -> None:
     async with grpc_server(folder, "silent") as served:
-        described = {name: str(path) for name, path in written(tmp_path, agents=files(served.place)).items()}
+        described: dict[str, Any] = dict(written(tmp_path, agents=files(served.place)))
         async with serving(cashier, **described) as house:
             assert content(await house.say("pay pay", model=AGENT)) == "Оплачено 付款了"
             assert [one["method"] for one in served.seen] == ["Call", "Probe"]
