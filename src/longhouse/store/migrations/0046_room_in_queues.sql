@@ -12,8 +12,11 @@ BEGIN
     SELECT COALESCE((body ->> 'prompt')::bigint, 0) INTO begun FROM journal
     WHERE session_id = asked AND kind = 'Started' ORDER BY seq DESC LIMIT 1;
     SELECT seq INTO replied FROM journal WHERE session_id = asked AND kind = 'Replied' ORDER BY seq DESC LIMIT 1;
-    -- Those that were cancelled are looked for once, not for each prompt: the session's row is held meanwhile.
-    SELECT count(*) AS all_in_all, count(*) FILTER (WHERE gone.seq IS NULL) AS number,
+    IF (SELECT count(*) FROM journal WHERE session_id = asked AND seq > COALESCE(begun, 0) AND kind = 'Prompted'
+        AND (body ->> 'aside' IS NULL OR seq > COALESCE(replied, 0))) >= 10 * most THEN
+        RETURN false; -- before they are compared with what was cancelled: the session's row is held meanwhile
+    END IF;
+    SELECT count(*) FILTER (WHERE gone.seq IS NULL) AS number,
            COALESCE(sum(COALESCE(octet_length(f.content), pg_column_size(p.body))) FILTER (WHERE gone.seq IS NULL), 0) AS bytes
     INTO waiting
     FROM journal p LEFT JOIN files f ON f.digest = p.body_digest LEFT JOIN (
@@ -22,6 +25,6 @@ BEGIN
     ) AS gone ON gone.trace_id = p.trace_id AND gone.seq > p.seq
     WHERE p.session_id = asked AND p.seq > COALESCE(begun, 0) AND p.kind = 'Prompted'
       AND (p.body ->> 'aside' IS NULL OR p.seq > COALESCE(replied, 0));
-    RETURN waiting.number < most AND waiting.bytes < most_bytes AND waiting.all_in_all < 10 * most;
+    RETURN waiting.number < most AND waiting.bytes < most_bytes;
 END
 $$;
