@@ -26,7 +26,7 @@ class TooLong(Exception):  # noqa: N818 - it says what the schema is
     """A schema is too long when it is written out."""
 
 
-class Document(msgspec.Struct):
+class SchemaDocument(msgspec.Struct):
     """The schema that all places are in."""
 
     schema: dict[str, Any]
@@ -46,7 +46,7 @@ class SchemaPlace(msgspec.Struct, frozen=True):
     """A schema nested in another one, not yet flattened."""
 
     schema: Any
-    root: Document
+    root: SchemaDocument
     followed: frozenset[str] = frozenset()
     """The references on the path to here: none of them is followed again."""
     depth: int = DEPTHS[0]
@@ -68,7 +68,7 @@ class Leaf(msgspec.Struct, frozen=True):
     def of_arguments(cls, schema: dict[str, Any]) -> "Leaf":
         """The arguments of a tool: always one object, whatever alternatives the schema has."""
         depth = _depth(msgspec.json.encode(schema))
-        place = SchemaPlace(schema, Document(schema), depth=depth)
+        place = SchemaPlace(schema, SchemaDocument(schema), depth=depth)
         return cls._whole(place) if depth else cls({**schema, "type": "object"}, place)
 
     @classmethod
@@ -137,7 +137,7 @@ class Leaf(msgspec.Struct, frozen=True):
 def _depth(schema: bytes) -> int:
     """How deep a schema is written out; 0 if only the names of its own properties are."""
     for depth in DEPTHS:
-        root = Document(msgspec.json.decode(schema), MOST_WRITTEN)
+        root = SchemaDocument(msgspec.json.decode(schema), MOST_WRITTEN)
         try:
             _write_out(Leaf._whole(SchemaPlace(root.schema, root, depth=depth)))
         except TooLong:
