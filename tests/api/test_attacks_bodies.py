@@ -139,8 +139,8 @@ async def test_so_many_parts_and_calls_are_refused_before_they_are_read(serving:
             assert "more than 50,000 objects" in str(await refused(house, written, CHAT))
     async with serving() as house:
         text = '{"a": {"b": [{}, [\\]}, ,,, {["' * 100_000
-        written = io.BytesIO(msgspec.json.encode(chat(messages=[{"role": "user", "content": text}])))
-        async with house.http.post(CHAT, data=written, headers={"content-type": "application/json"}) as response:
+        sent = io.BytesIO(msgspec.json.encode(chat(messages=[{"role": "user", "content": text}])))
+        async with house.http.post(CHAT, data=sent, headers={"content-type": "application/json"}) as response:
             assert response.status == 200, "braces in a text are text"
 
 

@@ -208,7 +208,14 @@ def fields_of(model: type[BaseModel]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def takes(schema: Any, value: Any) -> bool:
-    kinds: dict[str, Any] = {"boolean": bool, "integer": int, "number": (int, float), "string": str, "array": list, "object": dict}
+    kinds: dict[str, Any] = {
+        "boolean": bool,
+        "integer": int,
+        "number": (int, float),
+        "string": str,
+        "array": list,
+        "object": dict,
+    }
     if any(value == one and type(value) is type(one) for one in [*schema.get("enum", ()), schema.get("const", {})]):
         return True
     if "type" not in schema:
