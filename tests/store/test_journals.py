@@ -216,7 +216,7 @@ async def test_appends_under_a_rain_of_cut_connections_are_all_there_once(dsn: s
     async def prompt(number: int) -> None:
         while cuts < 12:
             said.append(f"{number}-{len(said)}")
-            await journals.add(db, "s", [prompted(said[-1])], trace="t")
+            await journals.add(db, "s", [prompted(said[-1])], trace="t", most_waiting=1_000_000)
 
     async def work() -> int:
         steps = 0

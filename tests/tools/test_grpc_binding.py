@@ -185,9 +185,13 @@ async def test_what_fails_is_one_sentence_and_in_doubt_only_where_it_may_have_ha
             assert re.search(f"weather {told if told is PACKED else re.escape(told)}", fault.message)
             assert "10.0.0.1" not in fault.message
             assert fault.code == ("unknown_outcome" if effect == "once" else "tool_failed"), (given, fault)
-        # The last one has ended the server: now nothing is sent any more, and nothing is in doubt.
-        gone = await failure(channels, served.url, {}, effect=effect)
-        assert gone == "weather could not be reached: there is no gRPC connection"
+        # The last one has ended the server: once its end is noticed nothing is sent any more, and nothing is in doubt.
+        async with asyncio.timeout(20):
+            while "was asked" in str(gone := await call(channels, served.url, {}, effect=effect)):
+                await asyncio.sleep(0.05)
+        assert gone == Fault(
+            code="tool_failed", message="RemoteError: weather could not be reached: there is no gRPC connection"
+        )
         assert len(served.asked()) == len(known) + len(doubtful) + 3, "nothing was asked twice"
 
 
