@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Llama
 from longhouse.agents.strategies.protocol import Body
-from longhouse.agents.strategies.structured import MOST_TOOLS, SGRAgent
+from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.template import Abilities, ExecutionPolicy, LLMPolicy, PromptPack, Template, ToolPolicy
 from longhouse.app import TOOLS
 from longhouse.journal.events import Called, Fault, Replied, Returned
@@ -19,6 +19,9 @@ from longhouse.models.openai import OpenAIModel
 from longhouse.models.probe import ProbeFinding, probe, report
 from longhouse.tools.toolbox import Toolbox
 from server_helpers import House, Serving, folded, launched_words, opened, prompted, started
+
+AT_ONCE = 12
+"""Tools in one union: more take the small model long."""
 
 CAN = Abilities(forced_tool_choice=False, parallel_tool_calls=False, json_schema=True)
 """What the probe finds of this server with this model, whose chat template knows no tools."""
@@ -123,8 +126,8 @@ async def test_the_grammar_takes_the_schema_of_every_built_in_tool(llama: Llama)
     tools = [tool for cls in TOOLS if (tool := toolbox.find(cls.tool_name))]
     assert len(tools) == len(TOOLS)
     session = folded(opened(), prompted("Well?"), started(2))
-    unions = [tools[start : start + MOST_TOOLS] for start in range(0, len(tools), MOST_TOOLS)]
-    unions += [tools[-MOST_TOOLS:], *([tool] for tool in tools)]
+    unions = [tools[start : start + AT_ONCE] for start in range(0, len(tools), AT_ONCE)]
+    unions += [tools[-AT_ONCE:], *([tool] for tool in tools)]
     for union in unions:
         body = SGRAgent().propose(session, template("SGRAgent", steps=3), union).body
         # A connection for each: this server closes those that it has said it would keep.
