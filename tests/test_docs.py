@@ -139,7 +139,7 @@ async def test_the_programs_of_the_page_on_own_programs_run(dsn: str, tmp_path: 
     async with serve_model([*script, *script]) as model:
         env = _environment(DATABASE_URL=dsn, LLM_BASE_URL=model.url)
         said = await _run(sys.executable, "ask.py", cwd=tmp_path, env=env)
-        assert "There are 42." in said.splitlines(), "between the lines of the log"
+        assert said.splitlines() == ["There are 42."], "and nothing of ours on its output"
         assert "42 pieces of lamps" in str(model.requests[1])
         web = await asyncio.create_subprocess_exec(
             sys.executable, "web.py", cwd=tmp_path, env=env, stderr=asyncio.subprocess.DEVNULL

@@ -9,10 +9,24 @@ import pytest
 from attack_helpers import canary, refused
 from key_helpers import Client, admin_of, client_of, keyed
 
+from delegating_server import answer
 from longhouse.api.admin.docs import TOOL
+from longhouse.tools import BaseTool, ToolContext
 from server_helpers import House, Serving
 
 TOOLS = "/admin/tools"
+
+
+class SendTool(BaseTool):
+    """Sends something, once."""
+
+    tool_name = "send_tool"
+    effect = "once"
+    needs_approval = True
+    text: str
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        return f"sent {self.text}"
 
 
 def tool(**fields: Any) -> dict[str, Any]:
@@ -107,6 +121,29 @@ async def test_put_and_patch_publish_the_next_version_of_a_name_that_is_there(se
             assert (found[0], found[1]["param"]) == (400, "name")
         for method, wrong in (("PUT", [TOOL]), ("PATCH", [TOOL]), ("PATCH", "x"), ("PATCH", {"timeout": 0})):
             assert (await Client(house).refused(method, path, wrong))[0] == 400, wrong
+
+
+async def test_whoever_audits_reads_what_holds_and_not_only_what_was_written(serving: Serving) -> None:
+    async with serving(lambda body: answer("Done."), tools=(SendTool,), tool_packages=__name__) as house:
+        _, sends = await sent(house, "GET", f"{TOOLS}/send_tool")
+        # A descriptor of the same class that leaves all to it.
+        place = sends["runtime_binding"]["python_entrypoint"]
+        silent = {"name": "quiet_tool", "description_short": "x", "runtime_binding": {"python_entrypoint": place}}
+        assert (await sent(house, "POST", TOOLS, silent))[0] == 201
+        policy = f"{TOOLS}/quiet_tool/security_policy"
+        _, held = await sent(house, "PUT", policy, {"risk_level": "high"})
+        assert (held["described"]["needs_approval"], held["effective"]["needs_approval"]) == (True, True)
+        _, page = await sent(house, "GET", f"{TOOLS}?limit=200")
+        [listed] = [one for one in page["data"] if one["name"] == "quiet_tool"]
+        for shown in (listed, (await sent(house, "GET", f"{TOOLS}/quiet_tool@1"))[1]):
+            assert (shown["effect"], shown["needs_approval"]) == (None, None)
+            told = {name: shown["effective"][name] for name in ("effect", "needs_approval", "risk_level")}
+            assert told == {"effect": "once", "needs_approval": True, "risk_level": "high"}
+        away = {name: value for name, value in TOOL.items() if name not in ("effect", "timeout")}
+        await sent(house, "POST", TOOLS, away)
+        _, remote = await sent(house, "GET", f"{TOOLS}/stock_of_item")
+        assert (remote["effect"], remote["effective"]["effect"], remote["effective"]["timeout"]) == (None, "once", 60.0)
+        assert (await sent(house, "PUT", f"{TOOLS}/stock_of_item", remote))[0] == 200, "what is shown may be sent back"
 
 
 async def test_what_is_shown_may_be_sent_back(serving: Serving) -> None:

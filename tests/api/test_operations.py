@@ -68,6 +68,8 @@ async def test_an_installation_is_told_in_figures_and_sentences(serving: Serving
         texts = [one["text"] for one in found["sentences"]]
         assert "1 of 2 turns failed in the last 24 hours." in texts
         assert found["sentences"][0]["tone"] == "bad"
+        assert found["sentences"][0]["text"].endswith(" answered 400: no such model"), texts[0]
+        assert "no such model" not in str(await shop.got("/v1/sessions")), "users read that it failed, and no more"
         # Two who look at the same time make one look.
         looks = await asyncio.gather(*(admin.got("/admin/operations") for _ in range(4)))
         assert len({json.dumps(one["sentences"]) for one in looks}) == 1

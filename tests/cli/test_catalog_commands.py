@@ -186,8 +186,20 @@ async def test_a_class_is_described_whole_and_from_allowed_packages_only(
         settings = Settings(database_url=SecretStr(dsn), tool_packages=package)
         file = written(tmp_path, "pay.json", described)
         published, *printed = await said(commands.publish(settings, "tool", file, activate=True))
-        stored = await said(commands.show(settings, "tool", "pay@1"))
-        assert (published, printed) == ("pay@1", stored), "the whole descriptor, as it is stored"
+        stored = json.loads("\n".join(await said(commands.show(settings, "tool", "pay@1"))))
+        effective = stored.pop("effective")
+        assert (published, json.loads("\n".join(printed))) == ("pay@1", stored), "the whole descriptor, as it is stored"
+        # Whoever leaves it to the class is shown what the class says.
+        silent = {name: described[name] for name in ("name", "description_short", "runtime_binding")}
+        await said(commands.publish(settings, "tool", written(tmp_path, "silent.json", silent), activate=True))
+        shown = json.loads("\n".join(await said(commands.show(settings, "tool", "pay@2"))))
+        assert (shown["effect"], shown["needs_approval"], shown["effective"]) == (None, None, effective)
+        assert (effective["effect"], effective["needs_approval"], effective["timeout"]) == ("once", True, 120.0)
+        held = json.loads("\n".join(await said(commands.policy(settings, "pay"))))
+        assert (held["described"]["needs_approval"], held["effective"]["needs_approval"]) == (True, True)
+        elsewhere = Settings(database_url=SecretStr(dsn), tool_packages="other")
+        shown = json.loads("\n".join(await said(commands.show(elsewhere, "tool", "pay"))))
+        assert shown["effective"] is None, "its class cannot be loaded here"
         assert json.loads("\n".join(printed))["runtime_binding"]["python_entrypoint"] == place
         with pytest.raises(EntrypointError, match=f"{package} has no tool class Nothing"):
             await commands.describe(settings, f"{package}:Nothing")

@@ -91,6 +91,17 @@ def test_what_is_refused_ends_in_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+async def test_who_starts_a_second_server_on_a_port_is_told_who_has_it(serving: Serving, tmp_path: Path) -> None:
+    async with serving() as house:
+        port = house.url.rpartition(":")[2]
+        done = await asyncio.to_thread(completed, "serve", folder=tmp_path, LONGHOUSE_PORT=port)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"longhouse: port {port} on 127.0.0.1 cannot be used (a Longhouse serves there: stop it, or use it); "
+        "choose another with --port."
+    )
+
+
 def test_a_place_that_cannot_be_used_ends_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     endless = "x" * 300

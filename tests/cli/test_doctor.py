@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 from bench.nats_server import nats_server
 
+from acme import acme
 from collector import collecting
 from conftest import plain_role
 from forked_server import completed
 from longhouse import clock
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.cli.upkeep.doctor import _clock
 from longhouse.models.scripted import say
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.store import checkup
+from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
 from redis_server import RedisServer
 from server_helpers import launched_words, process
@@ -59,6 +62,25 @@ async def test_a_house_is_looked_at_while_it_serves_and_after_it_was_killed(fold
     assert code == 0, told
     assert "started for this look alone" in about(told, "postgres")
     assert "LONGHOUSE_DATA_DIR has" in about(told, "disk")
+
+
+async def test_a_package_that_is_not_here_is_named_with_who_needs_it(
+    db: Database, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with acme(tmp_path, monkeypatch) as package:
+        needed = {"pay": f"{package}:Pay", "till": "till_of_shop.tools:Till", "other": "till_of_shop.tools:Other"}
+        bindings = {name: RuntimeBinding(python_entrypoint=place) for name, place in needed.items()}
+        tools = [ToolDescriptor(name=name, description_short="x", runtime_binding=it) for name, it in bindings.items()]
+        await Catalog(db).tools.publish(tools, by="a test")
+        packages = {"database_url": dsn, "tool_packages": f"{package},till_of_shop"}
+        code, told = await launched_words("doctor", "--no-model", **packages)
+        assert code == 1
+        assert "there is no package 'till_of_shop' here; needed by other, till: put its files" in about(
+            told, "packages"
+        )
+        (tmp_path / "till_of_shop").mkdir()
+        code, told = await launched_words("doctor", "--no-model", **packages)
+        assert (code, "packages" in told) == (0, False), told
 
 
 async def test_a_reader_who_has_enough_of_it_leaves_no_postgres_and_no_traceback_behind(folder: Path) -> None:

@@ -1,9 +1,11 @@
 """`longhouse sessions approve | deny | settle | answer | cancel | tail`: acting in sessions from the command line."""
 
+import io
 import re
 from typing import Any, ClassVar
 
 import pytest
+import typer
 
 from delegating_server import (
     CAST,
@@ -46,6 +48,13 @@ def ben(body: Body) -> Say:
     return in_steps(*says)(body)
 
 
+class Terminal(io.StringIO):
+    """What somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 async def test_what_a_session_waits_for_is_answered_and_decided(
     serving: Serving, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +80,11 @@ async def test_what_a_session_waits_for_is_answered_and_decided(
         await house.until(session_id, "WAITING_FOR_APPROVAL")
         with pytest.raises(SetupError, match="several calls wait: 2-action-0, 2-action-1; name one"):
             await said("approve_call")
+        with monkeypatch.context() as terminal:
+            terminal.setattr("sys.stdin", Terminal("n\n"))
+            with pytest.raises(typer.Abort):
+                await said("approve_call", "2-action-1")
+        assert "signtool {}\nApprove it? [y/N]: " in capsys.readouterr().out, "whoever is asked reads what it is"
         assert await said("approve_call", "2-action-1") == "2-action-1 is approved"
         assert await said("deny_call", "2-action-0") == "2-action-0 is denied"
         await house.until(session_id, "COMPLETED")

@@ -27,7 +27,7 @@ from longhouse.errors import SetupError
 from longhouse.search.finder import Finder
 from longhouse.store import migrate
 from longhouse.store.database import open_database
-from longhouse.store.postgres import Postgres, launcher, open_postgres
+from longhouse.store.postgres import Postgres, cluster, launcher, open_postgres
 from longhouse.store.postgres import account as accounts
 from search_helpers import Buckets, found, indexed, tool
 from server_helpers import data_folder
@@ -548,6 +548,14 @@ def test_binaries_that_the_account_cannot_reach_are_copied_once(
         program = postmaster(data_dir).exe()
         holder.process.communicate(timeout=10)
         assert Path(program).is_relative_to(state_folder if ROOT else SITE)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root may copy what is another account's and own it")
+def test_data_that_root_has_copied_names_the_command_that_gives_it_back(tmp_path: Path) -> None:
+    home = tmp_path / "postgres"
+    home.mkdir()
+    with pytest.raises(SetupError, match=rf"belongs to root, and Postgres does not run as root: chown -R \w+ {home}"):
+        cluster.holder(home)
 
 
 def test_a_plain_user_has_its_own(open_folder: Path, tmp_path: Path, holders: Holders) -> None:

@@ -162,6 +162,12 @@ async def test_a_worker_leaves_agents_whose_package_it_lacks_to_others(serving: 
                         await asyncio.sleep(0.1)
                 assert not told.done(), "the customer waits"
                 assert f"Sessions of cashier wait, and no process can run them; here {package} is not in" in ready[1]
+                # Where a worker is full, it may be one that can run them: they wait for room, and not for a package.
+                full = "INSERT INTO workers (id, lock_key, node, pid, slots) VALUES ('full', 7, 'n', 1, 0)"
+                await gateway.db.run(full)
+                assert (await status_of(empty, "/ready"))[0] == 200
+                await gateway.db.run("DELETE FROM workers WHERE id = 'full'")
+                assert (await status_of(empty, "/ready"))[0] == 503
                 async with serving(llm_base_url=model.url, **project):
                     answer = await asyncio.wait_for(told, 30)
                 assert content(answer) == "Done."

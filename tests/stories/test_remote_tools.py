@@ -15,7 +15,7 @@ from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call
 from server_helpers import House, Serving, content
 
-CALLER = Template(name="caller", tool_policy=ToolPolicy(allowlist=("weather", "finalanswertool")))
+CALLER = Template(name="caller", tool_policy=ToolPolicy(allowlist=("weather", "impatient", "finalanswertool")))
 
 
 @asynccontextmanager
@@ -59,22 +59,24 @@ def described(place: str) -> dict[str, Any]:
         "input_schema": schema,
         "runtime_binding": {"remote_endpoint": f"http://{place}/weather"},
         "effect": "read",
-        "timeout": 1.0,
+        "timeout": 30.0,
     }
 
 
 async def test_whatever_an_endpoint_does_the_session_goes_on(serving: Serving) -> None:
     cities = ("Oslo", "slow", "huge", "moved", "html", "broken", "gone")
-    asked = [call("weather", city=city) for city in cities]
+    asked = [call("impatient" if city == "slow" else "weather", city=city) for city in cities]
     script = [*asked, call("weather", town=1), call("finalanswertool", answer="ok")]
     async with endpoint() as (place, seen), serving(script, templates=[], allow_egress=place) as house:
-        async with house.http.post("/admin/tools", json=described(place)) as response:
+        patient = described(place)
+        impatient = {**patient, "name": "impatient", "timeout": 1.0}
+        async with house.http.post("/admin/tools", json=[patient, impatient]) as response:
             assert response.status == 201, await response.text()
         await house.app.catalog.templates.publish([CALLER], by="test")
         answered = await house.say("Weather?", model="caller")
         assert content(answered) == "ok"
         session = await house.folded(answered["model"])
-        uses = [use for step in reversed(session.steps) for use in step.uses if use.tool == "weather"]
+        uses = [use for step in reversed(session.steps) for use in step.uses if use.tool != "finalanswertool"]
         outcomes = [use.outcome for use in uses]
         assert outcomes[0] == Output(content='{"city":"Oslo","rain":true}')
         assert outcomes[6] == Output(content='{"city":"gone","rain":true}')

@@ -135,6 +135,7 @@ async def known_to_the_command_line(settings: dict[str, Any], receiver: Receiver
 
     code, text = await launched_words("webhooks", "create", "http://10.0.0.1/hook", **settings)
     assert (code, "url cannot be used: 10.0.0.1 is not a public address" in text) == (1, True), text
+    assert "LONGHOUSE_ALLOW_EGRESS=host:port of the server allows it" in text
     told = await said("create", receiver.url, "--event", "turn.failed", "--agent", "support", "--description", "日志")
     found, secret = re.search(r"wh_[0-9a-f]{32}", told), re.search(r"whsec_[A-Za-z0-9+/=]{44}", told)
     assert found

@@ -14,6 +14,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Scope
 
 import longhouse
+from longhouse.activity import ActivityCounts
 from longhouse.api import erasing, errors, questions, webhooks, wire
 from longhouse.api.a2a import routes as a2a_routes
 from longhouse.api.admin import catalog as admin_catalog
@@ -150,6 +151,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     model_for: ModelFor | None = None
     offering: Offering | None = None
     model: ConfiguredModel = msgspec.field(default_factory=ConfiguredModel)
+    activity: ActivityCounts = msgspec.field(default_factory=ActivityCounts)
     is_mirrored: bool = False
     retain_days: int | None = None
     prices: Prices = msgspec.field(default_factory=Prices)
@@ -214,7 +216,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "questions": QuestionFeed(parts.db, parts.bus),
         "statistics": counts,
         "prices": parts.prices,
-        "operations": Operations(parts.db, counts, parts.toolbox, is_mirrored=parts.is_mirrored),
+        "operations": Operations(parts.db, counts, parts.toolbox, parts.activity, is_mirrored=parts.is_mirrored),
         "eraser": Eraser(inbox),
         "retain_days": RetainDays(parts.retain_days),
         "webhooks": WebhookService(parts.db, parts.egress),

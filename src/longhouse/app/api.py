@@ -73,6 +73,7 @@ async def open_api(
             egress=setup.webhook_egress,
             max_schedules=settings.max_schedules,
             declined=runtime.worker.declined,
+            activity=core.activity,
             resident=core.resident,
         )
         # It waits for the sweep of the worker, which tells when something is due: where none works, nothing fires.

@@ -1,6 +1,7 @@
 """Security overlays: operators' decisions over the descriptors of single tools: risk, limits, approval, on or off."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
 import msgspec
@@ -8,10 +9,11 @@ import pydantic
 import structlog
 
 from longhouse.agents.adapters import adapter_of
-from longhouse.agents.tool import RiskLevel
-from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
+from longhouse.agents.tool import Remembers, RiskLevel, Tool
+from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy, ToolDescriptor
 from longhouse.catalog import drafts
 from longhouse.errors import CallerError
+from longhouse.journal.events import Effect
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.overlays import Overlaid, set_fields
 from longhouse.store.catalog.publish import retry_on_change
@@ -48,6 +50,19 @@ class HeldPolicy(TypedDict):
     enabled: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EffectiveTool:
+    """How calls of a tool are handled: as its descriptor, its class and the operator's overlay say together."""
+
+    effect: Effect
+    needs_approval: bool
+    probe: str
+    remembers: Remembers
+    timeout: float
+    max_output: int
+    risk_level: RiskLevel
+
+
 class PolicyOfTool(TypedDict):
     """The policy that a tool describes, the overlay of the operator, and what holds."""
 
@@ -57,16 +72,16 @@ class PolicyOfTool(TypedDict):
     effective: HeldPolicy
 
 
-async def policy_of(catalog: Catalog, tool: Version) -> PolicyOfTool:
-    """The policy in the tool's descriptor, the operator's overlay, and the effective policy.
+async def policy_of(catalog: Catalog, tool: Version, known: Tool | None) -> PolicyOfTool:
+    """The policy that the tool describes, the operator's overlay, and the effective policy.
 
-    `tool` is the active version, or the latest.
+    `tool` is the active version, or the latest; `known`: the tool with what its class says.
     """
     await catalog.overlays.refresh()
     entry = catalog.overlays.entry(tool.name)
     overlay = entry.overlay if entry else SecurityOverlay()
     policy = msgspec.convert(tool.descriptor.get("security_policy") or {}, SecurityPolicy)
-    needs_approval = bool(tool.descriptor.get("needs_approval"))
+    needs_approval = known.needs_approval if known else bool(tool.descriptor.get("needs_approval"))
     described = _held(policy, needs_approval=needs_approval, enabled=True)
     effective = _held(
         overlay.policy(policy),
@@ -74,6 +89,19 @@ async def policy_of(catalog: Catalog, tool: Version) -> PolicyOfTool:
         enabled=overlay.enabled,
     )
     return {"name": tool.name, "described": described, "overlay": shown(entry), "effective": effective}
+
+
+def effective(tool: Tool, descriptor: ToolDescriptor, overlay: SecurityOverlay) -> EffectiveTool:
+    """How calls of a tool are handled under an operator's overlay."""
+    return EffectiveTool(
+        effect=tool.effect,
+        needs_approval=tool.needs_approval or overlay.needs_approval,
+        probe=tool.probe,
+        remembers=tool.remembers,
+        timeout=tool.timeout,
+        max_output=tool.max_output,
+        risk_level=overlay.policy(descriptor.security_policy).risk_level,
+    )
 
 
 def _held(policy: SecurityPolicy, *, needs_approval: bool, enabled: bool) -> HeldPolicy:
@@ -86,7 +114,9 @@ def _held(policy: SecurityPolicy, *, needs_approval: bool, enabled: bool) -> Hel
     }
 
 
-async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str) -> PolicyOfTool:
+async def decide(
+    catalog: Catalog, tool: Version, known: Tool | None, change: Callable[[dict[str, Any]], Any], *, by: str
+) -> PolicyOfTool:
     """Replaces a tool's overlay by what `change` makes of the present one. It applies at once and is logged."""
 
     async def attempt() -> PolicyOfTool:
@@ -97,7 +127,7 @@ async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, An
         await catalog.overlay(tool.name, overlay, seen=seen, by=by)
         message = "The security policy of a tool was changed."
         log.info("security_overlay_changed", message=message, tool=tool.name, by=by, overlay=set_fields(overlay))
-        return await policy_of(catalog, tool)
+        return await policy_of(catalog, tool, known)
 
     return await retry_on_change(attempt)
 

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 from longhouse.agents.naming import is_possible_name
+from longhouse.agents.tool import Tool
+from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.catalog import security
 from longhouse.catalog.diff import merge
 from longhouse.catalog.validation import CatalogValidator
@@ -29,13 +31,16 @@ class CatalogService:
         kind: Kind,
         validator: CatalogValidator,
         reached: Callable[[], Awaitable[None]] | None = None,
+        tool_of: Callable[[ToolDescriptor], Awaitable[Tool | None]] | None = None,
     ) -> None:
         self.kind = kind
         self._reached = reached
         """Waits until searches find what was changed: whoever is answered finds it at once."""
         self.repository: VersionRepository[Any] = catalog.tools if kind == "tool" else catalog.templates
-        self._overlays = catalog.overlays if kind == "tool" else None
+        self._catalog = catalog
         self._validator = validator
+        self._tool_of = tool_of or self._known_tool
+        """A tool as its descriptor and its class say; by default only of classes that somebody has imported."""
 
     async def publish(
         self, sent: Any, *, by: str, activate: bool, seen: Mapping[str, int] | None = None
@@ -87,13 +92,42 @@ class CatalogService:
             raise self._missing(name)
         return found
 
-    async def overlays_of(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The overlays of these names, where there are any, as they are shown beside a descriptor."""
-        if self._overlays is None:
-            return {}
-        await self._overlays.refresh()
-        overlays = {name: security.shown(self._overlays.entry(name)) for name in names}
-        return {name: {"security_overlay": one} for name, one in overlays.items() if one}
+    async def held(self, versions: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+        """What is shown beside the descriptors of these versions: how calls are handled, and the operator's overlay."""
+        if self.kind != "tool":
+            return {name: {} for name in versions}
+        await self._catalog.overlays.refresh()
+        held: dict[str, dict[str, Any]] = {}
+        for descriptor in await self._catalog.tools.several(versions):
+            entry = self._catalog.overlays.entry(descriptor.name)
+            overlay = entry.overlay if entry else SecurityOverlay()
+            tool = await self._tool_of(descriptor)
+            held[descriptor.name] = {
+                "effective": security.effective(tool, descriptor, overlay) if tool else None,
+                **({"security_overlay": security.shown(entry)} if entry else {}),
+            }
+        return held
+
+    async def policy_of(self, name: str) -> security.PolicyOfTool:
+        """What a tool says of its use, what an operator has put over it, and what holds."""
+        version = await self.version(name)
+        return await security.policy_of(self._catalog, version, await self._known(version))
+
+    async def decide(self, name: str, change: Callable[[dict[str, Any]], Any], *, by: str) -> security.PolicyOfTool:
+        """Replaces a tool's overlay by what `change` makes of the present one."""
+        version = await self.version(name)
+        return await security.decide(self._catalog, version, await self._known(version), change, by=by)
+
+    async def _known(self, version: Version) -> Tool | None:
+        descriptor = await self._catalog.tools.find(version.name, version.version)
+        return await self._tool_of(descriptor) if descriptor else None
+
+    async def _known_tool(self, descriptor: ToolDescriptor) -> Tool | None:
+        entrypoint = descriptor.runtime_binding.python_entrypoint
+        if entrypoint is None:
+            return descriptor.tool
+        own = self._validator.known(entrypoint)
+        return descriptor.bound_to(own) if own else None
 
     async def activate(self, name: str, version: int) -> PlacedVersion:
         await self.version(name, version)

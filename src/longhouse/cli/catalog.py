@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,7 +19,6 @@ from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app.builtin import TOOLS
 from longhouse.app.publish import validator_of
 from longhouse.app.store import open_store
-from longhouse.catalog import security
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator, probe_problem
@@ -62,11 +62,23 @@ async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[Catalog
     async with open_store(settings, create=False) as (db, _):
         catalog = Catalog(db, model=settings.llm_model)
         try:
-            yield CatalogService(catalog, kind, CatalogValidator(catalog)), catalog
+            yield CatalogService(catalog, kind, CatalogValidator(catalog), tool_of=partial(_tool_of, settings)), catalog
         except CallerError as error:
             if error.status != 404:
                 raise
             raise SetupError(f"{error} `longhouse {kind}s list` shows what is there.") from None
+
+
+async def _tool_of(settings: Settings, descriptor: ToolDescriptor) -> Tool | None:
+    """A tool as its class says, which is imported where a call would run; None, and why on stderr, if it cannot be."""
+    if descriptor.runtime_binding.python_entrypoint is None:
+        return descriptor.tool
+    async with ProcessPool(environment=settings.tool_environment).running() as processes:
+        try:
+            return await _described(descriptor, configure(settings), processes)
+        except EntrypointError as error:
+            typer.echo(python.fault_of(descriptor, error).message, err=True)
+            return None
 
 
 async def list_all(
@@ -95,7 +107,8 @@ async def show(
         raise SetupError("write name@version with the number of a version.")
     async with _opened(settings, kind) as (service, _):
         found = await service.version(plain, int(number) if at else None)
-    _print_json({**found.descriptor, "version": found.version})
+        held = await service.held({plain: found.version})
+    _print_json({**found.descriptor, "version": found.version, **held[plain]})
 
 
 async def list_versions(settings: Settings, kind: Kind, name: Name) -> None:
@@ -200,11 +213,10 @@ async def policy(
         needs_approval=needs_approval,
         enabled=enabled,
     )
-    async with _opened(settings, "tool") as (service, catalog):
-        tool = await service.version(name)
+    async with _opened(settings, "tool") as (service, _):
         if patch or clear:
-            await security.decide(catalog, tool, lambda before: merge({} if clear else before, patch), by=BY)
-        _print_json(await security.policy_of(catalog, tool))
+            await service.decide(name, lambda before: merge({} if clear else before, patch), by=BY)
+        _print_json(await service.policy_of(name))
 
 
 async def describe(

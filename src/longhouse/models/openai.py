@@ -95,10 +95,11 @@ def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
         why = endpoint.redaction.quoted(_error_text(failure.error_body) or failure.reason or "no reason given")
         retryable = {"true": True, "false": False}.get(failure.headers.get("x-should-retry", ""), retryable)
         retry_after = _retry_after(failure.headers) if retryable else None
-    message = f"{endpoint.name} {failure.what}" + (f": {why}" if why else "")
+    hint = ""
     if isinstance(failure, StatusFailure) and failure.status == 404:
-        message += "; is the model's name right, and does the base URL end as the provider says, mostly with /v1?"
-    public = f"the model {failure.what}"
+        hint = "; is the model's name right, and does the base URL end as the provider says, mostly with /v1?"
+    message = f"{endpoint.name} {failure.what}" + (f": {why}" if why else "") + hint
+    public = f"the model {failure.what}{hint}"
     return ProviderError(message, retryable=retryable, retry_after=retry_after, public_message=public)
 
 

@@ -150,6 +150,10 @@ SELECT ARRAY(SELECT id FROM fired) AS fired, EXISTS (SELECT FROM sessions WHERE 
 ABANDONED: Final = """
     SELECT DISTINCT agent FROM sessions
     WHERE due AND holder IS NULL AND agent = ANY(:agents) AND queued_at < now() - interval '5 seconds'
+    AND NOT EXISTS (
+        SELECT FROM workers w WHERE beat_at > now() - interval '10 seconds'
+        AND slots <= (SELECT count(*) FROM sessions s WHERE s.due AND s.holder = w.id)
+    )
 """
 
 FENCES: Final = "SELECT id, fence FROM sessions WHERE id = ANY(:sessions)"
@@ -318,7 +322,7 @@ async def note_trial(db: Database, lease: Lease, trial: int) -> None:
 
 
 async def abandoned(db: Database, agents: Sequence[str]) -> list[str]:
-    """Those of these agents whose sessions nobody claims."""
+    """Those of these agents whose sessions nobody claims, though every worker has room."""
     return [row["agent"] for row in await db.rows(ABANDONED, agents=agents)] if agents else []
 
 

@@ -13,6 +13,7 @@ from longhouse.api import pagination, wire
 from longhouse.api.http.json_route import Answers
 from longhouse.api.pagination import Page
 from longhouse.catalog.drafts import MOST
+from longhouse.catalog.security import EffectiveTool
 
 TOOL: Final[dict[str, Any]] = {
     "name": "stock_of_item",
@@ -65,6 +66,8 @@ def _shown_type(kind: str) -> Any:
         "changed_at": (datetime, None),
         "security_overlay": (dict[str, Any], None),
     }
+    if kind == "tool":
+        added["effective"] = (EffectiveTool | None, None)
     lazy = pydantic.ConfigDict(defer_build=True)  # nothing is ever validated with it
     return pydantic.create_model(f"Shown{kind.capitalize()}", __config__=lazy, **own, **added)
 

@@ -10,6 +10,7 @@ import msgspec
 
 import longhouse
 from longhouse import clock
+from longhouse.activity import ActivityCounts
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.http.json_route import of_app, strict_router
@@ -145,8 +146,11 @@ class ShownOperations(Looked):
 class Operations:
     """Looks at the installation, at most every few seconds for all who ask."""
 
-    def __init__(self, db: Database, counts: Statistics, toolbox: Toolbox, *, is_mirrored: bool) -> None:
+    def __init__(
+        self, db: Database, counts: Statistics, toolbox: Toolbox, activity: ActivityCounts, *, is_mirrored: bool
+    ) -> None:
         self._db = db
+        self._activity = activity
         self._counts = counts
         self._toolbox = toolbox
         self._is_mirrored = is_mirrored
@@ -188,7 +192,8 @@ class Operations:
             "mirror": {"enabled": self._is_mirrored, "lag_seconds": lag or 0.0 if self._is_mirrored else None},
             "mcp": servers(self._toolbox),
         }
-        return {**found, "sentences": [*sentences(found, workers, troubled["number"], troubled["seconds"])]}
+        told = sentences(found, workers, troubled["number"], troubled["seconds"])
+        return {**found, "sentences": [*_of_endpoint(self._activity.model_trouble, now), *told]}
 
 
 def _worker(row: WorkerRow) -> ShownWorker:
@@ -324,6 +329,12 @@ def _of_models(found: Looked, troubled: int, seconds: float | None) -> Iterator[
         elif one["retries"]:
             times = _number(one["retries"], "time")
             yield Sentence("wait", f"{name} had to be asked again {times} in the last 24 hours; no turn failed of it.")
+
+
+def _of_endpoint(trouble: tuple[datetime, str] | None, now: datetime) -> Iterator[Sentence]:
+    """Quotes a model endpoint that failed lately, as this process heard it."""
+    if trouble and now - trouble[0] < timedelta(hours=1):
+        yield Sentence("bad", f"{_span((now - trouble[0]).total_seconds())} ago: {trouble[1]}")
 
 
 def _of_postgres(postgres: ShownPostgres) -> Iterator[Sentence]:

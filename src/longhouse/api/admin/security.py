@@ -2,19 +2,15 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Depends
-
 from longhouse.agents.tool_descriptor import SecurityOverlay
 from longhouse.api import auth, wire
 from longhouse.api.admin import docs
 from longhouse.api.admin.catalog import Fields, Name
 from longhouse.api.http.json_route import Answers, of_app, refuses, strict_router
-from longhouse.catalog import security
 from longhouse.catalog.diff import merge
 from longhouse.catalog.security import PolicyOfTool
 from longhouse.catalog.service import CatalogService
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.catalog.repository import Version
 
 OVERLAY: Final[dict[str, Any]] = {"risk_level": "high", "rate_limits": {"per_minute": 5}}
 DESCRIBED: Final[dict[str, Any]] = {
@@ -47,33 +43,28 @@ router = strict_router("Admin", auth.admin, prefix="/admin/tools/{name}/security
 TheCatalog = Annotated[Catalog, of_app("catalog")]
 
 
-async def _tool(name: Name, tools: Annotated[CatalogService, of_app("tools")]) -> Version:
-    """The tool that the path names: its active version, or the latest if none is active."""
-    return await tools.version(name)
-
-
-Tool = Annotated[Version, Depends(_tool)]
+Tools = Annotated[CatalogService, of_app("tools")]
 
 
 @router.get("", summary="Read what holds for a tool", responses=ANSWERS)
-async def get_policy(catalog: TheCatalog, tool: Tool) -> wire.Json[PolicyOfTool]:
+async def get_policy(tools: Tools, name: Name) -> wire.Json[PolicyOfTool]:
     """The policy in the tool's descriptor, the operator's override, and the effective policy."""
-    return wire.Json(await security.policy_of(catalog, tool))
+    return wire.Json(await tools.policy_of(name))
 
 
 @router.put("", summary="Put a policy over a tool", openapi_extra=wire.example(**OVERLAY), responses=CHANGED)
 async def put_policy(
-    caller: auth.Admin, catalog: TheCatalog, tool: Tool, fields: Annotated[Fields, wire.Documented(SecurityOverlay)]
+    caller: auth.Admin, tools: Tools, name: Name, fields: Annotated[Fields, wire.Documented(SecurityOverlay)]
 ) -> wire.Json[PolicyOfTool]:
     """Replaces the override of a tool, for all versions and publishers; built-in tools, agents and tools of MCP servers
     included. The override replaces the risk; its other fields only narrow what the descriptor allows."""
-    return wire.Json(await security.decide(catalog, tool, lambda before: fields, by=caller.publisher))
+    return wire.Json(await tools.decide(name, lambda before: fields, by=caller.publisher))
 
 
 @router.patch("", summary="Change the policy over a tool", openapi_extra=wire.example(enabled=False), responses=CHANGED)
-async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, fields: Fields) -> wire.Json[PolicyOfTool]:
+async def patch_policy(caller: auth.Admin, tools: Tools, name: Name, fields: Fields) -> wire.Json[PolicyOfTool]:
     """Changes some fields of the override: a JSON merge patch, in which null removes a field."""
-    return wire.Json(await security.decide(catalog, tool, lambda before: merge(before, fields), by=caller.publisher))
+    return wire.Json(await tools.decide(name, lambda before: merge(before, fields), by=caller.publisher))
 
 
 @router.delete(
@@ -82,7 +73,7 @@ async def patch_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool, fiel
         "tool", "Take the policy over a {} away", "The tool's own description holds.", errors=refuses(400, 409)
     ),
 )
-async def delete_policy(caller: auth.Admin, catalog: TheCatalog, tool: Tool) -> wire.NoContent:
+async def delete_policy(caller: auth.Admin, tools: Tools, name: Name) -> wire.NoContent:
     """Removes the override: the policy in the tool's descriptor applies again."""
-    await security.decide(catalog, tool, lambda before: {}, by=caller.publisher)
+    await tools.decide(name, lambda before: {}, by=caller.publisher)
     return wire.NoContent()

@@ -4,7 +4,8 @@ import asyncio
 import importlib
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import asyncpg
 import typer
 
 import longhouse
+from longhouse.agents.entrypoints import lacking
 from longhouse.app.models import open_embedder
 from longhouse.cli import environment
 from longhouse.cli.house import open_as_it_is
@@ -29,10 +31,12 @@ from longhouse.redaction import redaction_of
 from longhouse.settings import Settings, secrets_of
 from longhouse.store import checkup, leases, migrate
 from longhouse.store.access.keys import is_any_valid
+from longhouse.store.catalog import catalog
 from longhouse.store.checkup import RIGHTS
 from longhouse.store.connections import quoted
 from longhouse.store.database import PASSING, POOL_SIZE
 from longhouse.store.postgres import Postgres, holds_data
+from longhouse.tools.bindings import python
 
 LEAST_FREE: Final = 2**30
 """Bytes; Postgres stops when its disk is full."""
@@ -42,7 +46,7 @@ CONNECTIONS: Final = POOL_SIZE + 2
 """Connections of one process: its pool, a heartbeat, one that listens."""
 
 NAMED: Final = 3
-"""Tables that are named where rights are missing; more are counted."""
+"""Tables that are named where rights are missing, and tools where a package is; more are counted."""
 
 Level = Literal["ok", "note", "BROKEN"]
 
@@ -130,6 +134,8 @@ async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
         if not pending:
             yield _workers(await leases.alive(db))
             yield _keys(settings, in_database=await is_any_valid(db))
+            for finding in _packages(await catalog.entrypoints(db), settings):
+                yield finding
 
 
 def _whose(postgres: Postgres | None) -> str:
@@ -150,6 +156,18 @@ def _workers(alive: int) -> Finding:
     if alive:
         return Finding("ok", "workers", f"{alive} at work.")
     return Finding("note", "workers", "none is at work: `longhouse serve` or `longhouse work` starts one.")
+
+
+def _packages(entrypoints: Mapping[str, str], settings: Settings) -> Iterator[Finding]:
+    """Names each package that active tools and agents need and that a worker started here would lack."""
+    users = defaultdict[str, list[str]](list)
+    for name, entrypoint in entrypoints.items():
+        if problem := lacking(entrypoint, (python.OURS, *settings.tool_packages)):
+            users[problem].append(name)
+    for problem, names in users.items():
+        needed = f"{', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''}"
+        mend = "put its files where Longhouse starts, or install it; until then a worker here leaves their agents alone"
+        yield Finding("BROKEN", "packages", f"{problem}; needed by {needed}: {mend}.")
 
 
 def _keys(settings: Settings, *, in_database: bool) -> Finding:

@@ -48,6 +48,16 @@ SERVED: Final = f"""
     ORDER BY name LIMIT :limit
 """
 
+ENTRYPOINTS: Final = """
+    SELECT n.name, coalesce(
+        v.descriptor -> 'runtime_binding' ->> 'python_entrypoint', v.descriptor ->> 'base_agent_class'
+    ) AS entrypoint
+    FROM catalog_names n JOIN catalog_versions v ON (v.kind, v.name, v.version) = (n.kind, n.name, n.active)
+    WHERE v.descriptor -> 'runtime_binding' ->> 'python_entrypoint' IS NOT NULL
+    OR v.descriptor ->> 'base_agent_class' LIKE '%:%'
+    ORDER BY n.name
+"""
+
 # Also inactive and retired names: a name that once existed is not a typing error.
 THERE: Final = """
     SELECT name FROM catalog_names WHERE kind = 'tool' AND name = ANY(:names) AND (owner IS NULL OR owner = :owner)
@@ -212,6 +222,11 @@ async def active_versions(
             rows = await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit)
             versions |= {row["name"]: row["active"] for row in rows}
     return dict(islice(versions.items(), limit))
+
+
+async def entrypoints(db: Database) -> dict[str, str]:
+    """Name -> entrypoint, of the active tools and agents whose classes are code."""
+    return {row["name"]: row["entrypoint"] for row in await db.rows(ENTRYPOINTS)}
 
 
 async def _says_so(tool: ToolDescriptor) -> bool:

@@ -17,6 +17,7 @@ const ADDED = [
   "published_at",
   "changed_at",
   "security_overlay",
+  "effective",
   "silent",
 ];
 const HINTS = {

@@ -121,17 +121,14 @@ function wayOf(one) {
 const EFFECTS = { read: "reads", idempotent: "may be repeated", once: "happens once" };
 
 function chips(one) {
-  const needsApproval = one.needs_approval || one.security_overlay?.needs_approval;
+  const { effect, needs_approval: needsApproval, remembers } = one.effective ?? one;
+  const risk = (one.effective ?? one.security_policy)?.risk_level;
   return [
     h("span", { class: "chip" }, wayOf(one)),
-    one.effect
-      ? h("span", { class: ["chip", one.effect === "once" && "wait"] }, EFFECTS[one.effect] ?? one.effect)
-      : null,
+    effect ? h("span", { class: ["chip", effect === "once" && "wait"] }, EFFECTS[effect] ?? effect) : null,
     needsApproval ? h("span", { class: "chip wait" }, "needs approval") : null,
-    one.security_policy?.risk_level && one.security_policy.risk_level !== "low"
-      ? h("span", { class: "chip wait" }, `${one.security_policy.risk_level} risk`)
-      : null,
-    one.remembers ? h("span", { class: "chip" }, "remembered") : null,
+    risk && risk !== "low" ? h("span", { class: "chip wait" }, `${risk} risk`) : null,
+    remembers ? h("span", { class: "chip" }, "remembered") : null,
     ...one.tags.slice(0, 4).map((tag) => h("span", { class: "chip" }, visible(tag))),
   ];
 }
@@ -393,7 +390,8 @@ class ToolScreen {
     const run = async () => {
       form.showErrors([]);
       problem.hidden = true;
-      const needsConfirm = tool.effect === "once" || tool.needs_approval || tool.security_overlay?.needs_approval;
+      const { effect, needs_approval: needsApproval } = tool.effective ?? tool;
+      const needsConfirm = effect === "once" || needsApproval;
       if (
         needsConfirm &&
         !(await confirmed(
