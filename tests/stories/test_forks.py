@@ -449,6 +449,11 @@ async def test_what_was_told_from_outside_and_what_was_deleted_is_the_same_in_a_
         assert "Hello" in told
         assert "Friday" in told
         assert "secret" not in told
+        # Also in a branch from before it was deleted: its agent is not shown it again.
+        before = await forked(house, origin, await seq_of(house, origin, events.Finished, 1))
+        await house.say("And?", model=before["session_id"])
+        assert "Hello" in str(house.model.requests[-1]["messages"])
+        assert "secret" not in str(house.model.requests[-1]["messages"])
         # Before it was told, it is not known.
         early = await forked(house, origin, await seq_of(house, origin, events.Finished))
         await house.say("And?", model=early["session_id"])

@@ -106,6 +106,8 @@ class BranchPoint(msgspec.Struct, frozen=True):
     """Traces that a session of the branch had cancelled."""
     outcomes: Mapping[str, Outcome | None]
     """Open call of an agent -> the outcome that is known; None: the agent is at work. Not named: it was never asked."""
+    deleted: Collection[int] = ()
+    """Turns of the origin that were deleted from its ledger by now, by their `Started`."""
 
 
 def joined(session: Session, joint: BranchPoint) -> tuple[Session, list[Event]]:
@@ -115,6 +117,8 @@ def joined(session: Session, joint: BranchPoint) -> tuple[Session, list[Event]]:
     for is cancelled. The time since the last event counts for no budget.
     """
     new: list[Event] = []
+    if deleted := tuple(sorted(seq for seq in joint.deleted if seq <= session.head and seq not in session.deleted)):
+        new.append(events.Noted(about="outdated", deleted=deleted))
     for trace in _unwanted(session, joint):
         at_work = session.running_turn is not None and session.trace == trace
         new += [_ended(call) for call in session.open.values()] if at_work else []

@@ -391,7 +391,8 @@ class _Writing(msgspec.Struct):
         }
         inherited = fold([replace(one, event=renamed.get(one.seq, one.event)) for one in records], blank(new))
         outcomes = await self._outcomes(old)
-        joint = BranchPoint(old, self.now, is_top=old == source.top, cancelled=cancelled, outcomes=outcomes)
+        deleted = (await journals.load(tx, old)).deleted
+        joint = BranchPoint(old, self.now, old == source.top, cancelled, outcomes, deleted)
         session, added = forking.joined(inherited, joint)
         due = session.is_running or bool(session.queue) or session.lacks_title
         branch = Branch(session, origins[-1], due)
