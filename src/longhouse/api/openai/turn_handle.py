@@ -97,7 +97,7 @@ async def append_reply(
     if accepted and not is_own:
         # The client follows this session, although its request is in another journal.
         response = accepted.response
-        response = replace(response, session_id=session.id, after=session.head) if response else None
+        response = replace(response, followed=session.id, after=session.head) if response else None
         accepted = replace(accepted, follows=trace, response=response)
     own_chain = chain or "" if is_own else ""
     before = await seen_heads(inbox.db, asking)

@@ -127,7 +127,7 @@ class ResponseService(msgspec.Struct, frozen=True):
                 handle = await self.resolver.accept(chat)
         except CallerError as error:
             raise renamed(error) from None
-        return await self._row(caller, new.id, handle), handle
+        return await self._row(caller, new.response, handle), handle
 
     async def _routed(self, chat: ChatInput, place: _Destination) -> tuple[ChatInput, _Destination]:
         """The same for the agent that is chosen."""
