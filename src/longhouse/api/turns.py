@@ -1,7 +1,7 @@
 """Turns for protocols other than chat: a message is sent and followed in the way that chat requests are."""
 
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -17,7 +17,7 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import last_activity
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream, follow_turn
+from longhouse.api.openai.turn_stream import TurnStream, follow_turn
 from longhouse.errors import CallerError
 from longhouse.journal.session import AGENT_FAILED, Session, State
 from longhouse.runtime.bus.local import Bus
@@ -136,15 +136,6 @@ def newest(session: Session) -> TurnHandle:
     """The newest turn of a session, as a request finds it that sends nothing: running, queued or ended."""
     trace = session.queue[-1].prompt.trace if session.queue else session.trace
     return TurnHandle(session, trace, is_behind=True)
-
-
-async def pieces_of(stream: TurnStream) -> AsyncIterator[ResponsePiece | None]:
-    """All pieces of a turn; None: a sign that the turn goes on."""
-    async for batch in stream.pieces():
-        for piece in batch:
-            yield piece
-        if not batch:
-            yield None
 
 
 def end_of(stream: TurnStream, text: str) -> TurnEnd:

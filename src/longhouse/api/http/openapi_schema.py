@@ -121,7 +121,8 @@ def _content(route: APIRoute, answer: dict[str, Any], schemas: "Schemas") -> dic
 
 def _event(kind: Any, schemas: "Schemas") -> dict[str, Any]:
     """One event of a stream, as clients of server-sent events get it: its data is text, which holds JSON."""
-    name, data = get_args(kind)
+    # Events of Responses say their names in their data.
+    name, data = get_args(kind) or (kind.__annotations__["type"], kind)
     if get_origin(data) is Literal:
         text: dict[str, Any] = {"type": "string", "enum": list(get_args(data))}
     else:

@@ -22,7 +22,7 @@ from longhouse.api.caller import Caller
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import ResponsePiece
-from longhouse.api.turns import TurnEnd, Turns, encoded_text, end_of, ended, newest, pieces_of
+from longhouse.api.turns import TurnEnd, Turns, encoded_text, end_of, ended, newest
 from longhouse.errors import CallerError
 from longhouse.journal.session import Session
 
@@ -229,10 +229,10 @@ class McpToolCall:
         session, text = handle.session, ""
         with self.turns.following(self._request.scope, handle) as stream:
             await self._report(f"session {session.id} of the conversation {session.conversation}")
-            async for piece in pieces_of(stream):
-                if piece is None:
+            async for batch in stream.pieces():
+                if not batch:
                     await self._report("at work")
-                else:
+                for piece in batch:
                     text += piece.content
                     if told := _told(piece):
                         await self._report(told)

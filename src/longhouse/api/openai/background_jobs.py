@@ -66,12 +66,14 @@ class BackgroundJobs(msgspec.Struct, frozen=True):
 
     async def answer(
         self, caller: Caller, chat: ChatRequest
-    ) -> wire.Json[ChatCompletion] | streaming.ChatStream[ChatEvents]:
+    ) -> wire.Json[ChatCompletion] | streaming.EventStream[ChatEvents]:
         """Answers with the model of the agent that the job is sent to; what it used counts for the key."""
         caller.spends()
         template = await self._template(caller, chat.model)
         reply = _JobReply(self.db, caller, chat, _body(chat, template), await self.model_for(template))
-        return streaming.ChatStream(reply.chunks()) if chat.stream else wire.Json(await reply.whole())
+        if chat.stream:
+            return streaming.EventStream(reply.chunks(), error=streaming.bare_error)
+        return wire.Json(await reply.whole())
 
     async def _template(self, caller: Caller, model: str) -> Template:
         if SESSION_ID.fullmatch(model):
@@ -120,7 +122,7 @@ class _JobReply:
             async for text in self._texts():
                 yield self._chunk({"content": text})
         except CallerError as error:
-            yield streaming.data(wire.envelope_of(error))
+            yield streaming.bare_error(error)
             return
         yield self._chunk({}, finish=self._finish)
         if self._chat.include_usage:

@@ -10,7 +10,7 @@ import msgspec
 from longhouse.agents.template import Streaming
 from longhouse.api import wire
 from longhouse.api.http import streaming as stream
-from longhouse.api.openai.turn_stream import ClientCall, ResponsePiece, TurnStream, about, usage_between
+from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream, WaitingCall, about, usage_between
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
 from longhouse.journal import events, fingerprint
@@ -152,8 +152,8 @@ class Completion:
         session = self.turn_stream.handle.session
         return {"x-agent-id": session.id, "x-agent-model": session.agent}
 
-    def streamed(self) -> stream.ChatStream[ChatEvents]:
-        return stream.ChatStream(self.chunks(), self.headers)
+    def streamed(self) -> stream.EventStream[ChatEvents]:
+        return stream.EventStream(self.chunks(), self.headers, error=stream.bare_error)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The encoded chunks of the stream."""
@@ -163,7 +163,7 @@ class Completion:
         async for pieces in turn.pieces():
             yield b"".join([self._encoded(piece) for piece in pieces]) if pieces else stream.HEARTBEAT
         if turn.error:
-            yield stream.data(wire.envelope_of(turn.error))
+            yield stream.bare_error(turn.error)
             return
         await self._record_fingerprint()
         last = self._chunk({}, finish=self._finish, activity=last_activity(turn))
@@ -274,10 +274,11 @@ class Completion:
             return b""  # the question itself is the content
         return self._chunk({}, activity=activity)
 
-    def _encoded_call(self, call: ClientCall) -> bytes:
+    def _encoded_call(self, call: WaitingCall) -> bytes:
         """A call as OpenAI streams it: its name first, then its arguments."""
-        begun = {"index": call.index, **_tool_call(call), "function": {"name": call.name, "arguments": ""}}
-        rest = {"index": call.index, "function": {"arguments": call.arguments}}
+        index = self.turn_stream.client_calls.index(call)
+        begun = {"index": index, **_tool_call(call), "function": {"name": call.name, "arguments": ""}}
+        rest = {"index": index, "function": {"arguments": call.arguments}}
         deltas = (_encode({"tool_calls": [one]}) for one in (begun, rest))
         return b"".join(self._delta + delta + _REST_OF_CHUNK for delta in deltas)
 
@@ -308,7 +309,7 @@ async def completion_of(
     return Completion(turn_stream, request.include_usage, ignored, streaming)
 
 
-def _tool_call(call: ClientCall) -> ShownCall:
+def _tool_call(call: WaitingCall) -> ShownCall:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 

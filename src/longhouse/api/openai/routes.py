@@ -10,7 +10,7 @@ from longhouse.agents.naming import SESSION_ID
 from longhouse.agents.template import Template
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
-from longhouse.api.http.streaming import ChatStream
+from longhouse.api.http.streaming import EventStream
 from longhouse.api.openai.background_jobs import BackgroundJobs, is_job
 from longhouse.api.openai.completions import ChatCompletion, ChatEvents, completion_of
 from longhouse.api.openai.session_resolver import SessionResolver, unknown_model
@@ -60,7 +60,7 @@ router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_cla
 @router.post("/v1/chat/completions", openapi_extra=EXAMPLE, responses=refuses(*STATUSES.values()))
 async def chat_completions(
     caller: auth.User, chat: wire.ChatRequest, request: Request, parts: Chatting
-) -> wire.Json[ChatCompletion] | ChatStream[ChatEvents] | wire.Json[wire.Envelope]:
+) -> wire.Json[ChatCompletion] | EventStream[ChatEvents] | wire.Json[wire.Envelope]:
     """Sends a message to an agent. `model` is a template, `template@version`, `auto` or a session id; the `model`
     of the response is the session. Titles, tags and suggestions that chat clients ask for are answered by the
     agent's model alone."""

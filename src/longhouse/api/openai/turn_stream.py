@@ -55,12 +55,11 @@ SHOWN: Final = 2_000
 """Characters of a tool's result that are shown; the journal has the whole result."""
 
 
-class ClientCall(msgspec.Struct, frozen=True):
-    """A call that the client is to run."""
+class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for a decision, or for the client's result."""
 
-    index: int
-    """Its place among those of the response."""
     id: str
+    """As /v1/sessions/{id}/questions names it; of a client's call, the id that the client is told."""
     name: str
     arguments: str
     """A JSON object that fits the schema of the function."""
@@ -76,7 +75,7 @@ class ResponsePiece(msgspec.Struct, frozen=True):
     activity: Activity | None = None
     role: str = ""
     """The role of the tool that the activity is about."""
-    call: ClientCall | None = None
+    call: WaitingCall | None = None
 
 
 @dataclass
@@ -99,7 +98,7 @@ class TurnStream:
     """Why the response ended without an answer or a question."""
     question: Question | None = None
     """The question of a sub-agent, which is asked in this response."""
-    client_calls: Sequence[ClientCall] = ()
+    client_calls: Sequence[WaitingCall] = ()
     """The calls that the client is to run, where the response ends with them."""
     last_finish: str = ""
     """Why the model stopped writing its last reply."""
@@ -333,10 +332,7 @@ class TurnStream:
 
     def _call_client(self) -> list[ResponsePiece]:
         """Ends the response with the calls that the client is to run."""
-        named = enumerate(self.session.client_ids.items())
-        self.client_calls = [
-            ClientCall(index, name, call.tool, call.arguments.strip() or "{}") for index, (name, call) in named
-        ]
+        self.client_calls = client_calls(self.session)
         return [*self._finish(WaitingWords("")), *(ResponsePiece(call=call) for call in self.client_calls)]
 
     async def _list_waiting(self) -> list[ResponsePiece]:
@@ -435,6 +431,14 @@ class TurnStream:
         return ResponsePiece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
 
 
+def client_calls(session: Session) -> tuple[WaitingCall, ...]:
+    """The calls that the client is to run, as it is told of them."""
+    return tuple(
+        WaitingCall(id=name, name=call.tool, arguments=call.arguments.strip() or "{}")
+        for name, call in session.client_ids.items()
+    )
+
+
 def last_words(session: Session) -> str | None:
     """The answer of a turn that has ended; None: it has none.
 
@@ -450,13 +454,8 @@ def usage_between(before: Session, after: Session, trace: str) -> events.Usage:
     first, last = (
         one.turn.usage if one.turn and one.turn.trace == trace else events.Usage() for one in (before, after)
     )
-    return events.Usage(
-        prompt_tokens=last.prompt_tokens - first.prompt_tokens,
-        completion_tokens=last.completion_tokens - first.completion_tokens,
-        total_tokens=last.total_tokens - first.total_tokens,
-        cached_tokens=last.cached_tokens - first.cached_tokens,
-        reasoning_tokens=last.reasoning_tokens - first.reasoning_tokens,
-    )
+    names = events.Usage.__struct_fields__
+    return events.Usage(**{name: getattr(last, name) - getattr(first, name) for name in names})
 
 
 def failure(message: str, code: str) -> CallerError:

@@ -16,9 +16,9 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.objects import ErrorEvent, ResponseEvents, ResponseObject, StreamEvent
-from longhouse.api.openai.responses.stored import WaitingCall, WaitingEnd
+from longhouse.api.openai.responses.stored import WaitingEnd
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import PASSED_ON, failure, waits_for_budget
+from longhouse.api.openai.turn_stream import PASSED_ON, WaitingCall, client_calls, failure, waits_for_budget
 from longhouse.api.sessions.decisions import all_waiting
 from longhouse.api.sessions.tail import follow
 from longhouse.api.sessions.waiting import Question, WaitingStatus, waiting_status
@@ -185,10 +185,7 @@ class ResponseFollower:
             told = await waiting_words.listed(self.db, session, is_aside=False, address=self.address)
             return WaitingEnd(seq=session.head, at=at, text=told.text) if told else None
         if session.client_calls:
-            calls = tuple(
-                WaitingCall(id=name, name=call.tool, arguments=call.arguments.strip() or "{}")
-                for name, call in session.client_ids.items()
-            )
+            calls = client_calls(session)
             return WaitingEnd(seq=session.head, at=at, waiting_for="function_call", calls=calls)
         text = waiting_words.asked(session, status).text
         questions = [one for one in status.questions if one.call.call_kind == "ask"]
@@ -256,8 +253,8 @@ class ResponseFollower:
         refused.headers["x-should-retry"] = "false"  # the request is in the journal: a retry would only duplicate it
         return refused
 
-    def streamed(self, starting_after: int = -1) -> "ResponseStream[ResponseEvents]":
-        return ResponseStream(self, starting_after)
+    def streamed(self, starting_after: int = -1) -> streaming.EventStream[ResponseEvents]:
+        return streaming.EventStream(self.chunks(starting_after), error=self.encoded)
 
     async def chunks(self, starting_after: int) -> AsyncGenerator[bytes, None]:
         async for batch in self.batches(is_live=True):
@@ -271,17 +268,6 @@ class ResponseFollower:
         event = ErrorEvent(code=error.code, message=str(error), param=error.param)
         event.sequence_number = max(0, self.sent - 1)
         return streaming.named("error", event)
-
-
-class ResponseStream(streaming.EventStream[streaming.Sent]):
-    """The stream of a response: an error in it is an event of this protocol."""
-
-    def __init__(self, follower: ResponseFollower, starting_after: int) -> None:
-        super().__init__(follower.chunks(starting_after))
-        self._follower = follower
-
-    def error(self, error: CallerError) -> bytes:
-        return self._follower.encoded(error)
 
 
 async def opened(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseFollower:

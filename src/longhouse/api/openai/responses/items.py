@@ -30,13 +30,12 @@ from longhouse.api.openai.responses.objects import (
     TextDone,
     ToolError,
 )
-from longhouse.api.openai.responses.stored import PREFIX, WaitingCall
+from longhouse.api.openai.responses.stored import PREFIX
+from longhouse.api.openai.turn_stream import SHOWN, WaitingCall
 from longhouse.journal.events import Fault, Outcome
 
 CHUNK: Final = 16
 """Characters of one piece of text. Numbers depend on it: a client that resumes after an update has those of before."""
-SHOWN: Final = 2_000
-"""Characters of a tool's result that are shown; the journal has the whole result."""
 
 
 class OpenMessage(msgspec.Struct):

@@ -6,8 +6,6 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from longhouse.api.http.streaming import Event
-
 SERVER: Final = "longhouse"
 """The `server_label` of all that our agents do by themselves."""
 
@@ -312,31 +310,4 @@ StreamEvent = (
     | ArgumentsDone
 )
 
-ResponseEvents = (
-    Event[
-        Literal[
-            "response.created",
-            "response.queued",
-            "response.in_progress",
-            "response.completed",
-            "response.failed",
-            "response.incomplete",
-        ],
-        Lifecycle,
-    ]
-    | Event[Literal["response.output_item.added", "response.output_item.done"], ItemEvent]
-    | Event[Literal["response.content_part.added", "response.content_part.done"], PartEvent]
-    | Event[Literal["response.output_text.delta"], TextDelta]
-    | Event[Literal["response.output_text.done"], TextDone]
-    | Event[Literal["response.refusal.delta"], RefusalDelta]
-    | Event[Literal["response.refusal.done"], RefusalDone]
-    | Event[Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"], SummaryPartEvent]
-    | Event[Literal["response.reasoning_summary_text.delta"], SummaryDelta]
-    | Event[Literal["response.reasoning_summary_text.done"], SummaryDone]
-    | Event[
-        Literal["response.mcp_call.in_progress", "response.mcp_call.completed", "response.mcp_call.failed"], CallEvent
-    ]
-    | Event[Literal["response.mcp_call_arguments.delta", "response.function_call_arguments.delta"], ArgumentsDelta]
-    | Event[Literal["response.mcp_call_arguments.done", "response.function_call_arguments.done"], ArgumentsDone]
-    | Event[Literal["error"], ErrorEvent]
-)
+ResponseEvents = StreamEvent | ErrorEvent

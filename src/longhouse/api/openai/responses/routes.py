@@ -7,7 +7,7 @@ from pydantic import Field
 
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
-from longhouse.api.openai.responses.follower import ResponseStream
+from longhouse.api.http.streaming import EventStream
 from longhouse.api.openai.responses.objects import DeletedResponse, ResponseEvents, ResponseObject
 from longhouse.api.openai.responses.request import ResponseRequest
 from longhouse.api.openai.responses.service import ResponseService
@@ -54,7 +54,7 @@ router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_cla
 @router.post("/v1/responses", openapi_extra=EXAMPLE, responses=refuses(404, *STATUSES.values()))
 async def create_response(
     caller: auth.User, service: Service, asked: ResponseRequest, request: Request
-) -> wire.Json[ResponseObject] | ResponseStream[ResponseEvents] | wire.Json[wire.Envelope]:
+) -> wire.Json[ResponseObject] | EventStream[ResponseEvents] | wire.Json[wire.Envelope]:
     """Sends a message to an agent; the response is a turn of a session. `previous_response_id` goes on with it."""
     row, handle = await service.create(caller, asked, await request.body(), request.headers)
     follower = await service.follow(request.scope, row, handle)
@@ -73,7 +73,7 @@ async def get_response(
     response_id: ResponseId,
     asked: Annotated[Followed, Query()],
     request: Request,
-) -> wire.Json[ResponseObject] | ResponseStream[ResponseEvents]:
+) -> wire.Json[ResponseObject] | EventStream[ResponseEvents]:
     """A response as it is now; or its stream, from its beginning or after the event `starting_after`."""
     if asked.stream == "false":
         return wire.Json((await service.read(caller, response_id)).object())
