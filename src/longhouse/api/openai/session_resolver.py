@@ -18,7 +18,6 @@ from longhouse.api import repeating, wire
 from longhouse.api.caller import Caller
 from longhouse.api.model_names import find_template
 from longhouse.api.openai import chat_decisions, client_tools
-from longhouse.api.openai.idempotency import RequestsInProgress
 from longhouse.api.openai.request import ApprovalAnswer, ChatInput, ClientHistory, parse, prior_of, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_heads
 from longhouse.api.sessions import decisions
@@ -59,7 +58,7 @@ class SessionResolver:
     prior: PriorOf | None = None
     """Loads the history of a new conversation from an external store."""
     resident: ResidentSessions = field(default_factory=ResidentSessions)
-    in_progress: RequestsInProgress = field(default_factory=RequestsInProgress)
+    in_progress: repeating.RequestsInProgress = field(default_factory=repeating.RequestsInProgress)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> TurnHandle:
         """Finds or opens the session of this request and appends the new messages."""

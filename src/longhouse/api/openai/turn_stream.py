@@ -408,24 +408,13 @@ class TurnStream:
         return [] if thought.strip() in streamed else [ResponsePiece(reasoning=thought)]
 
     def _result(self, event: events.Returned) -> ResponsePiece:
-        use, outcome = self._use(event.call), event.outcome
+        use, outcome = use_of(self.session, event.call), event.outcome
         tool, role = (use.tool, use.role) if use else ("", "")
         status, content = ("error", outcome.message) if isinstance(outcome, Fault) else ("ok", outcome.content)
         detail = {"call_id": event.call, "tool": tool, "status": status, "content": content[:SHOWN]}
         if event.by == events.BY_MEMORY:
             detail["by"] = event.by
         return self._activity("tool_result", role, **detail)
-
-    def _use(self, call: str) -> Use | None:
-        """A call of the current turn; mostly it was made in the last step."""
-        for entry in reversed(self.session.transcript):
-            if isinstance(entry, PromptEntry):
-                break
-            if isinstance(entry, Step):
-                for use in entry.uses:
-                    if use.call == call:
-                        return use
-        return None
 
     def _activity(self, event: str, role: str = "", **detail: Any) -> ResponsePiece:
         return ResponsePiece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
@@ -437,6 +426,18 @@ def client_calls(session: Session) -> tuple[WaitingCall, ...]:
         WaitingCall(id=name, name=call.tool, arguments=call.arguments.strip() or "{}")
         for name, call in session.client_ids.items()
     )
+
+
+def use_of(session: Session, call: str) -> Use | None:
+    """A call of the current turn; mostly it was made in the last step."""
+    for entry in reversed(session.transcript):
+        if isinstance(entry, PromptEntry):
+            break
+        if isinstance(entry, Step):
+            for use in entry.uses:
+                if use.call == call:
+                    return use
+    return None
 
 
 def last_words(session: Session) -> str | None:

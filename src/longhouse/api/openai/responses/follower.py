@@ -6,13 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from starlette.types import Scope
-
 from longhouse import clock
 from longhouse.api import wire
 from longhouse.api.http import streaming
-from longhouse.api.http.addresses import session_address
-from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.objects import ErrorEvent, ResponseEvents, ResponseObject, StreamEvent
@@ -237,6 +233,17 @@ class ResponseFollower:
 
     # What a client gets
 
+    async def begin(self, handle: TurnHandle) -> None:
+        """What is known as soon as the request is committed: some responses end at once."""
+        self.chain = handle.chain
+        if handle.passed_on_to:
+            await self.end_with(PASSED_ON.format(agent=handle.passed_on_to))
+        elif handle.is_aside:
+            told = await waiting_words.listed(
+                self.db, handle.session, is_aside=True, is_own_user=handle.is_own_user, address=self.address
+            )
+            await self.end_with(told.text if told else "")
+
     async def whole(self) -> wire.Json[ResponseObject] | wire.Json[wire.Envelope]:
         """The response, when it has ended."""
         async for _ in self.batches(is_live=False):
@@ -282,31 +289,3 @@ async def settled(db: Database, bus: Bus, row: ResponseRow, base: Session | None
     follower = await opened(db, bus, row, base)
     await follower.settle()
     return follower.builder
-
-
-async def followed(
-    scope: Scope, db: Database, bus: Bus, row: ResponseRow, base: Session | None = None
-) -> ResponseFollower:
-    """The response of this row, for a client that follows it until the request is over."""
-    inflight: InflightRequest = scope[INFLIGHT]
-    inflight.session = row.session_id
-    subscription = inflight.opened.enter_context(bus.subscribed(row.session_id))
-    follower = await opened(db, bus, row, base)
-    follower.subscription, follower.address = subscription, session_address(scope, row.session_id)
-    return follower
-
-
-async def begun(follower: ResponseFollower, handle: TurnHandle) -> None:
-    """What is known of a response as soon as its request is committed: some end at once."""
-    follower.chain = handle.chain
-    if handle.passed_on_to:
-        await follower.end_with(PASSED_ON.format(agent=handle.passed_on_to))
-    elif handle.is_aside:
-        told = await waiting_words.listed(
-            follower.db,
-            handle.session,
-            is_aside=True,
-            is_own_user=handle.is_own_user,
-            address=follower.address,
-        )
-        await follower.end_with(told.text if told else "")

@@ -1,5 +1,7 @@
 """The routes of responses."""
 
+import copy
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -9,7 +11,7 @@ from longhouse.api import auth, wire
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
 from longhouse.api.http.streaming import EventStream
 from longhouse.api.openai.responses.objects import DeletedResponse, ResponseEvents, ResponseObject
-from longhouse.api.openai.responses.request import ResponseRequest
+from longhouse.api.openai.responses.request import ResponseRequest, parts_in
 from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.openai.turn_stream import STATUSES
 from longhouse.api.pagination import Digits
@@ -147,30 +149,17 @@ def no_such_item() -> CallerError:
     return CallerError("There is no item with this id.", param="after")
 
 
-async def with_images(db: Database, session: str, items: Any) -> list[dict[str, Any]]:
+async def with_images(db: Database, session: str, items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Items that were read from a session, with the images that they name, in messages and in results of functions.
 
     What a client wrote has come through types that hold no address of a file.
     """
-    images = [part for item in items for name in _listed_in(item) for part in item[name] if _is_image(part)]
+    read = copy.deepcopy(list(items))
+    images = [part for part in parts_in(read) if part["type"] == "input_image"]
     digests = {part["image_url"].removeprefix(FILE_SCHEME) for part in images}
     urls = await files.data_urls(db, session, digests) if digests else {}
-
-    def shown(part: dict[str, Any]) -> dict[str, Any]:
-        if not _is_image(part):
-            return part
-        address = part["image_url"]
-        url = urls.get(address.removeprefix(FILE_SCHEME), address)
-        return {"type": part["type"], "detail": part["detail"], "image_url": url}
-
-    return [{**item, **{name: [shown(part) for part in item[name]] for name in _listed_in(item)}} for item in items]
-
-
-def _is_image(part: dict[str, Any]) -> bool:
-    kind: str = part["type"]
-    return kind == "input_image"
-
-
-def _listed_in(item: dict[str, Any]) -> list[str]:
-    """The fields of an item that hold parts."""
-    return [name for name in ("content", "output") if isinstance(item.get(name), list)]
+    for image in images:
+        address = image["image_url"]
+        image["image_url"] = urls.get(address.removeprefix(FILE_SCHEME), address)
+        image.pop("media_type", None)
+    return read

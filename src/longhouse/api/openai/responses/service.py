@@ -14,6 +14,8 @@ from longhouse.agents.naming import SESSION_ID
 from longhouse.agents.template import Streaming
 from longhouse.api import wire
 from longhouse.api.caller import Caller
+from longhouse.api.http.addresses import session_address
+from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.request import ApprovalAnswer, BranchStart, ChatInput, parse, prior_of
 from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.builder import ResponseBuilder
@@ -35,7 +37,6 @@ from longhouse.api.openai.responses.request import (
     ReferenceInput,
     ResponseRequest,
     decisions_in,
-    encoded,
     has_message_beside,
     in_a_conversation,
     renamed,
@@ -117,7 +118,8 @@ class ResponseService(msgspec.Struct, frozen=True):
                     await reader.stored(items, hex_id),
                     shows_reasoning=await self._shows_reasoning(place),
                 )
-                new = NewResponse(f"{PREFIX}{hex_id}", encoded(kept), request.store is not False, items=used)
+                stored = msgspec.json.encode(kept).decode()
+                new = NewResponse(f"{PREFIX}{hex_id}", stored, request.store is not False, items=used)
                 decided = tuple(answer for _, answer in approvals)
                 accepted = structs.replace(chat.accepted, response=new)
                 chat = replace(chat, accepted=accepted, added=added, approvals=decided)
@@ -312,10 +314,14 @@ class ResponseService(msgspec.Struct, frozen=True):
         return builder
 
     async def follow(self, scope: Scope, row: ResponseRow, handle: TurnHandle | None = None) -> ResponseFollower:
-        """A client follows the response from here on; `handle`: it has just begun it."""
-        follower = await following.followed(scope, self.db, self.bus, row, handle.session if handle else None)
+        """A client follows the response until its request is over; `handle`: it has just begun it."""
+        inflight: InflightRequest = scope[INFLIGHT]
+        inflight.session = row.session_id
+        subscription = inflight.opened.enter_context(self.bus.subscribed(row.session_id))
+        follower = await following.opened(self.db, self.bus, row, handle.session if handle else None)
+        follower.subscription, follower.address = subscription, session_address(scope, row.session_id)
         if handle:
-            await following.begun(follower, handle)
+            await follower.begin(handle)
         return follower
 
     async def cancel(self, caller: Caller, response: str) -> ResponseBuilder:
