@@ -12,7 +12,7 @@ from longhouse.journal import events, fingerprint
 from longhouse.journal.calls.client_calls import client_id
 from longhouse.journal.events import Output
 from longhouse.journal.messages import text_of
-from longhouse.journal.transcript import Entry, PromptEntry, Step
+from longhouse.journal.transcript import Entry, PromptEntry, Step, Use
 from longhouse.journal.words.pending_decisions import Undecided, decision_text
 
 AGENT_FAILED: Final = "agent_failed"
@@ -461,6 +461,11 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
             elif isinstance(entry, PromptEntry):
                 break
         return found
+
+    @property
+    def uses(self) -> list[Use]:
+        """The calls of all its turns."""
+        return [use for entry in self.transcript if isinstance(entry, Step) for use in entry.uses]
 
     @property
     def client_text(self) -> str | None:

@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -100,21 +100,10 @@ class _JobReply:
 
     async def whole(self) -> ChatCompletion:
         text = "".join([piece async for piece in self._texts()])
-        return {
-            "id": self._id,
-            "object": "chat.completion",
-            "created": self._created,
-            "model": self._chat.model,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": text, "refusal": None},
-                    "logprobs": None,
-                    "finish_reason": self._finish,
-                }
-            ],
-            "usage": chat_usage(self._usage),
-        }
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}
+        whole: ChatCompletion = self._object("chat.completion", choices=[choice], usage=chat_usage(self._usage))
+        return whole
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         yield self._chunk({"role": "assistant", "content": ""})
@@ -126,7 +115,7 @@ class _JobReply:
             return
         yield self._chunk({}, finish=self._finish)
         if self._chat.include_usage:
-            yield streaming.data({**self._head(), "choices": [], "usage": chat_usage(self._usage)})
+            yield streaming.data(self._object("chat.completion.chunk", choices=[], usage=chat_usage(self._usage)))
         yield streaming.DONE
 
     async def _texts(self) -> AsyncGenerator[str, None]:
@@ -152,17 +141,12 @@ class _JobReply:
             key, owner = self._caller.key, self._caller.owner
             await usage.charge(self._db, key=key, owner=owner, model=self._named, usage=self._usage)
 
-    def _head(self) -> dict[str, str | int]:
-        return {
-            "id": self._id,
-            "object": "chat.completion.chunk",
-            "created": self._created,
-            "model": self._chat.model,
-        }
+    def _object(self, kind: str, **rest: Any) -> Any:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._chat.model, **rest}
 
     def _chunk(self, delta: ChunkDelta, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        chunk = {**self._head(), "choices": [choice]}
+        chunk = self._object("chat.completion.chunk", choices=[choice])
         return streaming.data({**chunk, "usage": None} if self._chat.include_usage else chunk)
 
 

@@ -19,7 +19,7 @@ from longhouse.journal.events import ClientTool, ClientTools, Fault, Outcome, Ou
 from longhouse.journal.fold import blank
 from longhouse.journal.roles import ROLES
 from longhouse.journal.session import Session
-from longhouse.journal.transcript import Step, Use
+from longhouse.journal.transcript import Use
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.arguments import BadSchema, client_schema
 
@@ -220,6 +220,5 @@ def calls_of(session: Session, given: Sequence[ClientResult]) -> set[str]:
 
 def _closed(session: Session) -> Mapping[str, Use]:
     """The calls that the client was to run and that have returned, by both of their ids."""
-    uses = [use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses]
-    ours = [use for use in uses if use.role == "client" and use.outcome]
+    ours = [use for use in session.uses if use.role == "client" and use.outcome]
     return {**{client_id(session.id, use.call): use for use in ours}, **{use.call: use for use in ours}}

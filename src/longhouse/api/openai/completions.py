@@ -142,7 +142,7 @@ class Completion:
         self._content = GrowingText()
         """All content that was sent to the client: when the client resends it, its session is found by it."""
 
-    def _object(self, kind: str, **rest: Any) -> dict[str, Any]:
+    def _object(self, kind: str, **rest: Any) -> Any:
         model = self.turn_stream.handle.session.id
         return {"id": self.id, "object": kind, "created": self.created, "model": model, **rest}
 
@@ -194,15 +194,12 @@ class Completion:
             message |= {"content": str(self._content) or None, "tool_calls": calls}
         if reasoning:
             message["reasoning_content"] = reasoning
-        whole: ChatCompletion = {
-            "id": self.id,
-            "object": "chat.completion",
-            "created": self.created,
-            "model": turn.handle.session.id,
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}],
-            "usage": usage_of(turn),
-            "x_agent": {**last_activity(turn), **self._extra},
-        }
+        whole: ChatCompletion = self._object(
+            "chat.completion",
+            choices=[{"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}],
+            usage=usage_of(turn),
+            x_agent={**last_activity(turn), **self._extra},
+        )
         answer = wire.Json(whole)
         answer.headers.update(self.headers)
         return answer

@@ -348,9 +348,13 @@ class TurnStream:
         is said too. Not where a program reads the answer, and not to a repeated request: it has the same response."""
         turn, sampling = self.session.turn, self.session.turn.prompted.sampling if self.session.turn else None
         is_for_person = turn and turn.ended and not (sampling and sampling.response_format)
-        uses = (use for entry in self.session.transcript if isinstance(entry, Step) for use in entry.uses)
         # What a queued prompt asks for may be under way by now: its own response tells of it.
-        if not is_for_person or self.handle.is_behind or self.session.queue or not any(map(_delegates, uses)):
+        if (
+            not is_for_person
+            or self.handle.is_behind
+            or self.session.queue
+            or not any(map(_delegates, self.session.uses))
+        ):
             return []
         asked = [one.text_with_agent for one in await background_questions(self.db, self.session)]
         if not asked:

@@ -68,12 +68,16 @@ class _Destination(msgspec.Struct, frozen=True):
 
     model: str
     """A template, or the session that goes on."""
-    agent: str
-    """The agent that answers, as far as it is known."""
     shown_model: str
     branch: BranchStart | None = None
     version: int | None = None
     """The version of the agent that the request names, where a session goes on."""
+
+    @property
+    def agent(self) -> str:
+        """The agent that answers, as far as it is known."""
+        is_session = SESSION_ID.fullmatch(self.model) is not None
+        return self.model.rpartition("_")[0] if is_session else self.model.partition("@")[0]
 
 
 class ResponseService(msgspec.Struct, frozen=True):
@@ -136,7 +140,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         chat.caller.spends()
         chosen = (await self.resolver.routed(chat)).template
         request = chat.request.model_copy(update={"model": chosen})
-        return replace(chat, request=request), structs.replace(place, agent=chosen)
+        return replace(chat, request=request), structs.replace(place, model=chosen)
 
     async def _row(self, caller: Caller, response: str, handle: TurnHandle) -> ResponseRow:
         if again := handle.repeats:
@@ -154,9 +158,8 @@ class ResponseService(msgspec.Struct, frozen=True):
             row = approvals[0][0]
             if any(one.session_id != row.session_id for one, _ in approvals):
                 raise CallerError("These approvals belong to different sessions.", param="input")
-            agent = row.session_id.rpartition("_")[0]
             await following.settled(self.db, self.bus, row)
-            return _Destination(row.session_id, agent, request.model or agent)
+            return _Destination(row.session_id, request.model or row.session_id.rpartition("_")[0])
         if request.previous_response_id is not None:
             return await self._after(caller, request, request.previous_response_id)
         if request.model is None:
@@ -164,9 +167,8 @@ class ResponseService(msgspec.Struct, frozen=True):
         is_session = SESSION_ID.fullmatch(request.model) is not None
         if is_session and request.store is False:
             return await self._copy_of(caller, request.model)
-        agent = request.model.rpartition("_")[0] if is_session else request.model.partition("@")[0]
-        place = _Destination(request.model, agent, request.model)
-        if request.conversation_id is None or is_session or agent == AUTO:
+        place = _Destination(request.model, request.model)
+        if request.conversation_id is None or is_session or place.agent == AUTO:
             return place
         # An agent that is new in a conversation reads what was said there.
         known = await conversations.sessions(self.db, caller.owner, request.conversation_id)
@@ -178,11 +180,10 @@ class ResponseService(msgspec.Struct, frozen=True):
     async def _copy_of(self, caller: Caller, session_id: str) -> _Destination:
         """A session that is named by a request that is not to be stored: a copy of it, unless it waits."""
         row = await sessions.session(self.db, session_id, caller.owner)
-        agent = session_id.rpartition("_")[0]
         if row is None or await responses.takes_unstored(self.db, row.id):
-            return _Destination(session_id, agent, session_id)
+            return _Destination(session_id, session_id)
         session = await journals.load(self.db, row.id)
-        return _Destination(session.agent, session.agent, session_id, BranchStart(None, _dialogue(session)))
+        return _Destination(session.agent, session_id, BranchStart(None, _dialogue(session)))
 
     async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Destination:
         """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
@@ -208,10 +209,10 @@ class ResponseService(msgspec.Struct, frozen=True):
             raise CallerError("It names another session than that of the previous response.", param="model")
         if is_newest and is_same_agent and (request.store is not False or is_open or not row.is_stored):
             version = (await self.resolver.template(model, caller.owner))[1] if "@" in model else None
-            return _Destination(session.id, session.agent, model, version=version)
+            return _Destination(session.id, model, version=version)
         conversation = None if request.store is False else session.conversation
         branch = BranchStart(conversation, _dialogue(builder.session))
-        return _Destination(model, model.partition("@")[0], model, branch)
+        return _Destination(model, model, branch)
 
     async def _settle_named(self, caller: Caller, place: _Destination, conversation: str | None) -> None:
         """Ends the responses of a turn that waits: what follows belongs to the next one."""
