@@ -161,7 +161,7 @@ class RpcCall:
     def _sent(self) -> SendParams:
         params = _params(SendParams, self.params)
         configuration = params.configuration
-        if configuration.push_config or configuration.task_push_config:
+        if configuration.push_notification_config or configuration.task_push_notification_config:
             raise RpcError(
                 RpcCode.PUSH_NOTIFICATION_NOT_SUPPORTED, "Push notifications are not supported.", param="configuration"
             )

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from longhouse.api.a2a.tasks import HistoryMessage, Task
 from longhouse.api.wire import Lenient
@@ -86,28 +87,31 @@ def rpc_error(error: CallerError) -> RpcError:
 # What clients send
 
 
-# Unknown fields are those of a later version, or of an extension.
+class Sent(Lenient):
+    """What a client sends; unknown fields are those of a later version, or of an extension."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
 
 
-class PartIn(Lenient):
+class PartIn(Sent):
     text: str | None = None
 
 
-class MessageIn(Lenient):
-    message_id: str = Field(alias="messageId", min_length=1, max_length=512)
-    context_id: str | None = Field(None, alias="contextId")
-    task_id: str | None = Field(None, alias="taskId")
+class MessageIn(Sent):
+    message_id: str = Field(min_length=1, max_length=512)
+    context_id: str | None = None
+    task_id: str | None = None
     role: Literal["user", "ROLE_USER"]
     parts: list[PartIn] = Field(min_length=1, max_length=1000, fail_fast=True)
 
 
-class Configuration(Lenient):
+class Configuration(Sent):
     blocking: bool | None = None
-    return_immediately: bool | None = Field(None, alias="returnImmediately")
-    history_length: int | None = Field(None, alias="historyLength", ge=0)
-    accepted_output_modes: list[str] | None = Field(None, alias="acceptedOutputModes", max_length=100)
-    push_config: Any = Field(None, alias="pushNotificationConfig")
-    task_push_config: Any = Field(None, alias="taskPushNotificationConfig")
+    return_immediately: bool | None = None
+    history_length: int | None = Field(None, ge=0)
+    accepted_output_modes: list[str] | None = Field(None, max_length=100)
+    push_notification_config: Any = None
+    task_push_notification_config: Any = None
 
     @property
     def waits(self) -> bool:
@@ -115,14 +119,14 @@ class Configuration(Lenient):
         return not self.return_immediately and self.blocking is not False
 
 
-class SendParams(Lenient):
+class SendParams(Sent):
     message: MessageIn
     configuration: Configuration = Field(default_factory=lambda: Configuration.model_validate({}))
 
 
-class TaskParams(Lenient):
+class TaskParams(Sent):
     id: str = Field(min_length=1, max_length=512)
-    history_length: int | None = Field(None, alias="historyLength", ge=0)
+    history_length: int | None = Field(None, ge=0)
 
 
 def text_in(message: MessageIn) -> str:

@@ -49,7 +49,7 @@ class McpEndpoint:
         try:
             # The SDK takes a while to import: only those who use it should pay for that.
             server = await asyncio.to_thread(importlib.import_module, "longhouse.api.mcp.server")
-            manager = server.manager_of(self.turns, self.library)
+            manager = server.McpService(self.turns, self.library).manager
         except ImportError as error:
             self._app = None  # the next request tries again
             ready.set_exception(error)

@@ -53,7 +53,7 @@ class McpService:
     library: DocumentLibrary | None
 
     @property
-    def server(self) -> Server[Any]:
+    def manager(self) -> "SessionManager":
         server: Server[Any] = Server(
             "longhouse",
             version=longhouse.__version__,
@@ -68,7 +68,7 @@ class McpService:
             on_read_resource=self.read_resource if self.library else None,
         )
         server.middleware.append(_with_our_errors)
-        return server
+        return SessionManager(server, session_idle_timeout=IDLE, max_request_body_size=wire.MAX_BODY, max_sessions=MOST)
 
     async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """The agents that the caller may use, and the tools that are served; an agent wins over a tool of its name."""
@@ -187,11 +187,6 @@ class SessionManager(StreamableHTTPSessionManager):
         if sum(owner == requestor for owner in self._session_owners.values()) >= MOST_OF_KEY:
             return None
         return super()._admit_session(requestor)
-
-
-def manager_of(turns: Turns, library: DocumentLibrary | None) -> SessionManager:
-    server: Any = McpService(turns, library).server
-    return SessionManager(server, session_idle_timeout=IDLE, max_request_body_size=wire.MAX_BODY, max_sessions=MOST)
 
 
 def _user(caller: Caller) -> AuthenticatedUser:

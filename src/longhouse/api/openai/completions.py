@@ -10,13 +10,12 @@ import msgspec
 from longhouse.agents.template import Streaming
 from longhouse.api import wire
 from longhouse.api.http import streaming as stream
-from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream, WaitingCall, about, usage_between
+from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream, WaitingCall, about, record_rest, usage_between
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
-from longhouse.journal import events, fingerprint
+from longhouse.journal import events
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
 from longhouse.runtime.bus.growing_text import GrowingText
-from longhouse.store import sessions
 from longhouse.store.catalog.catalog import Catalog
 
 CUT_OFF: Final = ("length", "content_filter")
@@ -228,12 +227,9 @@ class Completion:
 
         Only the response knows this content: it may hold questions of sub-agents, tool results and notes.
         """
-        handle, session = self.turn_stream.handle, self.turn_stream.session
-        if not handle.chain or self.turn_stream.client_calls:
-            return  # the ids of the calls say which session it is
-        mark = fingerprint.grown(handle.chain, [("assistant", str(self._content))])
-        if mark != session.rest_mark:
-            await sessions.mark_rest(self.turn_stream.db, mark, session.id, session.head)
+        turn = self.turn_stream
+        if turn.handle.chain and not turn.client_calls:  # the ids of calls say which session it is
+            await record_rest(turn.db, turn.session, turn.handle.chain, str(self._content))
 
     def _add_content(self, piece: ResponsePiece) -> str:
         """The content of a piece: its own text, or a tool's result if the template shows results as content."""

@@ -25,7 +25,7 @@ from longhouse.api.sessions.waiting import (
     waiting_status,
 )
 from longhouse.errors import CallerError
-from longhouse.journal import events
+from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE, Session, Turn, joined_text
@@ -33,6 +33,7 @@ from longhouse.journal.transcript import PromptEntry, Step, Use
 from longhouse.runtime.bus.growing_text import GrowingText
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
+from longhouse.store import sessions
 from longhouse.store.database import Database
 from longhouse.store.limits import budgets
 from longhouse.store.limits.budgets import SpentBudget
@@ -126,8 +127,7 @@ class TurnStream:
 
     def __post_init__(self) -> None:
         self.session = self.handle.session
-        steps = (entry.seq for entry in reversed(self.session.transcript) if isinstance(entry, Step))
-        self._last_reply = next(steps, 0)
+        self._last_reply = last_step(self.session)
         for use in (use for step in reversed(self.session.steps) for use in step.uses if self._is_ours):
             self._follow_subagents(use)
 
@@ -325,15 +325,10 @@ class TurnStream:
     def _ask(self, status: WaitingStatus) -> list[ResponsePiece]:
         """What the turn waits for: the client's calls, which programs run at once, before what people are asked;
         questions before decisions, the session's own before those of sub-agents."""
-        session = self.session
-        if session.client_calls:
-            return self._call_client()
-        return self._finish(waiting_words.asked(session, status))
-
-    def _call_client(self) -> list[ResponsePiece]:
-        """Ends the response with the calls that the client is to run."""
         self.client_calls = client_calls(self.session)
-        return [*self._finish(WaitingWords("")), *(ResponsePiece(call=call) for call in self.client_calls)]
+        if self.client_calls:
+            return [*self._finish(WaitingWords("")), *(ResponsePiece(call=call) for call in self.client_calls)]
+        return self._finish(waiting_words.asked(self.session, status))
 
     async def _list_waiting(self) -> list[ResponsePiece]:
         """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
@@ -442,6 +437,19 @@ def use_of(session: Session, call: str) -> Use | None:
                 if use.call == call:
                     return use
     return None
+
+
+def last_step(session: Session) -> int:
+    """The seq of the last reply or takeover: text of a step that began before it is void."""
+    steps = (entry.seq for entry in reversed(session.transcript) if isinstance(entry, Step))
+    return next(steps, 0)
+
+
+async def record_rest(db: Database, session: Session, chain: str, text: str) -> None:
+    """Records the fingerprint of what the client was sent, and will resend, if the session lacks it."""
+    mark = fingerprint.grown(chain, [("assistant", text)])
+    if mark != session.rest_mark:
+        await sessions.mark_rest(db, mark, session.id, session.head)
 
 
 def last_words(session: Session) -> str | None:

@@ -26,13 +26,12 @@ from longhouse.api.openai.responses.objects import (
     Status,
 )
 from longhouse.api.openai.responses.stored import StoredRequest, WaitingEnd, approval_id, rest_of
-from longhouse.api.openai.turn_stream import last_words, usage_between, use_of
+from longhouse.api.openai.turn_stream import last_step, last_words, usage_between, use_of
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session, Turn, joined_text
-from longhouse.journal.transcript import Step
 from longhouse.runtime.bus.items import Draft
 from longhouse.store.openai.responses import ResponseRow, ShownText
 
@@ -50,8 +49,7 @@ class ResponseBuilder:
         self.status: Status = "queued" if self.request.background else "in_progress"
         self.shown_at = (0, 0)
         """The place of the last `ShownText`."""
-        steps = (entry.seq for entry in reversed(base.transcript) if isinstance(entry, Step))
-        self.last_step = next(steps, 0)
+        self.last_step = last_step(base)
         """The seq of the last reply or takeover: text of a step that began before it is void."""
         self._origin = ResponseOrigin(
             session_id=row.session_id, conversation_id=base.conversation, trace_id=row.trace_id, agent=base.agent

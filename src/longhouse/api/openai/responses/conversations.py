@@ -15,7 +15,6 @@ from pydantic import Field
 from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
-from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.request import InputItem, InputReader, ReferenceInput, kept, text_part
 from longhouse.api.openai.responses.routes import (
     ItemListQuery,
@@ -160,7 +159,7 @@ class Conversing(msgspec.Struct, frozen=True):
             row = await responses.find(db, f"{PREFIX}{unit.named}", self.caller.owner)
             if row is None:
                 return []
-            builder = await following.settled(db, self.service.bus, row, base)
+            builder = await self.service.settled(row, base)
             output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
             return [*await with_images(db, row.session_id, builder.request.input), *output]
         for record in await journals.read(db, unit.place, unit.seq - 1, 1):

@@ -14,17 +14,22 @@ from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.objects import ErrorEvent, ResponseEvents, ResponseObject, StreamEvent
 from longhouse.api.openai.responses.stored import WaitingEnd
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import PASSED_ON, WaitingCall, client_calls, failure, waits_for_budget
+from longhouse.api.openai.turn_stream import (
+    PASSED_ON,
+    WaitingCall,
+    client_calls,
+    failure,
+    record_rest,
+    waits_for_budget,
+)
 from longhouse.api.sessions.decisions import all_waiting
 from longhouse.api.sessions.tail import follow
 from longhouse.api.sessions.waiting import Question, WaitingStatus, waiting_status
 from longhouse.errors import CallerError
-from longhouse.journal import fingerprint
 from longhouse.journal.events import Recorded
-from longhouse.journal.session import Session
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
-from longhouse.store import journals, sessions
+from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.store.limits import budgets
 from longhouse.store.openai import responses
@@ -218,13 +223,10 @@ class ResponseFollower:
 
     async def _record_fingerprint(self) -> None:
         """Records the fingerprint of what the client was sent, and will resend, if the session lacks it."""
-        builder, session = self.builder, self.builder.session
-        rest = builder.known_rest
+        builder, rest = self.builder, self.builder.known_rest
         if not self.chain or builder.status != "completed" or (rest and rest.calls):
             return
-        mark = fingerprint.grown(self.chain, [("assistant", builder.text)])
-        if mark != session.rest_mark:
-            await sessions.mark_rest(self.db, mark, session.id, session.head)
+        await record_rest(self.db, builder.session, self.chain, builder.text)
 
     def _new(self) -> Sequence[StreamEvent]:
         new = self.builder.events[self.sent :]
@@ -275,17 +277,3 @@ class ResponseFollower:
         event = ErrorEvent(code=error.code, message=str(error), param=error.param)
         event.sequence_number = max(0, self.sent - 1)
         return streaming.named("error", event)
-
-
-async def opened(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseFollower:
-    """The response of this row, of which nothing is read yet. `base`: its session, if it is known as of some moment."""
-    if base is None or (base.id, base.head) != (row.session_id, row.after):
-        base = await journals.load_at(db, row.session_id, row.after)
-    return ResponseFollower(db, bus, ResponseBuilder(row, base))
-
-
-async def settled(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseBuilder:
-    """The response as it is now."""
-    follower = await opened(db, bus, row, base)
-    await follower.settle()
-    return follower.builder

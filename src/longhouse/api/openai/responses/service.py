@@ -17,7 +17,6 @@ from longhouse.api.caller import Caller
 from longhouse.api.http.addresses import session_address
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.request import ApprovalAnswer, BranchStart, ChatInput, parse, prior_of
-from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.follower import ResponseFollower
 from longhouse.api.openai.responses.objects import (
@@ -158,7 +157,7 @@ class ResponseService(msgspec.Struct, frozen=True):
             row = approvals[0][0]
             if any(one.session_id != row.session_id for one, _ in approvals):
                 raise CallerError("These approvals belong to different sessions.", param="input")
-            await following.settled(self.db, self.bus, row)
+            await self.settled(row)
             return _Destination(row.session_id, request.model or row.session_id.rpartition("_")[0])
         if request.previous_response_id is not None:
             return await self._after(caller, request, request.previous_response_id)
@@ -188,7 +187,7 @@ class ResponseService(msgspec.Struct, frozen=True):
     async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Destination:
         """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
         row = await responses.find(self.db, previous, caller.owner)
-        builder = await following.settled(self.db, self.bus, row) if row else None
+        builder = await self.settled(row) if row else None
         if row is None or builder is None or _is_gone(builder):
             raise CallerError(
                 "There is no previous response with this id.",
@@ -219,7 +218,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         row = await self._session_of(caller, place, conversation)
         if row and row.trace_id and row.state.startswith("WAITING"):
             for one in await responses.unended(self.db, row.id, row.trace_id):
-                await following.settled(self.db, self.bus, one)
+                await self.settled(one)
 
     async def _session_of(
         self, caller: Caller, place: _Destination, conversation: str | None
@@ -271,7 +270,7 @@ class ResponseService(msgspec.Struct, frozen=True):
             match = _ITEM.fullmatch(item.id) or _APPROVAL.fullmatch(item.id)
             if match and match[1] not in outputs:
                 row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner)
-                outputs[match[1]] = (await following.settled(self.db, self.bus, row)).output if row else ()
+                outputs[match[1]] = (await self.settled(row)).output if row else ()
             found = next((one for one in outputs[match[1]] if one.id == item.id), None) if match else None
             if found is None:
                 raise CallerError("There is no item with this id.", status=404, param=f"input[{index}].id")
@@ -307,9 +306,22 @@ class ResponseService(msgspec.Struct, frozen=True):
             raise not_found()
         return row
 
+    async def _opened(self, row: ResponseRow, base: Session | None) -> ResponseFollower:
+        """The response of this row, of which nothing is read yet. `base`: its session, if it is known as of some
+        moment."""
+        if base is None or (base.id, base.head) != (row.session_id, row.after):
+            base = await journals.load_at(self.db, row.session_id, row.after)
+        return ResponseFollower(self.db, self.bus, ResponseBuilder(row, base))
+
+    async def settled(self, row: ResponseRow, base: Session | None = None) -> ResponseBuilder:
+        """The response as it is now."""
+        follower = await self._opened(row, base)
+        await follower.settle()
+        return follower.builder
+
     async def read(self, caller: Caller, response: str) -> ResponseBuilder:
         """The response as it is now; one that is not stored is there while it runs."""
-        builder = await following.settled(self.db, self.bus, await self.find(caller, response))
+        builder = await self.settled(await self.find(caller, response))
         if builder.is_over and not builder.row.is_stored:
             raise not_found()
         return builder
@@ -319,7 +331,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         inflight: InflightRequest = scope[INFLIGHT]
         inflight.session = row.session_id
         subscription = inflight.opened.enter_context(self.bus.subscribed(row.session_id))
-        follower = await following.opened(self.db, self.bus, row, handle.session if handle else None)
+        follower = await self._opened(row, handle.session if handle else None)
         follower.subscription, follower.address = subscription, session_address(scope, row.session_id)
         if handle:
             await follower.begin(handle)
@@ -338,7 +350,7 @@ class ResponseService(msgspec.Struct, frozen=True):
     async def delete(self, caller: Caller, response: str) -> None:
         """Deletes a response; with the last one of its session, the session."""
         row = await self.find(caller, response)
-        builder = await following.settled(self.db, self.bus, row)
+        builder = await self.settled(row)
         caller.uses(builder.session.agent)
         if not builder.is_over:
             session = await journals.load(self.db, row.session_id)
