@@ -80,7 +80,7 @@ class Turns:
         *,
         conversation: str = "",
         reply_to: str = "",
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str],
         sent: Any = None,
     ) -> TurnHandle:
         """Sends a message to a template, in this conversation or a new one, or to a session.
@@ -88,7 +88,7 @@ class Turns:
         `sent`: what the client has sent, and sends again if it repeats the request; by default all of the above.
         """
         caller.writes()
-        key = (headers or {}).get("idempotency-key")
+        key = headers.get("idempotency-key")
         # A repeated request without a conversation must name the same one.
         new = uuid.uuid5(NAMESPACE, f"{caller.owner}/{key}") if key else uuid.uuid4()
         metadata = {"reply_to": reply_to} if reply_to else {"conversation_id": conversation or str(new)}
@@ -98,7 +98,7 @@ class Turns:
             request = wire.ChatRequest.model_validate(body)
         except pydantic.ValidationError as error:
             raise wire.validation_error(error) from None
-        passed_on = {name: value for name in PASSED_ON if headers and (value := headers.get(name)) is not None}
+        passed_on = {name: value for name in PASSED_ON if (value := headers.get(name)) is not None}
         return await self.resolver.attach(caller, request, encoded, passed_on)
 
     async def is_repeated(self, caller: Caller, headers: Mapping[str, str]) -> bool:

@@ -274,6 +274,6 @@ class ResponseFollower:
 
     def encoded(self, error: CallerError) -> bytes:
         """An error event. It has the number of the event before it, so a client that resumes misses nothing."""
-        event = ErrorEvent(code=error.code, message=str(error), param=error.param)
-        event.sequence_number = max(0, self.sent - 1)
+        number = max(0, self.sent - 1)
+        event = ErrorEvent(sequence_number=number, code=error.code, message=str(error), param=error.param)
         return streaming.named("error", event)
