@@ -1,8 +1,7 @@
 """Turns for protocols other than chat: a message is sent and followed in the way that chat requests are."""
 
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -12,8 +11,6 @@ from starlette.types import Scope
 
 from longhouse.api import wire
 from longhouse.api.caller import Caller
-from longhouse.api.http.addresses import session_address
-from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import last_activity
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
@@ -121,15 +118,6 @@ class Turns:
         stream = follow_turn(scope, self.db, self.bus, handle)
         stream.shows_drafts = shows_drafts
         return stream
-
-    @contextmanager
-    def following(self, scope: Scope, handle: TurnHandle) -> Iterator[TurnStream]:
-        """The same for work that may outlive its request."""
-        inflight: InflightRequest = scope[INFLIGHT]
-        inflight.session = session_id = handle.session.id
-        with self.bus.subscribed(session_id) as subscription:
-            address = session_address(scope, session_id)
-            yield TurnStream(self.db, self.bus, handle, subscription, address, shows_drafts=False)
 
 
 def newest(session: Session) -> TurnHandle:

@@ -68,9 +68,8 @@ class SessionResolver:
         if repeated := await self._repeated(chat):
             return await self._reattach(repeated, chat)
         try:
-            async with files.for_append(self.db):
-                with self.in_progress.writing(chat.accepted):
-                    return self._noted(await self._place(chat))
+            with self.in_progress.writing(chat.accepted):
+                return await self._written(chat)
         except journals.NotThere:
             # The session was deleted meanwhile.
             raise unknown_model(chat.request.model) from None
@@ -84,13 +83,14 @@ class SessionResolver:
             raise
         # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
-        async with files.for_append(self.db):
-            return self._noted(await self._place(chat))
+        return await self._written(chat)
 
-    def _noted(self, handle: TurnHandle) -> TurnHandle:
-        """The worker that serves the request goes on from this session, if it is in this process."""
-        self.resident.note(handle.session)
-        return handle
+    async def _written(self, chat: ChatInput) -> TurnHandle:
+        """Writes the request; the worker that serves it goes on from its session, if it is in this process."""
+        async with files.for_append(self.db):
+            handle = await self._place(chat)
+            self.resident.note(handle.session)
+            return handle
 
     # A repeated request
 

@@ -1,6 +1,7 @@
 """Streams a turn to a client: events become pieces of text and activity, until the turn ends or waits for a person."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -488,15 +489,22 @@ def _delegates(use: Use) -> bool:
     return use.tool.startswith(AGENT_PREFIX)
 
 
-def follow_turn(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> TurnStream:
-    """Follows a turn from now on until the request is over.
+@contextmanager
+def following(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> Iterator[TurnStream]:
+    """Follows a turn from now on.
 
     Called right after the commit, with no `await` in between, it misses no hint of the worker.
     """
     inflight: InflightRequest = scope[INFLIGHT]
     inflight.session = session_id = handle.session.id
-    subscription = inflight.opened.enter_context(bus.subscribed(session_id))
-    return TurnStream(db, bus, handle, subscription, session_address(scope, session_id))
+    with bus.subscribed(session_id) as subscription:
+        yield TurnStream(db, bus, handle, subscription, session_address(scope, session_id))
+
+
+def follow_turn(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> TurnStream:
+    """The same until the request is over."""
+    inflight: InflightRequest = scope[INFLIGHT]
+    return inflight.opened.enter_context(following(scope, db, bus, handle))
 
 
 def about(session: Session, trace: str, event: str, **detail: Any) -> Activity:

@@ -172,6 +172,11 @@ class Conversing(msgspec.Struct, frozen=True):
         return []
 
 
+async def _named(caller: auth.User, service: Service, conversation_id: ConversationId) -> Conversing:
+    return Conversing(service, caller, conversation_id)
+
+
+Named = Annotated[Conversing, Depends(_named)]
 router = APIRouter(
     prefix="/v1/conversations", tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute
 )
@@ -189,42 +194,31 @@ async def create_conversation(
 
 
 @router.get("/{conversation_id}", responses=refuses(400))
-async def get_conversation(
-    caller: auth.User, service: Service, conversation_id: ConversationId
-) -> wire.Json[ConversationObject]:
+async def get_conversation(named: Named) -> wire.Json[ConversationObject]:
     """A conversation, whoever began it: one that was created, or one in which something was said."""
-    return await Conversing(service, caller, conversation_id).shown()
+    return await named.shown()
 
 
 @router.post("/{conversation_id}", openapi_extra=wire.example(metadata={"topic": "names"}))
-async def update_conversation(
-    caller: auth.User, service: Service, conversation_id: ConversationId, changed: ChangedConversation
-) -> wire.Json[ConversationObject]:
+async def update_conversation(named: Named, changed: ChangedConversation) -> wire.Json[ConversationObject]:
     """Changes the metadata of a conversation."""
-    named = Conversing(service, caller, conversation_id)
     await named.check_changeable()
     await conversations.save(*named.where, metadata=changed.metadata or {})
     return await named.shown()
 
 
 @router.get("/{conversation_id}/items", responses=refuses(400))
-async def list_conversation_items(
-    caller: auth.User, service: Service, conversation_id: ConversationId, asked: Annotated[ItemListQuery, Query()]
-) -> wire.Json[ItemPage]:
+async def list_conversation_items(named: Named, asked: Annotated[ItemListQuery, Query()]) -> wire.Json[ItemPage]:
     """All that was said and done in a conversation, and what was added to it."""
-    named = Conversing(service, caller, conversation_id)
     await named.found()
     return wire.Json(await named.page(asked))
 
 
 @router.post("/{conversation_id}/items", openapi_extra=wire.example(items=[{"role": "user", "content": "I am Ada."}]))
-async def add_conversation_items(
-    caller: auth.User, service: Service, conversation_id: ConversationId, new: NewItems
-) -> wire.Json[ItemPage]:
+async def add_conversation_items(named: Named, new: NewItems) -> wire.Json[ItemPage]:
     """Adds messages to a conversation: the next response in it reads them."""
-    named = Conversing(service, caller, conversation_id)
     await named.check_changeable()
-    items = await _stored(service, caller, new.items)
+    items = await _stored(named.service, named.caller, new.items)
     await conversations.save(*named.where, items=items)
     return wire.Json(item_page(items, has_more=False))
 
