@@ -325,7 +325,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
 
     def is_own(self, turn: Turn) -> bool:
         """Whether a turn is the session's own user's: another one may write in the same conversation."""
-        return is_same_user(self.owner, self.user, turn.user)
+        return self.is_own_user(turn.user)
 
     def is_own_user(self, user: str | None) -> bool:
         return is_same_user(self.owner, self.user, user)
@@ -409,8 +409,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     @property
     def can_step(self) -> bool:
         """Whether its agent can be advanced now: probes are asked without it."""
-        turn = self.turn
-        if turn is None or turn.ended:
+        if not self.is_running:
             return bool(self.queue)
         for call in self.open.values():
             if call.is_due:
@@ -448,8 +447,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
 
     @property
     def plan_made(self) -> bool:
-        uses = (use for step in self.steps for use in step.uses)
-        return any(use.role == "plans" and isinstance(use.outcome, Output) for use in uses)
+        return any(use.role == "plans" and isinstance(use.outcome, Output) for step in self.steps for use in step.uses)
 
     @property
     def steps(self) -> list[Step]:

@@ -87,17 +87,17 @@ def rpc_error(error: CallerError) -> RpcError:
 # What clients send
 
 
-class Sent(Lenient):
+class RpcModel(Lenient):
     """What a client sends; unknown fields are those of a later version, or of an extension."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
 
-class PartIn(Sent):
+class PartIn(RpcModel):
     text: str | None = None
 
 
-class MessageIn(Sent):
+class MessageIn(RpcModel):
     message_id: str = Field(min_length=1, max_length=512)
     context_id: str | None = None
     task_id: str | None = None
@@ -105,7 +105,7 @@ class MessageIn(Sent):
     parts: list[PartIn] = Field(min_length=1, max_length=1000, fail_fast=True)
 
 
-class Configuration(Sent):
+class Configuration(RpcModel):
     blocking: bool | None = None
     return_immediately: bool | None = None
     history_length: int | None = Field(None, ge=0)
@@ -119,12 +119,12 @@ class Configuration(Sent):
         return not self.return_immediately and self.blocking is not False
 
 
-class SendParams(Sent):
+class SendParams(RpcModel):
     message: MessageIn
     configuration: Configuration = Field(default_factory=lambda: Configuration.model_validate({}))
 
 
-class TaskParams(Sent):
+class TaskParams(RpcModel):
     id: str = Field(min_length=1, max_length=512)
     history_length: int | None = Field(None, ge=0)
 

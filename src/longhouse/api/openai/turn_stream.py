@@ -64,7 +64,7 @@ class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
     """As /v1/sessions/{id}/questions names it; of a client's call, the id that the client is told."""
     name: str
     arguments: str
-    """A JSON object that fits the schema of the function."""
+    """Of a client's call, a JSON object that fits the schema of the function."""
 
 
 class ResponsePiece(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ class ConversationObject(TypedDict):
     metadata: dict[str, str]
 
 
-class Conversing(msgspec.Struct, frozen=True):
+class NamedConversation(msgspec.Struct, frozen=True):
     """A conversation of the caller, by its name."""
 
     service: ResponseService
@@ -172,11 +172,11 @@ class Conversing(msgspec.Struct, frozen=True):
         return []
 
 
-async def _named(caller: auth.User, service: Service, conversation_id: ConversationId) -> Conversing:
-    return Conversing(service, caller, conversation_id)
+async def _named(caller: auth.User, service: Service, conversation_id: ConversationId) -> NamedConversation:
+    return NamedConversation(service, caller, conversation_id)
 
 
-Named = Annotated[Conversing, Depends(_named)]
+Named = Annotated[NamedConversation, Depends(_named)]
 router = APIRouter(
     prefix="/v1/conversations", tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute
 )
@@ -187,7 +187,7 @@ async def create_conversation(
     caller: auth.User, service: Service, new: NewConversation
 ) -> wire.Json[ConversationObject]:
     """Creates a conversation; the first response in it reads the items."""
-    named = Conversing(service, caller, f"conv_{uuid.uuid4().hex}")
+    named = NamedConversation(service, caller, f"conv_{uuid.uuid4().hex}")
     items = await _stored(service, caller, new.items or ())
     await conversations.save(*named.where, metadata=new.metadata or {}, items=items)
     return await named.shown()
@@ -228,7 +228,7 @@ async def get_conversation_item(
     caller: auth.User, service: Service, conversation_id: ConversationId, item_id: ItemId
 ) -> wire.Json[dict[str, Any]]:
     """One item of a conversation."""
-    named = Conversing(service, caller, conversation_id)
+    named = NamedConversation(service, caller, conversation_id)
     await named.found()
     return wire.Json(await named.item(item_id))
 
@@ -238,7 +238,7 @@ async def delete_conversation_item(
     caller: auth.User, service: Service, conversation_id: ConversationId, item_id: ItemId
 ) -> wire.Json[ConversationObject]:
     """Removes an item that was added and that no agent has read. What was said is erased with its conversation."""
-    named = Conversing(service, caller, conversation_id)
+    named = NamedConversation(service, caller, conversation_id)
     await named.check_changeable()
     if not await conversations.remove_item(*named.where, item_id):
         await named.item(item_id)

@@ -301,7 +301,8 @@ class ResponseService(msgspec.Struct, frozen=True):
     # Read, cancel, delete
 
     async def find(self, caller: Caller, response: str) -> ResponseRow:
-        row = await responses.find(self.db, response, caller.owner) if _is_id(response) else None
+        is_id = re.fullmatch(rf"{PREFIX}[0-9a-f]{{32}}", response) is not None
+        row = await responses.find(self.db, response, caller.owner) if is_id else None
         if row is None:
             raise not_found()
         return row
@@ -382,10 +383,6 @@ def _is_gone(builder: ResponseBuilder) -> bool:
 
 def not_found() -> CallerError:
     return wire.not_found("There is no response with this id.", code="response_not_found")
-
-
-def _is_id(response: str) -> bool:
-    return re.fullmatch(rf"{PREFIX}[0-9a-f]{{32}}", response) is not None
 
 
 def _dialogue(session: Session) -> tuple[Message, ...]:
