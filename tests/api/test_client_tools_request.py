@@ -10,6 +10,8 @@ from client_tools import WEATHER, function
 from longhouse.agents.schema.strict import restored, strict
 from longhouse.api.openai import client_tools
 from longhouse.api.openai.client_tools import MAX_SIZE, MOST_TOOLS
+from longhouse.api.openai.responses.request import ResponseRequest
+from longhouse.api.wire import ChatMessage
 from longhouse.errors import CallerError
 from longhouse.journal.events import ClientTool, ClientTools, Fault
 from longhouse.tools.client_tools import fault_of, schema_of, tool_of
@@ -92,8 +94,15 @@ def test_what_libraries_write_is_taken() -> None:
         [{"type": "function", "function": {"name": "ping", "description": None, "parameters": None}}]
     )
     assert bare == ClientTools(tools=(ClientTool(name="ping"),))
-    flat = client_tools.read([{"type": "function", "name": "ping", "parameters": {"type": "object"}}], nested=False)
+    flat = of_responses([{"type": "function", "name": "ping", "parameters": {"type": "object"}}])
     assert flat == ClientTools(tools=(ClientTool(name="ping", parameters='{"type":"object"}'),))
+
+
+def of_responses(tools: list[Any], choice: Any = None) -> ClientTools | None:
+    """The functions of a request to /v1/responses, which names them beside their type."""
+    asked = ResponseRequest.model_validate({"input": "Hello", "tools": tools, "tool_choice": choice})
+    chat = asked.as_chat([ChatMessage(role="user", content="Hello")], "agent")
+    return client_tools.read(chat.tools or (), chat.tool_choice, chat.parallel_tool_calls)
 
 
 ITEM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -189,7 +198,7 @@ def test_a_choice_says_what_may_and_what_must_be_called() -> None:
     assert client_tools.read(tools, "none") is None
     assert client_tools.read([]) is None
     flat = [{"type": "function", "name": name} for name in names]
-    found = client_tools.read(flat, {"type": "function", "name": "a"}, nested=False)
+    found = of_responses(flat, {"type": "function", "name": "a"})
     assert found is not None
     assert found.must_call == ("a",)
     parallel = client_tools.read(tools, None, False)

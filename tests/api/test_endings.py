@@ -204,7 +204,7 @@ async def test_a_postgres_that_goes_away_ends_streams_with_an_error(serving: Ser
         visit = InflightRequest(asyncio.current_task(), nowhere)
         telling = follow_turn({INFLIGHT: visit, "headers": []}, db, house.app.bus, where)
         response: stream.EventStream[Any] = (
-            stream.ChatStream(Completion(telling).chunks())
+            stream.EventStream(Completion(telling).chunks(), error=stream.bare_error)
             if is_chat
             else stream.EventStream(
                 events_of(db, house.app.bus, SessionCursor(session_id, {}), until_rest_of=None, deltas=True)

@@ -571,7 +571,7 @@ async def test_an_agent_wins_over_a_tool_of_its_name(serving: Serving) -> None:
 async def test_a_key_opens_so_many_sessions_of_the_protocol_and_keeps_nobody_out(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("longhouse.api.mcp.transport.MOST_OF_KEY", 2)
+    monkeypatch.setattr("longhouse.api.mcp.server.MOST_OF_KEY", 2)
     async with keyed(serving, ask) as house:
         ann, ben = await client_of(house, "ann"), await client_of(house, "ben")
         for client, status in ((ann, 200), (ann, 200), (ann, 503), (ben, 200)):

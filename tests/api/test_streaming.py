@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 from starlette.types import Message
 
-from longhouse.api.http.streaming import ChatStream, EventStream, Last
+from longhouse.api.http.streaming import EventStream, Last, bare_error
 from longhouse.api.inflight import InflightRequest
 
 START = ("http.response.start", None, None)
@@ -29,7 +29,7 @@ async def written(*pieces: bytes | Exception) -> list[tuple[str, bytes | None, b
     async def send_around(message: Message) -> None:
         note(message, "*")
 
-    stream: EventStream[bytes] = ChatStream(source())
+    stream: EventStream[bytes] = EventStream(source(), error=bare_error)
     await stream._write(send, InflightRequest(None, send_around))
     return got
 

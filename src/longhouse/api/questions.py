@@ -115,9 +115,7 @@ class QuestionFeed:
         self.db = db
         self._pages: dict[QuestionFilter, _SharedPage] = {}
         self._changed = asyncio.Event()
-        self._marks: dict[str | None, int] = {}
-        self._marked: set[str | None] = set()
-        """The owners whose checksums were read."""
+        self._marks: dict[str | None, int | None] = {}
         self._marks_until = 0.0
         self._lock = asyncio.Lock()
         bus.on_append.append(lambda session_id: self._changed.set())
@@ -165,12 +163,12 @@ class QuestionFeed:
             return object()  # such a page may lie anywhere in the list: it is read again
         time = asyncio.get_running_loop().time
         async with self._lock:
-            if time() >= self._marks_until or asked.owner not in self._marked:
+            if time() >= self._marks_until or asked.owner not in self._marks:
                 self._changed.clear()
-                self._marked = {page.owner for page in self._pages}
-                self._marks = await questions.marks(self.db, self._marked)
+                owners = {page.owner for page in self._pages}
+                self._marks = dict.fromkeys(owners) | await questions.marks(self.db, owners)
                 self._marks_until = time() + SHARED_FOR
-            return self._marks.get(asked.owner)
+            return self._marks[asked.owner]
 
 
 Feed = Annotated[QuestionFeed, of_app("questions")]

@@ -1,7 +1,9 @@
 """Requests that create something, with an idempotency key: a repeated one gets what the first one has made."""
 
+import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Final, TypeVar
 
 from fastapi import Header
@@ -22,6 +24,32 @@ IdempotencyKey = Annotated[
     Header(alias="Idempotency-Key", description="A request that is repeated with it creates nothing more"),
 ]
 T = TypeVar("T")
+
+
+class RequestsInProgress:
+    """Requests that this process is writing to a journal: a racing retry waits for the first one."""
+
+    def __init__(self) -> None:
+        self._done: dict[asyncio.Event, RequestIdentity] = {}
+
+    @contextmanager
+    def writing(self, accepted: RequestIdentity) -> Iterator[None]:
+        """Registers the request while it is being written, whether or not that succeeds."""
+        done = asyncio.Event()
+        self._done[done] = accepted
+        try:
+            yield
+        finally:
+            del self._done[done]
+            done.set()
+
+    async def others(self, accepted: RequestIdentity) -> bool:
+        """Waits for identical requests in progress; returns whether there were any."""
+        mine = (accepted.owner, accepted.digest)
+        identical = [done for done, one in self._done.items() if (one.owner, one.digest) == mine]
+        for done in identical:
+            await done.wait()
+        return bool(identical)
 
 
 def accepted(caller: Caller, key: str | None, *what: str) -> RequestIdentity | None:

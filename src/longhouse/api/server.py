@@ -209,7 +209,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "toolbox": parts.toolbox,
         "model": parts.model,
         "responses": ResponseService(parts.db, parts.bus, parts.catalog, inbox, resolver, documents),
-        "chat": openai_routes.ChatParts(parts.db, parts.bus, parts.catalog, resolver, jobs),
+        "jobs": jobs,
         "metrics": parts.metrics,
         "turns": turns,
         "mcp": parts.mcp,

@@ -1,8 +1,7 @@
 """Turns for protocols other than chat: a message is sent and followed in the way that chat requests are."""
 
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -12,12 +11,10 @@ from starlette.types import Scope
 
 from longhouse.api import wire
 from longhouse.api.caller import Caller
-from longhouse.api.http.addresses import session_address
-from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import last_activity
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream, follow_turn
+from longhouse.api.openai.turn_stream import TurnStream, follow_turn
 from longhouse.errors import CallerError
 from longhouse.journal.session import AGENT_FAILED, Session, State
 from longhouse.runtime.bus.local import Bus
@@ -80,7 +77,7 @@ class Turns:
         *,
         conversation: str = "",
         reply_to: str = "",
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str],
         sent: Any = None,
     ) -> TurnHandle:
         """Sends a message to a template, in this conversation or a new one, or to a session.
@@ -88,7 +85,7 @@ class Turns:
         `sent`: what the client has sent, and sends again if it repeats the request; by default all of the above.
         """
         caller.writes()
-        key = (headers or {}).get("idempotency-key")
+        key = headers.get("idempotency-key")
         # A repeated request without a conversation must name the same one.
         new = uuid.uuid5(NAMESPACE, f"{caller.owner}/{key}") if key else uuid.uuid4()
         metadata = {"reply_to": reply_to} if reply_to else {"conversation_id": conversation or str(new)}
@@ -98,7 +95,7 @@ class Turns:
             request = wire.ChatRequest.model_validate(body)
         except pydantic.ValidationError as error:
             raise wire.validation_error(error) from None
-        passed_on = {name: value for name in PASSED_ON if headers and (value := headers.get(name)) is not None}
+        passed_on = {name: value for name in PASSED_ON if (value := headers.get(name)) is not None}
         return await self.resolver.attach(caller, request, encoded, passed_on)
 
     async def is_repeated(self, caller: Caller, headers: Mapping[str, str]) -> bool:
@@ -122,29 +119,11 @@ class Turns:
         stream.shows_drafts = shows_drafts
         return stream
 
-    @contextmanager
-    def following(self, scope: Scope, handle: TurnHandle) -> Iterator[TurnStream]:
-        """The same for work that may outlive its request."""
-        inflight: InflightRequest = scope[INFLIGHT]
-        inflight.session = session_id = handle.session.id
-        with self.bus.subscribed(session_id) as subscription:
-            address = session_address(scope, session_id)
-            yield TurnStream(self.db, self.bus, handle, subscription, address, shows_drafts=False)
-
 
 def newest(session: Session) -> TurnHandle:
     """The newest turn of a session, as a request finds it that sends nothing: running, queued or ended."""
     trace = session.queue[-1].prompt.trace if session.queue else session.trace
     return TurnHandle(session, trace, is_behind=True)
-
-
-async def pieces_of(stream: TurnStream) -> AsyncIterator[ResponsePiece | None]:
-    """All pieces of a turn; None: a sign that the turn goes on."""
-    async for batch in stream.pieces():
-        for piece in batch:
-            yield piece
-        if not batch:
-            yield None
 
 
 def end_of(stream: TurnStream, text: str) -> TurnEnd:

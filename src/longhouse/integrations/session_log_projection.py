@@ -22,7 +22,6 @@ from longhouse.journal import events
 from longhouse.journal.events import Output, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import text_of
-from longhouse.journal.transcript import Step
 from longhouse.store import journals, projections, sessions
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import Database
@@ -150,8 +149,7 @@ class SessionLog(Projector):
         if event.by in ("", "agent", events.BY_MEMORY):
             return False
         session = await journals.load(self._db, row.id)
-        uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
-        return any(use.question and use.call == event.call for use in uses)
+        return any(use.question and use.call == event.call for use in session.uses)
 
 
 async def subagents_of(row: ProjectionRow, catalog: Catalog) -> list[str]:

@@ -12,7 +12,7 @@ from longhouse.journal import events, fingerprint
 from longhouse.journal.calls.client_calls import client_id
 from longhouse.journal.events import Output
 from longhouse.journal.messages import text_of
-from longhouse.journal.transcript import Entry, PromptEntry, Step
+from longhouse.journal.transcript import Entry, PromptEntry, Step, Use
 from longhouse.journal.words.pending_decisions import Undecided, decision_text
 
 AGENT_FAILED: Final = "agent_failed"
@@ -325,7 +325,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
 
     def is_own(self, turn: Turn) -> bool:
         """Whether a turn is the session's own user's: another one may write in the same conversation."""
-        return is_same_user(self.owner, self.user, turn.user)
+        return self.is_own_user(turn.user)
 
     def is_own_user(self, user: str | None) -> bool:
         return is_same_user(self.owner, self.user, user)
@@ -409,8 +409,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     @property
     def can_step(self) -> bool:
         """Whether its agent can be advanced now: probes are asked without it."""
-        turn = self.turn
-        if turn is None or turn.ended:
+        if not self.is_running:
             return bool(self.queue)
         for call in self.open.values():
             if call.is_due:
@@ -448,8 +447,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
 
     @property
     def plan_made(self) -> bool:
-        uses = (use for step in self.steps for use in step.uses)
-        return any(use.role == "plans" and isinstance(use.outcome, Output) for use in uses)
+        return any(use.role == "plans" and isinstance(use.outcome, Output) for step in self.steps for use in step.uses)
 
     @property
     def steps(self) -> list[Step]:
@@ -461,6 +459,11 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
             elif isinstance(entry, PromptEntry):
                 break
         return found
+
+    @property
+    def uses(self) -> list[Use]:
+        """The calls of all its turns."""
+        return [use for entry in self.transcript if isinstance(entry, Step) for use in entry.uses]
 
     @property
     def client_text(self) -> str | None:

@@ -106,7 +106,7 @@ async def accept(
         request = {name: getattr(accepted, name) for name in ("owner", "digest", "key", "follows")}
         values = {**request, **values}
     if response := accepted and accepted.response:
-        values |= responses.columns(response)
+        values |= msgspec.structs.asdict(response)
     sql = _storing(sql, accepts=accepted is not None, responds=response is not None, takes_turn=takes_turn)
     if accepted is None or not accepted.is_retry or (lock := accepted.lock) is None or not isinstance(db, Database):
         return await db.row(sql, **values)

@@ -10,7 +10,6 @@ import msgspec
 from longhouse.api.caller import Caller
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.request import text_of
-from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.sessions.waiting import waiting_status
 from longhouse.api.turns import TurnEnd, Turns, ended
 from longhouse.errors import CallerError
@@ -47,7 +46,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        return task_id(self.session.id, self.trace)
+        return f"{self.session.id}:{self.trace}"
 
     @property
     def at(self) -> datetime | None:
@@ -70,10 +69,6 @@ class Task(msgspec.Struct, frozen=True):
             if isinstance(use.outcome, Output):
                 said.append(HistoryMessage("user", use.outcome.content))
         return said
-
-
-def task_id(session_id: str, trace: str) -> str:
-    return f"{session_id}:{trace}"
 
 
 async def task_of(turns: Turns, session: Session, trace: str, error: CallerError | None = None) -> Task:
@@ -124,8 +119,3 @@ async def _up_to_end(turns: Turns, session_id: str, trace: str) -> Sequence[Reco
             if record.trace == trace and isinstance(record.event, ENDS):
                 return records
     return []
-
-
-def handle_of(task: Task) -> TurnHandle:
-    """The turn of a task, to be followed from here on."""
-    return TurnHandle(task.session, task.trace, is_behind=True)

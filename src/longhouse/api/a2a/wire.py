@@ -5,47 +5,39 @@ Both are spoken at the same address; the method says which: SendMessage is of 1.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NotRequired, Protocol, TypedDict
+from enum import IntEnum
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from longhouse.api.a2a.tasks import HistoryMessage, Task
 from longhouse.api.wire import Lenient
 from longhouse.errors import CallerError
 
-PARSE_ERROR: Final = -32700
-INVALID_REQUEST: Final = -32600
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-INTERNAL_ERROR: Final = -32603
-REFUSED: Final = -32000
-"""A limit, a budget or a right of the key; JSON-RPC leaves this code to servers."""
-TASK_NOT_FOUND: Final = -32001
-NOT_CANCELABLE: Final = -32002
-NO_PUSH: Final = -32003
-UNSUPPORTED: Final = -32004
-CONTENT_TYPE: Final = -32005
-NO_EXTENDED_CARD: Final = -32007
-VERSION: Final = -32009
-REASONS: Final = {
-    PARSE_ERROR: "PARSE_ERROR",
-    INVALID_REQUEST: "INVALID_REQUEST",
-    METHOD_NOT_FOUND: "METHOD_NOT_FOUND",
-    INVALID_PARAMS: "INVALID_PARAMS",
-    INTERNAL_ERROR: "INTERNAL_ERROR",
-    TASK_NOT_FOUND: "TASK_NOT_FOUND",
-    NOT_CANCELABLE: "TASK_NOT_CANCELABLE",
-    NO_PUSH: "PUSH_NOTIFICATION_NOT_SUPPORTED",
-    UNSUPPORTED: "UNSUPPORTED_OPERATION",
-    CONTENT_TYPE: "CONTENT_TYPE_NOT_SUPPORTED",
-    NO_EXTENDED_CARD: "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
-    VERSION: "VERSION_NOT_SUPPORTED",
-}
-"""As the specification names them."""
 DOMAIN: Final = "a2a-protocol.org"
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 ARTIFACT: Final = "answer"
 TEXT: Final = "text/plain"
+
+
+class RpcCode(IntEnum):
+    """The codes of errors, by the names that the specifications have for them."""
+
+    PARSE_ERROR = -32700
+    INVALID_REQUEST = -32600
+    METHOD_NOT_FOUND = -32601
+    INVALID_PARAMS = -32602
+    INTERNAL_ERROR = -32603
+    REFUSED = -32000
+    """Ours: a limit, a budget or a right of the key; JSON-RPC leaves this code to servers."""
+    TASK_NOT_FOUND = -32001
+    TASK_NOT_CANCELABLE = -32002
+    PUSH_NOTIFICATION_NOT_SUPPORTED = -32003
+    UNSUPPORTED_OPERATION = -32004
+    CONTENT_TYPE_NOT_SUPPORTED = -32005
+    EXTENDED_AGENT_CARD_NOT_CONFIGURED = -32007
+    VERSION_NOT_SUPPORTED = -32009
 
 
 class RpcErrorInfo(TypedDict):
@@ -66,7 +58,7 @@ class RpcAnswer(TypedDict):
 class RpcError(Exception):
     """An error of JSON-RPC, or of A2A, with its code."""
 
-    def __init__(self, code: int, message: str, /, **details: str) -> None:
+    def __init__(self, code: RpcCode, message: str, /, **details: str) -> None:
         super().__init__(message)
         self.code = code
         self.details = details
@@ -75,10 +67,10 @@ class RpcError(Exception):
     @property
     def shown(self) -> RpcErrorInfo:
         told = {"@type": ERROR_INFO, "domain": DOMAIN, "metadata": self.details}
-        if self.code == REFUSED:
+        if self.code == RpcCode.REFUSED:
             told |= {"reason": self.details.get("code", "refused").upper(), "domain": "longhouse"}
         else:
-            told["reason"] = REASONS[self.code]
+            told["reason"] = self.code.name
         return {"code": self.code, "message": str(self), "data": [told]}
 
 
@@ -87,35 +79,39 @@ def rpc_error(error: CallerError) -> RpcError:
     told = {"param": error.param, "code": error.code, "retry_after": error.retry_after}
     shown = {name: str(value) for name, value in told.items() if value is not None}
     if error.status >= 500:
-        return RpcError(INTERNAL_ERROR, str(error), **shown)
-    return RpcError(REFUSED if error.status in (401, 403, 409, 429) else INVALID_PARAMS, str(error), **shown)
+        return RpcError(RpcCode.INTERNAL_ERROR, str(error), **shown)
+    code = RpcCode.REFUSED if error.status in (401, 403, 409, 429) else RpcCode.INVALID_PARAMS
+    return RpcError(code, str(error), **shown)
 
 
 # What clients send
 
 
-# Unknown fields are those of a later version, or of an extension.
+class RpcModel(Lenient):
+    """What a client sends; unknown fields are those of a later version, or of an extension."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
 
 
-class PartIn(Lenient):
+class PartIn(RpcModel):
     text: str | None = None
 
 
-class MessageIn(Lenient):
-    message_id: str = Field(alias="messageId", min_length=1, max_length=512)
-    context_id: str | None = Field(None, alias="contextId")
-    task_id: str | None = Field(None, alias="taskId")
+class MessageIn(RpcModel):
+    message_id: str = Field(min_length=1, max_length=512)
+    context_id: str | None = None
+    task_id: str | None = None
     role: Literal["user", "ROLE_USER"]
     parts: list[PartIn] = Field(min_length=1, max_length=1000, fail_fast=True)
 
 
-class Configuration(Lenient):
+class Configuration(RpcModel):
     blocking: bool | None = None
-    return_immediately: bool | None = Field(None, alias="returnImmediately")
-    history_length: int | None = Field(None, alias="historyLength", ge=0)
-    accepted_output_modes: list[str] | None = Field(None, alias="acceptedOutputModes", max_length=100)
-    push_config: Any = Field(None, alias="pushNotificationConfig")
-    task_push_config: Any = Field(None, alias="taskPushNotificationConfig")
+    return_immediately: bool | None = None
+    history_length: int | None = Field(None, ge=0)
+    accepted_output_modes: list[str] | None = Field(None, max_length=100)
+    push_notification_config: Any = None
+    task_push_notification_config: Any = None
 
     @property
     def waits(self) -> bool:
@@ -123,14 +119,14 @@ class Configuration(Lenient):
         return not self.return_immediately and self.blocking is not False
 
 
-class SendParams(Lenient):
+class SendParams(RpcModel):
     message: MessageIn
     configuration: Configuration = Field(default_factory=lambda: Configuration.model_validate({}))
 
 
-class TaskParams(Lenient):
+class TaskParams(RpcModel):
     id: str = Field(min_length=1, max_length=512)
-    history_length: int | None = Field(None, alias="historyLength", ge=0)
+    history_length: int | None = Field(None, ge=0)
 
 
 def text_in(message: MessageIn) -> str:
@@ -138,44 +134,38 @@ def text_in(message: MessageIn) -> str:
     texts = []
     for index, part in enumerate(message.parts):
         if part.text is None:
-            what = "agents here read text alone"
+            where = f"message.parts[{index}]"
             raise RpcError(
-                CONTENT_TYPE, f"message.parts[{index}] has no text: {what}.", param=f"message.parts[{index}]"
+                RpcCode.CONTENT_TYPE_NOT_SUPPORTED,
+                f"{where} has no text: agents here read text alone.",
+                param=where,
             )
         texts.append(part.text)
     text = "\n\n".join(texts)
     if not text.strip():
-        raise RpcError(INVALID_PARAMS, "message.parts has no text.", param="message.parts")
+        raise RpcError(RpcCode.INVALID_PARAMS, "message.parts has no text.", param="message.parts")
     return text
 
 
 # What they read
 
 
-class Dialect(Protocol):
-    """How a version of A2A writes tasks and events."""
+class V1:
+    """How version 1.0 writes tasks and events: in ProtoJSON, where the name of a field says what an object is."""
 
-    def task(self, task: Task, history: int | None = None) -> dict[str, Any]: ...
+    def state(self, task: Task) -> str:
+        return f"TASK_STATE_{task.state.upper().replace('-', '_')}"
 
-    def sent(self, task: Task, history: int | None = None) -> dict[str, Any]:
-        """The result of sending a message."""
-        ...
+    def role(self, by: str) -> str:
+        return f"ROLE_{by.upper()}"
 
-    def task_event(self, task: Task) -> dict[str, Any]: ...
+    def object(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """An object of this kind."""
+        return fields
 
-    def status_event(self, task: Task, *, goes_on: bool = False) -> dict[str, Any]: ...
-
-    def artifact_event(self, task: Task, text: str, *, append: bool, last: bool) -> dict[str, Any]: ...
-
-
-class _Common(Protocol):
-    """What both versions have; a version says how it writes a state, a role and a part."""
-
-    def state(self, task: Task) -> str: ...
-
-    def role(self, by: str) -> str: ...
-
-    def part(self, text: str) -> dict[str, Any]: ...
+    def result(self, name: str, shown: dict[str, Any]) -> dict[str, Any]:
+        """A result that may be one of several objects."""
+        return {name: shown}
 
     def task(self, task: Task, history: int | None = None) -> dict[str, Any]:
         said = task.history
@@ -190,7 +180,7 @@ class _Common(Protocol):
         }
         if task.answer is not None:
             told["artifacts"] = [self.artifact(task.answer)]
-        return told
+        return self.object("task", told)
 
     def status(self, task: Task) -> dict[str, Any]:
         status: dict[str, Any] = {"state": self.state(task), "timestamp": _moment(task.at)}
@@ -199,51 +189,35 @@ class _Common(Protocol):
         return status
 
     def message(self, task: Task, nth: int, said: HistoryMessage) -> dict[str, Any]:
-        return {
+        told = {
             "messageId": f"{task.id}:{nth}",
             "contextId": task.session.conversation,
             "taskId": task.id,
             "role": self.role(said.by),
             "parts": [self.part(said.text)],
         }
+        return self.object("message", told)
+
+    def part(self, text: str) -> dict[str, Any]:
+        return self.object("text", {"text": text})
 
     def artifact(self, text: str) -> dict[str, Any]:
         return {"artifactId": ARTIFACT, "name": ARTIFACT, "parts": [self.part(text)]}
 
-    def _of(self, task: Task) -> dict[str, Any]:
-        return {"taskId": task.id, "contextId": task.session.conversation}
-
-
-class V1(_Common):
-    """Version 1.0: ProtoJSON, where the name of a field says what an object is."""
-
-    def state(self, task: Task) -> str:
-        return f"TASK_STATE_{task.state.upper().replace('-', '_')}"
-
-    def role(self, by: str) -> str:
-        return f"ROLE_{by.upper()}"
-
-    def part(self, text: str) -> dict[str, Any]:
-        return {"text": text}
-
     def sent(self, task: Task, history: int | None = None) -> dict[str, Any]:
-        return {"task": self.task(task, history)}
-
-    def task_event(self, task: Task) -> dict[str, Any]:
-        return {"task": self.task(task)}
+        """The result of sending a message, and the first event of a stream."""
+        return self.result("task", self.task(task, history))
 
     def status_event(self, task: Task, *, goes_on: bool = False) -> dict[str, Any]:
-        return {"statusUpdate": {**self._of(task), "status": self.status(task)}}
+        told = self.object("status-update", {**_of(task), "status": self.status(task)})
+        return self.result("statusUpdate", told)
 
     def artifact_event(self, task: Task, text: str, *, append: bool, last: bool) -> dict[str, Any]:
-        return {
-            "artifactUpdate": {
-                **self._of(task), "artifact": self.artifact(text), "append": append, "lastChunk": last,
-            }
-        }  # fmt: skip
+        told = {**_of(task), "artifact": self.artifact(text), "append": append, "lastChunk": last}
+        return self.result("artifactUpdate", self.object("artifact-update", told))
 
 
-class V03(_Common):
+class V03(V1):
     """Version 0.3: a `kind` says what an object is."""
 
     def state(self, task: Task) -> str:
@@ -252,28 +226,19 @@ class V03(_Common):
     def role(self, by: str) -> str:
         return by
 
-    def part(self, text: str) -> dict[str, Any]:
-        return {"kind": "text", "text": text}
+    def object(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"kind": kind, **fields}
 
-    def message(self, task: Task, nth: int, said: HistoryMessage) -> dict[str, Any]:
-        return {"kind": "message", **super().message(task, nth, said)}
-
-    def task(self, task: Task, history: int | None = None) -> dict[str, Any]:
-        return {"kind": "task", **super().task(task, history)}
-
-    def sent(self, task: Task, history: int | None = None) -> dict[str, Any]:
-        return self.task(task, history)
-
-    def task_event(self, task: Task) -> dict[str, Any]:
-        return self.task(task)
+    def result(self, name: str, shown: dict[str, Any]) -> dict[str, Any]:
+        return shown
 
     def status_event(self, task: Task, *, goes_on: bool = False) -> dict[str, Any]:
         is_final = task.is_over or (task.state == "input-required" and not goes_on)
-        return {"kind": "status-update", **self._of(task), "status": self.status(task), "final": is_final}
+        return {**super().status_event(task), "final": is_final}
 
-    def artifact_event(self, task: Task, text: str, *, append: bool, last: bool) -> dict[str, Any]:
-        told = {"artifact": self.artifact(text), "append": append, "lastChunk": last}
-        return {"kind": "artifact-update", **self._of(task), **told}
+
+def _of(task: Task) -> dict[str, Any]:
+    return {"taskId": task.id, "contextId": task.session.conversation}
 
 
 def _moment(at: datetime | None) -> str:

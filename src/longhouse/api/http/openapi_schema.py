@@ -5,6 +5,7 @@ Nothing of a response is written twice: its schema is that of the type which the
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from http import HTTPStatus
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -121,7 +122,8 @@ def _content(route: APIRoute, answer: dict[str, Any], schemas: "Schemas") -> dic
 
 def _event(kind: Any, schemas: "Schemas") -> dict[str, Any]:
     """One event of a stream, as clients of server-sent events get it: its data is text, which holds JSON."""
-    name, data = get_args(kind)
+    # Events of Responses say their names in their data.
+    name, data = get_args(kind) or (kind.__annotations__["type"], kind)
     if get_origin(data) is Literal:
         text: dict[str, Any] = {"type": "string", "enum": list(get_args(data))}
     else:
@@ -182,13 +184,8 @@ class Schemas:
 
     def __init__(self, known: dict[str, Any]) -> None:
         self.known = known
-        self._of: dict[Any, dict[str, Any]] = {}
-
-    def of(self, kind: Any) -> dict[str, Any]:
+        self.of = cache(self._made)
         """The schema of a type; what it names is added."""
-        if kind not in self._of:
-            self._of[kind] = self._made(kind)
-        return self._of[kind]
 
     def _made(self, kind: Any) -> dict[str, Any]:
         members = _members(kind)

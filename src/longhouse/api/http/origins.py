@@ -66,11 +66,11 @@ def named_host_error(scope: Scope, names: Collection[str]) -> CallerError | None
     For the MCP server, also where keys are set: its specification asks for it, and programs on a developer's machine
     speak it. An address is no name that somebody could point elsewhere.
     """
-    host = host_of(scope).lower()
+    host = host_of(scope)
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     if not (LOCAL_HOST.fullmatch(host) or _is_address(name) or name in names):
         return CallerError(UNLISTED, status=421, code="unknown_host")
-    if any(origin.partition("://")[2] != host for origin in _values(scope, b"origin")):
+    if _has_other_origin(scope):
         return CallerError(FOREIGN_PAGE, status=403, code="foreign_origin")
     return None
 
@@ -113,14 +113,16 @@ def is_foreign_write(scope: Scope) -> bool:
     """Whether a page of another origin sent the request to change something."""
     if scope["method"] in SAFE:
         return False
-    host = host_of(scope).lower()
+    return _has_other_origin(scope) or any(site not in OURS for site in _values(scope, b"sec-fetch-site"))
+
+
+def _has_other_origin(scope: Scope) -> bool:
     # The scheme is not compared: a proxy in front of the server may terminate TLS.
-    is_other_origin = any(origin.partition("://")[2] != host for origin in _values(scope, b"origin"))
-    return is_other_origin or any(site not in OURS for site in _values(scope, b"sec-fetch-site"))
+    return any(origin.partition("://")[2] != host_of(scope) for origin in _values(scope, b"origin"))
 
 
 def host_of(scope: Scope) -> str:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    return next(iter(_values(scope, b"host")), "")
 
 
 def _values(scope: Scope, header: bytes) -> list[str]:

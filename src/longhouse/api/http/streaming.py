@@ -1,7 +1,7 @@
 """Server-sent events: framing, and a streaming response that ends with its client, or with an error event."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Generic, TypeVar
 
@@ -44,6 +44,15 @@ def named(event: str, value: Any, event_id: int | str | None = None) -> bytes:
     return head + b"event: " + event.encode() + b"\n" + data(value)
 
 
+def named_error(error: CallerError) -> bytes:
+    return named("error", wire.envelope_of(error))
+
+
+def bare_error(error: CallerError) -> bytes:
+    """The same for clients of OpenAI's protocol, which has no event names."""
+    return data(wire.envelope_of(error))
+
+
 class EventStream(Response, Generic[Sent]):
     """Writes each piece as it comes, and closes its source as soon as the client disconnects.
 
@@ -51,14 +60,21 @@ class EventStream(Response, Generic[Sent]):
 
     media_type = "text/event-stream"
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        pieces: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str] | None = None,
+        *,
+        error: Callable[[CallerError], bytes] = named_error,
+    ) -> None:
+        """`error`: encodes an error for this stream."""
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
         del self.headers["content-length"]
-        self._pieces = pieces
+        self._pieces, self._error = pieces, error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         inflight: InflightRequest = scope[INFLIGHT]
-        inflight.in_stream = self.error
+        inflight.in_stream = self._error
         writing = asyncio.create_task(self._write(send, inflight))
         leaving = asyncio.create_task(_disconnected(receive))
         try:
@@ -69,10 +85,6 @@ class EventStream(Response, Generic[Sent]):
             done = await asyncio.gather(writing, leaving, return_exceptions=True)
         if isinstance(done[0], Exception) and not isinstance(done[0], OSError):
             raise done[0]
-
-    def error(self, error: CallerError) -> bytes:
-        """An error, encoded for this stream."""
-        return named("error", wire.envelope_of(error))
 
     async def _write(self, send: Send, inflight: InflightRequest) -> None:
         # Sent by the task that also sends the first piece: where that is there at once, both go out in one write.
@@ -100,14 +112,7 @@ class EventStream(Response, Generic[Sent]):
             errors.log_trouble(error, "A stream was ended.", session=session or None)
         else:
             log.exception("stream_failed", session=session or None)
-        return self.error(errors.error_for(error, session))
-
-
-class ChatStream(EventStream[Sent]):
-    """The same for clients of OpenAI's protocol, which has no event names."""
-
-    def error(self, error: CallerError) -> bytes:
-        return data(wire.envelope_of(error))
+        return self._error(errors.error_for(error, session))
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -21,8 +21,8 @@ from longhouse.api import wire
 from longhouse.api.caller import Caller
 from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import ResponsePiece
-from longhouse.api.turns import TurnEnd, Turns, encoded_text, end_of, ended, newest, pieces_of
+from longhouse.api.openai.turn_stream import ResponsePiece, following
+from longhouse.api.turns import TurnEnd, Turns, encoded_text, end_of, ended, newest
 from longhouse.errors import CallerError
 from longhouse.journal.session import Session
 
@@ -227,12 +227,14 @@ class McpToolCall:
         if turn and turn.ended and turn.trace == handle.trace:
             return ended(handle.session)
         session, text = handle.session, ""
-        with self.turns.following(self._request.scope, handle) as stream:
+        # The call may outlive its request.
+        with following(self._request.scope, self.turns.db, self.turns.bus, handle) as stream:
+            stream.shows_drafts = False
             await self._report(f"session {session.id} of the conversation {session.conversation}")
-            async for piece in pieces_of(stream):
-                if piece is None:
+            async for batch in stream.pieces():
+                if not batch:
                     await self._report("at work")
-                else:
+                for piece in batch:
                     text += piece.content
                     if told := _told(piece):
                         await self._report(told)

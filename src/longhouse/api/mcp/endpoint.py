@@ -48,8 +48,8 @@ class McpEndpoint:
         """One task opens and closes it: its sessions are tasks of a group."""
         try:
             # The SDK takes a while to import: only those who use it should pay for that.
-            transport = await asyncio.to_thread(importlib.import_module, "longhouse.api.mcp.transport")
-            manager = transport.manager_of(self.turns, self.library)
+            server = await asyncio.to_thread(importlib.import_module, "longhouse.api.mcp.server")
+            manager = server.McpService(self.turns, self.library).manager
         except ImportError as error:
             self._app = None  # the next request tries again
             ready.set_exception(error)

@@ -1,21 +1,26 @@
 """The MCP server: lists agents and tools, calls them, and reads documents. Each request has a caller of its own."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import mcp_types as types
 import structlog
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext
+from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 import longhouse
 from longhouse.agents.strategies.one_call import ONE_CALL
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.api import errors
+from longhouse.api import errors, wire
 from longhouse.api.auth import CALLER
 from longhouse.api.caller import Caller
 from longhouse.api.mcp import resources
@@ -33,6 +38,12 @@ what was said in a conversation: name the conversation_id of an earlier result t
 something, call it again with that conversation_id and the answer as the message. If a call was cut off, call it again
 with its conversation_id and an empty message: the agent has worked on, and you get its answer."""
 
+IDLE: Final = 1800.0
+"""Seconds after which a session of the protocol that nobody uses is closed; a client then opens another one."""
+MOST: Final = 2_000
+MOST_OF_KEY: Final = 200
+"""Open sessions of the protocol of one key, so that no key keeps the others out."""
+
 Context = ServerRequestContext[Any, Request]
 
 
@@ -42,7 +53,7 @@ class McpService:
     library: DocumentLibrary | None
 
     @property
-    def server(self) -> Server[Any]:
+    def manager(self) -> "SessionManager":
         server: Server[Any] = Server(
             "longhouse",
             version=longhouse.__version__,
@@ -57,7 +68,7 @@ class McpService:
             on_read_resource=self.read_resource if self.library else None,
         )
         server.middleware.append(_with_our_errors)
-        return server
+        return SessionManager(server, session_idle_timeout=IDLE, max_request_body_size=wire.MAX_BODY, max_sessions=MOST)
 
     async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """The agents that the caller may use, and the tools that are served; an agent wins over a tool of its name."""
@@ -160,3 +171,24 @@ def rpc_error(error: CallerError) -> MCPError:
     code = types.INTERNAL_ERROR if error.status >= 500 else code
     told = {"status": error.status, "code": error.code, "param": error.param, "retry_after": error.retry_after}
     return MCPError(code, str(error), {name: value for name, value in told.items() if value is not None})
+
+
+# The streamable HTTP transport, as the SDK has it, with our bounds
+
+
+class SessionManager(StreamableHTTPSessionManager):
+    """The SDK's, which opens no more sessions for a key than it may have."""
+
+    async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["user"] = _user(scope[CALLER])
+        await super().handle_request(scope, receive, send)
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        if sum(owner == requestor for owner in self._session_owners.values()) >= MOST_OF_KEY:
+            return None
+        return super()._admit_session(requestor)
+
+
+def _user(caller: Caller) -> AuthenticatedUser:
+    """Whom a session of the protocol belongs to: with another key, or another owner, it is not found."""
+    return AuthenticatedUser(AccessToken(token="", client_id=caller.key or "none", scopes=[], subject=caller.owner))

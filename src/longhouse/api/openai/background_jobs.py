@@ -5,7 +5,8 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
@@ -66,12 +67,14 @@ class BackgroundJobs(msgspec.Struct, frozen=True):
 
     async def answer(
         self, caller: Caller, chat: ChatRequest
-    ) -> wire.Json[ChatCompletion] | streaming.ChatStream[ChatEvents]:
+    ) -> wire.Json[ChatCompletion] | streaming.EventStream[ChatEvents]:
         """Answers with the model of the agent that the job is sent to; what it used counts for the key."""
         caller.spends()
         template = await self._template(caller, chat.model)
         reply = _JobReply(self.db, caller, chat, _body(chat, template), await self.model_for(template))
-        return streaming.ChatStream(reply.chunks()) if chat.stream else wire.Json(await reply.whole())
+        if chat.stream:
+            return streaming.EventStream(reply.chunks(), error=streaming.bare_error)
+        return wire.Json(await reply.whole())
 
     async def _template(self, caller: Caller, model: str) -> Template:
         if SESSION_ID.fullmatch(model):
@@ -88,31 +91,26 @@ class BackgroundJobs(msgspec.Struct, frozen=True):
         return template
 
 
+@dataclass
 class _JobReply:
     """The model's reply to a job, as it comes."""
 
-    def __init__(self, db: Database, caller: Caller, chat: ChatRequest, body: Body, model: Model) -> None:
-        self._db, self._caller, self._chat, self._body, self._model = db, caller, chat, body, model
-        self._id, self._created = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
-        self._usage, self._named, self._finish = Usage(), body.model, "stop"
+    db: Database
+    caller: Caller
+    chat: ChatRequest
+    body: Body
+    model: Model
+
+    def __post_init__(self) -> None:
+        self.id, self.created = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
+        self.usage, self.model_name, self.finish = Usage(), self.body.model, "stop"
 
     async def whole(self) -> ChatCompletion:
         text = "".join([piece async for piece in self._texts()])
-        return {
-            "id": self._id,
-            "object": "chat.completion",
-            "created": self._created,
-            "model": self._chat.model,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": text, "refusal": None},
-                    "logprobs": None,
-                    "finish_reason": self._finish,
-                }
-            ],
-            "usage": chat_usage(self._usage),
-        }
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish}
+        whole: ChatCompletion = self._object("chat.completion", choices=[choice], usage=chat_usage(self.usage))
+        return whole
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         yield self._chunk({"role": "assistant", "content": ""})
@@ -120,48 +118,43 @@ class _JobReply:
             async for text in self._texts():
                 yield self._chunk({"content": text})
         except CallerError as error:
-            yield streaming.data(wire.envelope_of(error))
+            yield streaming.bare_error(error)
             return
-        yield self._chunk({}, finish=self._finish)
-        if self._chat.include_usage:
-            yield streaming.data({**self._head(), "choices": [], "usage": chat_usage(self._usage)})
+        yield self._chunk({}, finish=self.finish)
+        if self.chat.include_usage:
+            yield streaming.data(self._object("chat.completion.chunk", choices=[], usage=chat_usage(self.usage)))
         yield streaming.DONE
 
     async def _texts(self) -> AsyncGenerator[str, None]:
         """The text of the reply. What it used is counted, also if it fails or its client leaves."""
         try:
-            async with asyncio.timeout(WITHIN), aclosing(self._model.stream(self._body)) as deltas:
+            async with asyncio.timeout(WITHIN), aclosing(self.model.stream(self.body)) as deltas:
                 async for delta in deltas:
-                    self._usage = delta.usage or self._usage
-                    self._named = delta.model or self._named
-                    self._finish = delta.finish if delta.finish in CUT_OFF else self._finish
+                    self.usage = delta.usage or self.usage
+                    self.model_name = delta.model or self.model_name
+                    self.finish = delta.finish if delta.finish in CUT_OFF else self.finish
                     if text := delta.text or delta.refusal:
                         yield clean(text)
         except TimeoutError:
             raise _failed(f"the model did not answer within {WITHIN:g} seconds") from None
         except ProviderError as error:
-            self._usage = error.usage or self._usage
+            self.usage = error.usage or self.usage
             raise _failed(error.public_message) from error
         finally:
             await asyncio.shield(self._charge())
 
     async def _charge(self) -> None:
-        if self._usage.total_tokens:
-            key, owner = self._caller.key, self._caller.owner
-            await usage.charge(self._db, key=key, owner=owner, model=self._named, usage=self._usage)
+        if self.usage.total_tokens:
+            key, owner = self.caller.key, self.caller.owner
+            await usage.charge(self.db, key=key, owner=owner, model=self.model_name, usage=self.usage)
 
-    def _head(self) -> dict[str, str | int]:
-        return {
-            "id": self._id,
-            "object": "chat.completion.chunk",
-            "created": self._created,
-            "model": self._chat.model,
-        }
+    def _object(self, kind: str, **rest: Any) -> Any:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.chat.model, **rest}
 
     def _chunk(self, delta: ChunkDelta, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        chunk = {**self._head(), "choices": [choice]}
-        return streaming.data({**chunk, "usage": None} if self._chat.include_usage else chunk)
+        chunk = self._object("chat.completion.chunk", choices=[choice])
+        return streaming.data({**chunk, "usage": None} if self.chat.include_usage else chunk)
 
 
 def _body(chat: ChatRequest, template: Template) -> Body:

@@ -19,7 +19,7 @@ from longhouse.journal.events import ClientTool, ClientTools, Fault, Outcome, Ou
 from longhouse.journal.fold import blank
 from longhouse.journal.roles import ROLES
 from longhouse.journal.session import Session
-from longhouse.journal.transcript import Step, Use
+from longhouse.journal.transcript import Use
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.arguments import BadSchema, client_schema
 
@@ -41,32 +41,25 @@ class ClientResult(msgspec.Struct, frozen=True):
     """The field of the request that holds the id."""
 
 
-def read(
-    tools: Sequence[Any], choice: Any = None, parallel: bool | None = None, *, nested: bool = True
-) -> ClientTools | None:
+def read(tools: Sequence[Any], choice: Any = None, parallel: bool | None = None) -> ClientTools | None:
     """The functions that a request offers, as `tools`, `tool_choice` and `parallel_tool_calls` say; None: the model may
-    call none of them.
-
-    `nested`: a function lies under `function`, as in Chat Completions; otherwise beside its type, as in Responses.
-    """
+    call none of them."""
     if len(tools) > MOST_TOOLS:
         raise CallerError(f"A request offers {MOST_TOOLS} functions at most.", param="tools")
     found: dict[str, ClientTool] = {}
     for index, given in enumerate(tools):
-        tool = _tool(given, f"tools[{index}]", nested=nested)
+        tool = _tool(given, f"tools[{index}]")
         if tool.name in found:
-            raise CallerError(f"{tool.name!r} is there twice.", param=_name_of(index, nested))
+            raise CallerError(f"{tool.name!r} is there twice.", param=f"tools[{index}].function.name")
         found[tool.name] = tool
     if sum(len(one.parameters) + len(one.description) for one in found.values()) > MAX_SIZE:
         raise CallerError(f"The functions have more than {MAX_SIZE:,} characters together.", param="tools")
-    allowed, must_call = _chosen(choice, list(found), nested=nested)
+    allowed, must_call = _chosen(choice, list(found))
     offered = tuple(found[name] for name in allowed)
     return ClientTools(tools=offered, must_call=must_call, parallel=parallel is not False) if offered else None
 
 
-async def check_names(
-    tools: ClientTools, catalog: Catalog, template: Template, owner: str, *, nested: bool = True
-) -> None:
+async def check_names(tools: ClientTools, catalog: Catalog, template: Template, owner: str) -> None:
     """Refuses names that the agent's own tools have: the model could not tell them apart, nor could a person."""
     names = [one.name for one in tools.tools]
     own = await catalog.described(await catalog.active_tools({*names, *map(key, names)}, owner))
@@ -77,24 +70,20 @@ async def check_names(
             raise CallerError(
                 f"The agent has a tool {name!r} of its own: give your function another name.",
                 code="tool_name_taken",
-                param=_name_of(index, nested),
+                param=f"tools[{index}].function.name",
             )
         if name in denied:
             raise CallerError(
                 f"The agent may not use a tool of the name {name!r}.",
                 code="tool_not_allowed",
-                param=_name_of(index, nested),
+                param=f"tools[{index}].function.name",
             )
 
 
-def _name_of(index: int, nested: bool) -> str:
-    return f"tools[{index}].function.name" if nested else f"tools[{index}].name"
-
-
-def _tool(given: Any, where: str, *, nested: bool) -> ClientTool:
+def _tool(given: Any, where: str) -> ClientTool:
     if not isinstance(given, dict) or given.get("type") != "function":
         raise CallerError('Only functions can be offered: {"type": "function", …}.', param=f"{where}.type")
-    function, where = (given.get("function"), f"{where}.function") if nested else (given, where)
+    function, where = given.get("function"), f"{where}.function"
     if not isinstance(function, dict):
         raise CallerError("It should be an object.", param=where)
     name, description = function.get("name"), function.get("description")
@@ -129,7 +118,7 @@ def _kept(text: str) -> str:
     return msgspec.json.encode(client_schema(msgspec.json.decode(text))).decode()
 
 
-def _chosen(choice: Any, names: list[str], *, nested: bool) -> tuple[list[str], tuple[str, ...]]:
+def _chosen(choice: Any, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """The names that the model may call, and those of which it must call one."""
     match choice:
         case None | "auto":
@@ -139,21 +128,21 @@ def _chosen(choice: Any, names: list[str], *, nested: bool) -> tuple[list[str], 
         case "required":
             return names, tuple(names)
         case {"type": "function"}:
-            return names, (_known(choice, names, "tool_choice", nested=nested),)
+            return names, (_known(choice, names, "tool_choice"),)
         case {"type": "allowed_tools"}:
-            asked = choice.get("allowed_tools") if nested else choice
-            where = "tool_choice.allowed_tools" if nested else "tool_choice"
+            asked = choice.get("allowed_tools")
+            where = "tool_choice.allowed_tools"
             if not isinstance(asked, dict) or not isinstance(listed := asked.get("tools"), list):
                 raise CallerError("It should have a list of tools.", param=where)
-            allowed = [_known(one, names, f"{where}.tools", nested=nested) for one in listed]
+            allowed = [_known(one, names, f"{where}.tools") for one in listed]
             return allowed, tuple(allowed) if asked.get("mode") == "required" else ()
     raise CallerError(
         "It should be auto, none, required, or name a function that the request offers.", param="tool_choice"
     )
 
 
-def _known(given: Any, names: list[str], where: str, *, nested: bool) -> str:
-    function = given.get("function") if nested and isinstance(given, dict) else given
+def _known(given: Any, names: list[str], where: str) -> str:
+    function = given.get("function") if isinstance(given, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or name not in names:
         raise CallerError("It names no function that the request offers.", param=where)
@@ -231,6 +220,5 @@ def calls_of(session: Session, given: Sequence[ClientResult]) -> set[str]:
 
 def _closed(session: Session) -> Mapping[str, Use]:
     """The calls that the client was to run and that have returned, by both of their ids."""
-    uses = [use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses]
-    ours = [use for use in uses if use.role == "client" and use.outcome]
+    ours = [use for use in session.uses if use.role == "client" and use.outcome]
     return {**{client_id(session.id, use.call): use for use in ours}, **{use.call: use for use in ours}}

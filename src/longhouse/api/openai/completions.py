@@ -10,13 +10,12 @@ import msgspec
 from longhouse.agents.template import Streaming
 from longhouse.api import wire
 from longhouse.api.http import streaming as stream
-from longhouse.api.openai.turn_stream import ClientCall, ResponsePiece, TurnStream, about, usage_between
+from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream, WaitingCall, about, record_rest, usage_between
 from longhouse.api.sessions.tree_reader import Activity, ShownCall
 from longhouse.api.sessions.waiting import Question
-from longhouse.journal import events, fingerprint
+from longhouse.journal import events
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE
 from longhouse.runtime.bus.growing_text import GrowingText
-from longhouse.store import sessions
 from longhouse.store.catalog.catalog import Catalog
 
 CUT_OFF: Final = ("length", "content_filter")
@@ -142,7 +141,7 @@ class Completion:
         self._content = GrowingText()
         """All content that was sent to the client: when the client resends it, its session is found by it."""
 
-    def _object(self, kind: str, **rest: Any) -> dict[str, Any]:
+    def _object(self, kind: str, **rest: Any) -> Any:
         model = self.turn_stream.handle.session.id
         return {"id": self.id, "object": kind, "created": self.created, "model": model, **rest}
 
@@ -152,8 +151,8 @@ class Completion:
         session = self.turn_stream.handle.session
         return {"x-agent-id": session.id, "x-agent-model": session.agent}
 
-    def streamed(self) -> stream.ChatStream[ChatEvents]:
-        return stream.ChatStream(self.chunks(), self.headers)
+    def streamed(self) -> stream.EventStream[ChatEvents]:
+        return stream.EventStream(self.chunks(), self.headers, error=stream.bare_error)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The encoded chunks of the stream."""
@@ -163,7 +162,7 @@ class Completion:
         async for pieces in turn.pieces():
             yield b"".join([self._encoded(piece) for piece in pieces]) if pieces else stream.HEARTBEAT
         if turn.error:
-            yield stream.data(wire.envelope_of(turn.error))
+            yield stream.bare_error(turn.error)
             return
         await self._record_fingerprint()
         last = self._chunk({}, finish=self._finish, activity=last_activity(turn))
@@ -194,15 +193,12 @@ class Completion:
             message |= {"content": str(self._content) or None, "tool_calls": calls}
         if reasoning:
             message["reasoning_content"] = reasoning
-        whole: ChatCompletion = {
-            "id": self.id,
-            "object": "chat.completion",
-            "created": self.created,
-            "model": turn.handle.session.id,
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}],
-            "usage": usage_of(turn),
-            "x_agent": {**last_activity(turn), **self._extra},
-        }
+        whole: ChatCompletion = self._object(
+            "chat.completion",
+            choices=[{"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish}],
+            usage=usage_of(turn),
+            x_agent={**last_activity(turn), **self._extra},
+        )
         answer = wire.Json(whole)
         answer.headers.update(self.headers)
         return answer
@@ -231,12 +227,9 @@ class Completion:
 
         Only the response knows this content: it may hold questions of sub-agents, tool results and notes.
         """
-        handle, session = self.turn_stream.handle, self.turn_stream.session
-        if not handle.chain or self.turn_stream.client_calls:
-            return  # the ids of the calls say which session it is
-        mark = fingerprint.grown(handle.chain, [("assistant", str(self._content))])
-        if mark != session.rest_mark:
-            await sessions.mark_rest(self.turn_stream.db, mark, session.id, session.head)
+        turn = self.turn_stream
+        if turn.handle.chain and not turn.client_calls:  # the ids of calls say which session it is
+            await record_rest(turn.db, turn.session, turn.handle.chain, str(self._content))
 
     def _add_content(self, piece: ResponsePiece) -> str:
         """The content of a piece: its own text, or a tool's result if the template shows results as content."""
@@ -274,10 +267,11 @@ class Completion:
             return b""  # the question itself is the content
         return self._chunk({}, activity=activity)
 
-    def _encoded_call(self, call: ClientCall) -> bytes:
+    def _encoded_call(self, call: WaitingCall) -> bytes:
         """A call as OpenAI streams it: its name first, then its arguments."""
-        begun = {"index": call.index, **_tool_call(call), "function": {"name": call.name, "arguments": ""}}
-        rest = {"index": call.index, "function": {"arguments": call.arguments}}
+        index = self.turn_stream.client_calls.index(call)
+        begun = {"index": index, **_tool_call(call), "function": {"name": call.name, "arguments": ""}}
+        rest = {"index": index, "function": {"arguments": call.arguments}}
         deltas = (_encode({"tool_calls": [one]}) for one in (begun, rest))
         return b"".join(self._delta + delta + _REST_OF_CHUNK for delta in deltas)
 
@@ -308,7 +302,7 @@ async def completion_of(
     return Completion(turn_stream, request.include_usage, ignored, streaming)
 
 
-def _tool_call(call: ClientCall) -> ShownCall:
+def _tool_call(call: WaitingCall) -> ShownCall:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 

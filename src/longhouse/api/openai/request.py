@@ -212,16 +212,20 @@ def text_of(content: Sequence[Content]) -> str:
     return "\n\n".join(messages.text_of(one) for one in content)
 
 
+async def stored_image(db: Database, url: str, detail: str | None = None) -> messages.ImageUrl:
+    """An image of a request as journals name it; its bytes are stored."""
+    media_type, content = wire.image_bytes(url)
+    digest = await files.put(db, content, media_type)
+    return messages.ImageUrl(url=f"{messages.FILE_SCHEME}{digest}", media_type=media_type, detail=detail)
+
+
 async def _content(db: Database, message: SentMessage) -> Content:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     parts: list[messages.Part] = []
     for part in message.content:
         if isinstance(part, wire.WireImagePart):
-            media_type, content = wire.image_bytes(part.image_url.url)
-            digest = await files.put(db, content, media_type)
-            url = f"{messages.FILE_SCHEME}{digest}"
-            image = messages.ImageUrl(url=url, media_type=media_type, detail=part.image_url.detail)
+            image = await stored_image(db, part.image_url.url, part.image_url.detail)
             parts.append(messages.ImagePart(image_url=image))
         elif isinstance(part, wire.WireTextPart):
             parts.append(messages.TextPart(text=part.text))

@@ -17,19 +17,17 @@ from longhouse.agents.tool import sendable
 from longhouse.api import repeating, wire
 from longhouse.api.caller import Caller
 from longhouse.api.model_names import find_template
-from longhouse.api.openai import chat_decisions, client_tools
-from longhouse.api.openai.idempotency import RequestsInProgress
+from longhouse.api.openai import client_tools
 from longhouse.api.openai.request import ApprovalAnswer, ChatInput, ClientHistory, parse, prior_of, text_of
 from longhouse.api.openai.turn_handle import TurnHandle, append_reply, seen_heads
 from longhouse.api.sessions import decisions
-from longhouse.api.sessions.waiting import Question, find_questions, settled, waiting_status
+from longhouse.api.sessions.waiting import Question, find_questions, named, settled, waiting_status
 from longhouse.api.wire import ChatRequest
 from longhouse.errors import AlreadyReturned, CallerError, ReadOnlySession
 from longhouse.journal import events, fingerprint, imported
 from longhouse.journal.events import Opened, Prompted, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import EPHEMERAL, Session
-from longhouse.journal.transcript import Step
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.steps.delegation import PriorOf
 from longhouse.runtime.workers.resident_sessions import ResidentSessions
@@ -59,7 +57,7 @@ class SessionResolver:
     prior: PriorOf | None = None
     """Loads the history of a new conversation from an external store."""
     resident: ResidentSessions = field(default_factory=ResidentSessions)
-    in_progress: RequestsInProgress = field(default_factory=RequestsInProgress)
+    in_progress: repeating.RequestsInProgress = field(default_factory=repeating.RequestsInProgress)
 
     async def attach(self, caller: Caller, request: ChatRequest, body: bytes, headers: Mapping[str, str]) -> TurnHandle:
         """Finds or opens the session of this request and appends the new messages."""
@@ -70,9 +68,8 @@ class SessionResolver:
         if repeated := await self._repeated(chat):
             return await self._reattach(repeated, chat)
         try:
-            async with files.for_append(self.db):
-                with self.in_progress.writing(chat.accepted):
-                    return self._noted(await self._place(chat))
+            with self.in_progress.writing(chat.accepted):
+                return await self._written(chat)
         except journals.NotThere:
             # The session was deleted meanwhile.
             raise unknown_model(chat.request.model) from None
@@ -86,13 +83,14 @@ class SessionResolver:
             raise
         # The idempotency key is held by an expired request.
         await sessions.forget_requests(self.db)
-        async with files.for_append(self.db):
-            return self._noted(await self._place(chat))
+        return await self._written(chat)
 
-    def _noted(self, handle: TurnHandle) -> TurnHandle:
-        """The worker that serves the request goes on from this session, if it is in this process."""
-        self.resident.note(handle.session)
-        return handle
+    async def _written(self, chat: ChatInput) -> TurnHandle:
+        """Writes the request; the worker that serves it goes on from its session, if it is in this process."""
+        async with files.for_append(self.db):
+            handle = await self._place(chat)
+            self.resident.note(handle.session)
+            return handle
 
     # A repeated request
 
@@ -311,7 +309,7 @@ class SessionResolver:
                 raise settled(f"{ANSWERED}.")
             raise no_such_question(reply_to, "metadata.reply_to")
         on = waiting[0] if reply_to is not None else None
-        if handle := await chat_decisions.decide(self.inbox, chat, session, prompt, about=on):
+        if handle := await self._decide_in_chat(chat, session, prompt, about=on):
             return handle
         if on is not None and on.call.is_client:
             raise settled(f"{on.call.tool} runs at the client: send its result as a tool message.")
@@ -426,6 +424,45 @@ class SessionResolver:
             left = [one for index, one in enumerate(left) if index not in these]
         raise decisions.too_many_races()
 
+    async def _decide_in_chat(
+        self,
+        chat: ChatInput,
+        session: Session,
+        prompt: Prompted,
+        *,
+        about: Question | None = None,
+        may_decide: bool = True,
+    ) -> TurnHandle | None:
+        """If calls wait for a decision, the message decides; if it is no decision, it is queued for the running turn,
+        and the response lists what waits.
+
+        `about` is the call that the client named: no other call is decided.
+        """
+        for _ in range(decisions.RACES):
+            waiting = await decisions.undecided(self.db, session)
+            if session.turn is None or not named(waiting, session, chat.reply_to):
+                return None
+            is_own_user = decisions.is_own_user(session, chat.user)
+            text = text_of(prompt.content) if len(prompt.content) == 1 else ""
+            found = decisions.read(text, waiting, session, chat.reply_to) if is_own_user and may_decide else None
+            # After a lost race, the message was not about the call that waits now.
+            may_decide = found is not None and (about is None or found[0].is_same(about))
+            try:
+                if found and may_decide:
+                    about, decision = found
+                    decided = decisions.decided(chat.caller, about, decision, chat=session, user=chat.request.user)
+                    return await append_reply(
+                        self.inbox, session, about, [decided], chain=prompt.chain, accepted=chat.accepted
+                    )
+                aside = structs.replace(prompt, trace=session.turn.trace, aside=True)
+                delivered = await self.inbox.prompt(session, aside, accepted=chat.accepted)
+                return TurnHandle(delivered.session, aside.trace, is_aside=True, is_own_user=is_own_user)
+            except journals.NotThere:
+                if await sessions.session(self.db, session.id, session.owner) is None:
+                    raise  # the session was deleted meanwhile
+                session = await journals.catch_up(self.db, session)
+        raise decisions.too_many_races()
+
     async def _undecided(self, session: Session, approval: ApprovalAnswer) -> Question:
         fits = partial(decisions.is_possible, approval.decision)
         found = await find_questions(self.db, session, approval.call, fits, in_background=True)
@@ -450,7 +487,7 @@ class SessionResolver:
         except AlreadyReturned:
             session = await journals.catch_up(self.db, session)
         if chat.reply_to is None:
-            handle = await chat_decisions.decide(self.inbox, chat, session, prompt, may_decide=False)
+            handle = await self._decide_in_chat(chat, session, prompt, may_decide=False)
             return handle or await self._queue(chat, session, prompt)
         if question.session.id == session.id:
             return await self._answered_again(chat, session, prompt)
@@ -482,8 +519,7 @@ def no_such_question(call: str, param: str) -> CallerError:
 
 def _has_asked(session: Session, call: str) -> bool:
     """Is this a question of the session, open or answered?"""
-    uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
-    return any(use.question and use.call == call for use in uses)
+    return any(use.question and use.call == call for use in session.uses)
 
 
 def _continued(session: Session, history: ClientHistory) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from longhouse.agents.template import Template
@@ -97,7 +96,7 @@ async def append_reply(
     if accepted and not is_own:
         # The client follows this session, although its request is in another journal.
         response = accepted.response
-        response = replace(response, session_id=session.id, after=session.head) if response else None
+        response = replace(response, followed=session.id, after=session.head) if response else None
         accepted = replace(accepted, follows=trace, response=response)
     own_chain = chain or "" if is_own else ""
     before = await seen_heads(inbox.db, asking)
@@ -105,7 +104,7 @@ async def append_reply(
         call = question.call.call
         delivered = await inbox.answer(asking, call, reply, user=user, by=by, chain=own_chain, accepted=accepted)
     else:
-        first, *also = (structs.replace(one, chain=own_chain) for one in reply)
+        first, *also = (replace(one, chain=own_chain) for one in reply)
         delivered = await inbox.decide(asking, first, also=also, accepted=accepted)
     if is_own:
         return TurnHandle(delivered.session, trace, is_behind=delivered.is_behind, seen_heads=before)

@@ -1,6 +1,7 @@
 """Streams a turn to a client: events become pieces of text and activity, until the turn ends or waits for a person."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -25,7 +26,7 @@ from longhouse.api.sessions.waiting import (
     waiting_status,
 )
 from longhouse.errors import CallerError
-from longhouse.journal import events
+from longhouse.journal import events, fingerprint
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.session import AGENT_FAILED, BLANK_LINE, Session, Turn, joined_text
@@ -33,6 +34,7 @@ from longhouse.journal.transcript import PromptEntry, Step, Use
 from longhouse.runtime.bus.growing_text import GrowingText
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
+from longhouse.store import sessions
 from longhouse.store.database import Database
 from longhouse.store.limits import budgets
 from longhouse.store.limits.budgets import SpentBudget
@@ -55,15 +57,14 @@ SHOWN: Final = 2_000
 """Characters of a tool's result that are shown; the journal has the whole result."""
 
 
-class ClientCall(msgspec.Struct, frozen=True):
-    """A call that the client is to run."""
+class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for a decision, or for the client's result."""
 
-    index: int
-    """Its place among those of the response."""
     id: str
+    """As /v1/sessions/{id}/questions names it; of a client's call, the id that the client is told."""
     name: str
     arguments: str
-    """A JSON object that fits the schema of the function."""
+    """Of a client's call, a JSON object that fits the schema of the function."""
 
 
 class ResponsePiece(msgspec.Struct, frozen=True):
@@ -76,7 +77,7 @@ class ResponsePiece(msgspec.Struct, frozen=True):
     activity: Activity | None = None
     role: str = ""
     """The role of the tool that the activity is about."""
-    call: ClientCall | None = None
+    call: WaitingCall | None = None
 
 
 @dataclass
@@ -99,7 +100,7 @@ class TurnStream:
     """Why the response ended without an answer or a question."""
     question: Question | None = None
     """The question of a sub-agent, which is asked in this response."""
-    client_calls: Sequence[ClientCall] = ()
+    client_calls: Sequence[WaitingCall] = ()
     """The calls that the client is to run, where the response ends with them."""
     last_finish: str = ""
     """Why the model stopped writing its last reply."""
@@ -127,8 +128,7 @@ class TurnStream:
 
     def __post_init__(self) -> None:
         self.session = self.handle.session
-        steps = (entry.seq for entry in reversed(self.session.transcript) if isinstance(entry, Step))
-        self._last_reply = next(steps, 0)
+        self._last_reply = last_step(self.session)
         for use in (use for step in reversed(self.session.steps) for use in step.uses if self._is_ours):
             self._follow_subagents(use)
 
@@ -326,18 +326,10 @@ class TurnStream:
     def _ask(self, status: WaitingStatus) -> list[ResponsePiece]:
         """What the turn waits for: the client's calls, which programs run at once, before what people are asked;
         questions before decisions, the session's own before those of sub-agents."""
-        session = self.session
-        if session.client_calls:
-            return self._call_client()
-        return self._finish(waiting_words.asked(session, status))
-
-    def _call_client(self) -> list[ResponsePiece]:
-        """Ends the response with the calls that the client is to run."""
-        named = enumerate(self.session.client_ids.items())
-        self.client_calls = [
-            ClientCall(index, name, call.tool, call.arguments.strip() or "{}") for index, (name, call) in named
-        ]
-        return [*self._finish(WaitingWords("")), *(ResponsePiece(call=call) for call in self.client_calls)]
+        self.client_calls = client_calls(self.session)
+        if self.client_calls:
+            return [*self._finish(WaitingWords("")), *(ResponsePiece(call=call) for call in self.client_calls)]
+        return self._finish(waiting_words.asked(self.session, status))
 
     async def _list_waiting(self) -> list[ResponsePiece]:
         """The turn waits for a person and the message waits too: the response lists what is open and ends at once."""
@@ -352,9 +344,13 @@ class TurnStream:
         is said too. Not where a program reads the answer, and not to a repeated request: it has the same response."""
         turn, sampling = self.session.turn, self.session.turn.prompted.sampling if self.session.turn else None
         is_for_person = turn and turn.ended and not (sampling and sampling.response_format)
-        uses = (use for entry in self.session.transcript if isinstance(entry, Step) for use in entry.uses)
         # What a queued prompt asks for may be under way by now: its own response tells of it.
-        if not is_for_person or self.handle.is_behind or self.session.queue or not any(map(_delegates, uses)):
+        if (
+            not is_for_person
+            or self.handle.is_behind
+            or self.session.queue
+            or not any(map(_delegates, self.session.uses))
+        ):
             return []
         asked = [one.text_with_agent for one in await background_questions(self.db, self.session)]
         if not asked:
@@ -412,7 +408,7 @@ class TurnStream:
         return [] if thought.strip() in streamed else [ResponsePiece(reasoning=thought)]
 
     def _result(self, event: events.Returned) -> ResponsePiece:
-        use, outcome = self._use(event.call), event.outcome
+        use, outcome = use_of(self.session, event.call), event.outcome
         tool, role = (use.tool, use.role) if use else ("", "")
         status, content = ("error", outcome.message) if isinstance(outcome, Fault) else ("ok", outcome.content)
         detail = {"call_id": event.call, "tool": tool, "status": status, "content": content[:SHOWN]}
@@ -420,19 +416,41 @@ class TurnStream:
             detail["by"] = event.by
         return self._activity("tool_result", role, **detail)
 
-    def _use(self, call: str) -> Use | None:
-        """A call of the current turn; mostly it was made in the last step."""
-        for entry in reversed(self.session.transcript):
-            if isinstance(entry, PromptEntry):
-                break
-            if isinstance(entry, Step):
-                for use in entry.uses:
-                    if use.call == call:
-                        return use
-        return None
-
     def _activity(self, event: str, role: str = "", **detail: Any) -> ResponsePiece:
         return ResponsePiece(activity=about(self.session, self.handle.trace, event, **detail), role=role)
+
+
+def client_calls(session: Session) -> tuple[WaitingCall, ...]:
+    """The calls that the client is to run, as it is told of them."""
+    return tuple(
+        WaitingCall(id=name, name=call.tool, arguments=call.arguments.strip() or "{}")
+        for name, call in session.client_ids.items()
+    )
+
+
+def use_of(session: Session, call: str) -> Use | None:
+    """A call of the current turn; mostly it was made in the last step."""
+    for entry in reversed(session.transcript):
+        if isinstance(entry, PromptEntry):
+            break
+        if isinstance(entry, Step):
+            for use in entry.uses:
+                if use.call == call:
+                    return use
+    return None
+
+
+def last_step(session: Session) -> int:
+    """The seq of the last reply or takeover: text of a step that began before it is void."""
+    steps = (entry.seq for entry in reversed(session.transcript) if isinstance(entry, Step))
+    return next(steps, 0)
+
+
+async def record_rest(db: Database, session: Session, chain: str, text: str) -> None:
+    """Records the fingerprint of what the client was sent, and will resend, if the session lacks it."""
+    mark = fingerprint.grown(chain, [("assistant", text)])
+    if mark != session.rest_mark:
+        await sessions.mark_rest(db, mark, session.id, session.head)
 
 
 def last_words(session: Session) -> str | None:
@@ -450,13 +468,8 @@ def usage_between(before: Session, after: Session, trace: str) -> events.Usage:
     first, last = (
         one.turn.usage if one.turn and one.turn.trace == trace else events.Usage() for one in (before, after)
     )
-    return events.Usage(
-        prompt_tokens=last.prompt_tokens - first.prompt_tokens,
-        completion_tokens=last.completion_tokens - first.completion_tokens,
-        total_tokens=last.total_tokens - first.total_tokens,
-        cached_tokens=last.cached_tokens - first.cached_tokens,
-        reasoning_tokens=last.reasoning_tokens - first.reasoning_tokens,
-    )
+    names = events.Usage.__struct_fields__
+    return events.Usage(**{name: getattr(last, name) - getattr(first, name) for name in names})
 
 
 def failure(message: str, code: str) -> CallerError:
@@ -476,15 +489,22 @@ def _delegates(use: Use) -> bool:
     return use.tool.startswith(AGENT_PREFIX)
 
 
-def follow_turn(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> TurnStream:
-    """Follows a turn from now on until the request is over.
+@contextmanager
+def following(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> Iterator[TurnStream]:
+    """Follows a turn from now on.
 
     Called right after the commit, with no `await` in between, it misses no hint of the worker.
     """
     inflight: InflightRequest = scope[INFLIGHT]
     inflight.session = session_id = handle.session.id
-    subscription = inflight.opened.enter_context(bus.subscribed(session_id))
-    return TurnStream(db, bus, handle, subscription, session_address(scope, session_id))
+    with bus.subscribed(session_id) as subscription:
+        yield TurnStream(db, bus, handle, subscription, session_address(scope, session_id))
+
+
+def follow_turn(scope: Scope, db: Database, bus: Bus, handle: TurnHandle) -> TurnStream:
+    """The same until the request is over."""
+    inflight: InflightRequest = scope[INFLIGHT]
+    return inflight.opened.enter_context(following(scope, db, bus, handle))
 
 
 def about(session: Session, trace: str, event: str, **detail: Any) -> Activity:

@@ -20,7 +20,6 @@ from longhouse.api.sessions.replay import RequestTokens, StepRecord, request_at,
 from longhouse.api.sessions.routes import SESSION_PATH, Held, described
 from longhouse.api.sessions.sse import fact
 from longhouse.api.sessions.waiting import waiting_status
-from longhouse.errors import CallerError
 from longhouse.journal.events import Fault, Usage, kind_of
 from longhouse.journal.session import Open
 from longhouse.journal.timeline import Takeover, TimelineStep, TimelineTurn, TimelineUse, TimelineWait
@@ -186,13 +185,10 @@ class LineStream(streaming.EventStream[bytes]):
     media_type = "application/x-ndjson"
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], name: str) -> None:
-        super().__init__(pieces)
+        super().__init__(pieces, error=lambda error: _line(wire.envelope_of(error)))
         plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
         self.headers["content-disposition"] = f'attachment; filename="{plain}"'
         self.headers["x-content-type-options"] = "nosniff"
-
-    def error(self, error: CallerError) -> bytes:
-        return _line(wire.envelope_of(error))
 
 
 @router.get(f"{SESSION_PATH}/export")

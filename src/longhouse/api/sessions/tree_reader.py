@@ -16,7 +16,6 @@ from longhouse.api.sessions.waiting import handles_in
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Recorded
 from longhouse.journal.session import Session
-from longhouse.journal.transcript import Step
 from longhouse.runtime.bus.items import Fragment
 from longhouse.store.database import Database
 from longhouse.store.delegation import tree
@@ -138,8 +137,7 @@ class TreeReader(msgspec.Struct):
 
     async def collect(self, session: Session, trace: str, handle: str) -> None:
         """Also reads what an earlier turn delegated with this call, from where the streams of those turns ended."""
-        uses = (use for entry in session.transcript if isinstance(entry, Step) for use in entry.uses)
-        calls = [use.call for use in uses if use.role == "collects" and handle in handles_in(use.arguments)]
+        calls = [use.call for use in session.uses if use.role == "collects" and handle in handles_in(use.arguments)]
         begun = await tree.open_delegation(self.db, session, trace, handle, calls)
         if begun is None:
             return

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import refuses, strict_router
-from longhouse.api.http.streaming import ChatStream
+from longhouse.api.http.streaming import EventStream
 from longhouse.api.openai.completions import ChatEvents, completion_of
 from longhouse.api.openai.turn_handle import append_reply
 from longhouse.api.openai.turn_stream import follow_turn
@@ -135,7 +135,7 @@ async def get_state(caller: auth.User, sessions: Held, agent_id: str) -> wire.Js
 )
 async def provide_clarification(
     caller: auth.User, sessions: Held, agent_id: str, given: Clarifications, request: Request
-) -> ChatStream[ChatEvents]:
+) -> EventStream[ChatEvents]:
     """Answers the oldest open question, also one of a sub-agent, and streams the rest of the turn."""
     if not given.text:
         raise CallerError("Send the answer under 'clarifications' or 'messages'.", param="clarifications")

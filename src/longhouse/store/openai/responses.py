@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from longhouse.store.database import Executor
 
@@ -84,13 +85,13 @@ TAKES_UNSTORED: Final = f"SELECT s.state LIKE 'WAITING%' OR ({IS_UNSTORED}) FROM
 
 
 class NewResponse(msgspec.Struct, frozen=True):
-    """A response that is written together with its request."""
+    """A response that is written together with its request, as the parameters of RESPOND and USE_ITEMS."""
 
-    id: str
+    response: str
     request: str
     """As JSON."""
     is_stored: bool = True
-    session_id: str | None = None
+    followed: str | None = None
     """The session that the client talks to, where the request goes to a sub-agent of it; and its head."""
     after: int | None = None
     items: tuple[str, ...] = ()
@@ -118,18 +119,6 @@ class ShownText(msgspec.Struct, frozen=True):
     step: str
     part: Part
     text: str
-
-
-def columns(new: NewResponse) -> dict[str, Any]:
-    """The parameters of RESPOND and USE_ITEMS."""
-    return {
-        "response": new.id,
-        "request": new.request,
-        "is_stored": new.is_stored,
-        "followed": new.session_id,
-        "after": new.after,
-        "items": list(new.items),
-    }
 
 
 async def find(db: Executor, response: str, owner: str) -> ResponseRow | None:
@@ -160,8 +149,7 @@ async def shown_texts(db: Executor, response: str, seq: int, nth: int) -> list[S
 
 async def show(db: Executor, response: str, session: str, text: ShownText) -> bool:
     """Writes down what is about to be shown; False if somebody has shown or recorded something else meanwhile."""
-    values = {"seq": text.seq, "nth": text.nth, "step": text.step, "part": text.part, "text": text.text}
-    return await db.value(SHOW, response=response, session=session, **values) is not None
+    return await db.value(SHOW, response=response, session=session, **structs.asdict(text)) is not None
 
 
 async def end_at_rest(db: Executor, response: str, session: str, head: int, rest: Kind) -> Kind | None:

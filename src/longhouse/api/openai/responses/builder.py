@@ -26,13 +26,12 @@ from longhouse.api.openai.responses.objects import (
     Status,
 )
 from longhouse.api.openai.responses.stored import StoredRequest, WaitingEnd, approval_id, rest_of
-from longhouse.api.openai.turn_stream import last_words, usage_between
+from longhouse.api.openai.turn_stream import last_step, last_words, usage_between, use_of
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.journal.roles import FORM
 from longhouse.journal.session import Session, Turn, joined_text
-from longhouse.journal.transcript import Step, Use
 from longhouse.runtime.bus.items import Draft
 from longhouse.store.openai.responses import ResponseRow, ShownText
 
@@ -50,8 +49,7 @@ class ResponseBuilder:
         self.status: Status = "queued" if self.request.background else "in_progress"
         self.shown_at = (0, 0)
         """The place of the last `ShownText`."""
-        steps = (entry.seq for entry in reversed(base.transcript) if isinstance(entry, Step))
-        self.last_step = next(steps, 0)
+        self.last_step = last_step(base)
         """The seq of the last reply or takeover: text of a step that began before it is void."""
         self._origin = ResponseOrigin(
             session_id=row.session_id, conversation_id=base.conversation, trace_id=row.trace_id, agent=base.agent
@@ -88,35 +86,25 @@ class ResponseBuilder:
 
     def object(self) -> ResponseObject:
         request = self.request
+        repeated = structs.asdict(request)
+        del repeated["input"], repeated["shows_reasoning"]
+        repeated |= {
+            "conversation": objects.ResponseConversation(id=request.conversation) if request.conversation else None,
+            "text": request.text or {"format": {"type": "text"}},
+            "truncation": request.truncation or "disabled",
+            "user": msgspec.UNSET if request.user is None else request.user,
+        }
         return ResponseObject(
+            **repeated,
             id=self.row.id,
             created_at=int(self.row.created_at.timestamp()),
             completed_at=int(self._ended_at.timestamp()) if self._ended_at and self.status == "completed" else None,
             status=self.status,
-            background=request.background,
             error=self._error,
             incomplete_details=self._incomplete,
-            instructions=request.instructions,
-            max_output_tokens=request.max_output_tokens,
-            model=request.model,
             output=tuple(self.output),
-            parallel_tool_calls=request.parallel_tool_calls,
-            previous_response_id=request.previous_response_id,
-            conversation=objects.ResponseConversation(id=request.conversation) if request.conversation else None,
-            reasoning=request.reasoning,
-            service_tier=request.service_tier,
             store=self.row.is_stored,
-            temperature=request.temperature,
-            text=request.text or {"format": {"type": "text"}},
-            tool_choice=request.tool_choice,
-            tools=request.tools,
-            top_p=request.top_p,
-            truncation=request.truncation or "disabled",
-            metadata=request.metadata,
-            prompt_cache_key=request.prompt_cache_key,
-            safety_identifier=request.safety_identifier,
             usage=self._usage() if self.is_over else msgspec.UNSET,
-            user=request.user if request.user is not None else msgspec.UNSET,
             x_agent=self._origin,
         )
 
@@ -348,13 +336,9 @@ class ResponseBuilder:
 
     def _begin_known(self, call: str) -> None:
         """Shows a call of this turn that was made, or waited for a decision, in an earlier response."""
-        use = self._use(call)
+        use = use_of(self.session, call)
         if use and call not in self.items.calls and use.role not in FORM and use.role != "client" and not use.question:
             self.items.begin_call(call, use.tool, use.arguments)
-
-    def _use(self, call: str) -> Use | None:
-        uses = (use for step in self.session.steps for use in step.uses)
-        return next((use for use in uses if use.call == call), None)
 
     def _lifecycle(self, kind: Any) -> None:
         self.items.emit(Lifecycle(type=kind, response=self.object()))

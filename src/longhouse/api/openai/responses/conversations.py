@@ -15,8 +15,7 @@ from pydantic import Field
 from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
-from longhouse.api.openai.responses import follower as following
-from longhouse.api.openai.responses.request import InputItem, InputReader, ReferenceInput, text_part
+from longhouse.api.openai.responses.request import InputItem, InputReader, ReferenceInput, kept, text_part
 from longhouse.api.openai.responses.routes import (
     ItemListQuery,
     ItemPage,
@@ -32,6 +31,7 @@ from longhouse.journal import events
 from longhouse.journal.messages import Content, ImagePart, TextPart
 from longhouse.journal.session import Session
 from longhouse.store import journals
+from longhouse.store.database import Database
 from longhouse.store.openai import conversations, responses
 from longhouse.store.openai.conversations import ADDED, RESPONSE, Conversation, Unit
 
@@ -70,6 +70,113 @@ class ConversationObject(TypedDict):
     metadata: dict[str, str]
 
 
+class NamedConversation(msgspec.Struct, frozen=True):
+    """A conversation of the caller, by its name."""
+
+    service: ResponseService
+    caller: Caller
+    name: str
+
+    @property
+    def where(self) -> tuple[Database, str, str]:
+        return self.service.db, self.caller.owner, self.name
+
+    async def found(self) -> Conversation:
+        found = await conversations.find(*self.where)
+        if found is None:
+            raise wire.not_found("There is no such conversation.", code="conversation_not_found")
+        return found
+
+    async def shown(self) -> wire.Json[ConversationObject]:
+        found = await self.found()
+        return wire.Json(
+            {
+                "id": found.id,
+                "object": "conversation",
+                "created_at": int(found.created_at.timestamp()),
+                "metadata": found.metadata,
+            }
+        )
+
+    async def check_changeable(self) -> None:
+        """Refuses a key that may not change the conversation: what is added reaches all who talk in it."""
+        await self.found()
+        await self.caller.uses_all_of(self.service.db, self.name)
+
+    async def item(self, name: str) -> dict[str, Any]:
+        found = await self._with_item(name)
+        if found is None:
+            raise wire.not_found("There is no such item in this conversation.", code="item_not_found")
+        return next(item for item in found[1] if item["id"] == name)
+
+    async def page(self, asked: ItemListQuery) -> ItemPage:
+        """A page is read item by item until it is full: what was added may be large."""
+        page, size = list[dict[str, Any]](), 0
+        async with aclosing(self._listed(asked)) as items:
+            async for item in items:
+                if len(page) == asked.limit or size > MOST_BYTES:
+                    return item_page(page, has_more=True)
+                page.append(item)
+                size += len(msgspec.json.encode(item))
+        return item_page(page, has_more=False)
+
+    async def _listed(self, asked: ItemListQuery) -> AsyncGenerator[dict[str, Any], None]:
+        """The items of a conversation in the order that was asked for, each read when it is wanted."""
+        beyond, newest_first = None, asked.order == "desc"
+        step = -1 if newest_first else 1
+        if asked.after is not None:
+            found = await self._with_item(asked.after)
+            if found is None:
+                raise no_such_item()
+            beyond, items = found[0], found[1][::step]
+            place = [item["id"] for item in items].index(asked.after)
+            for item in items[place + 1 :]:
+                yield item
+        while units := await conversations.units(*self.where, beyond=beyond, newest_first=newest_first, limit=UNITS):
+            bases = await _bases(self.service.db, units)
+            for unit in units:
+                for item in (await self._items_of(unit, bases.get(unit)))[::step]:
+                    yield item
+            beyond = units[-1]
+
+    async def _with_item(self, name: str) -> tuple[Unit, list[dict[str, Any]]] | None:
+        """What holds the item of this id, and the items of it."""
+        if len(name) > LONGEST_NAME or "\0" in name:
+            return None
+        for unit in await conversations.units_with(*self.where, name):
+            items = await self._items_of(unit)
+            if any(item["id"] == name for item in items):
+                return unit, items
+        return None
+
+    async def _items_of(self, unit: Unit, base: Session | None = None) -> list[dict[str, Any]]:
+        """In the order of time; none if it was deleted meanwhile. `base`: the session before a response, if known."""
+        db, name = self.service.db, f"msg_{unit.named}"
+        if unit.kind == ADDED:
+            item = await conversations.item(db, unit.named)
+            return [item] if item else []
+        if unit.kind == RESPONSE:
+            row = await responses.find(db, f"{PREFIX}{unit.named}", self.caller.owner)
+            if row is None:
+                return []
+            builder = await self.service.settled(row, base)
+            output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
+            return [*await with_images(db, row.session_id, builder.request.input), *output]
+        for record in await journals.read(db, unit.place, unit.seq - 1, 1):
+            match record.event:
+                case events.Finished(answer=answer):
+                    return [_message(name, "assistant", [text_part(answer, "output_text")])]
+                case events.Prompted(content=said):
+                    content = [part for one in said for part in _parts(one)]
+                    return await with_images(db, unit.place, [_message(name, "user", content)])
+        return []
+
+
+async def _named(caller: auth.User, service: Service, conversation_id: ConversationId) -> NamedConversation:
+    return NamedConversation(service, caller, conversation_id)
+
+
+Named = Annotated[NamedConversation, Depends(_named)]
 router = APIRouter(
     prefix="/v1/conversations", tags=["OpenAI"], dependencies=[Depends(auth.user)], route_class=JsonRoute
 )
@@ -80,47 +187,39 @@ async def create_conversation(
     caller: auth.User, service: Service, new: NewConversation
 ) -> wire.Json[ConversationObject]:
     """Creates a conversation; the first response in it reads the items."""
-    name = f"conv_{uuid.uuid4().hex}"
+    named = NamedConversation(service, caller, f"conv_{uuid.uuid4().hex}")
     items = await _stored(service, caller, new.items or ())
-    await conversations.save(service.db, caller.owner, name, metadata=new.metadata or {}, items=items)
-    return wire.Json(_object(await _found(service, caller, name)))
+    await conversations.save(*named.where, metadata=new.metadata or {}, items=items)
+    return await named.shown()
 
 
 @router.get("/{conversation_id}", responses=refuses(400))
-async def get_conversation(
-    caller: auth.User, service: Service, conversation_id: ConversationId
-) -> wire.Json[ConversationObject]:
+async def get_conversation(named: Named) -> wire.Json[ConversationObject]:
     """A conversation, whoever began it: one that was created, or one in which something was said."""
-    return wire.Json(_object(await _found(service, caller, conversation_id)))
+    return await named.shown()
 
 
 @router.post("/{conversation_id}", openapi_extra=wire.example(metadata={"topic": "names"}))
-async def update_conversation(
-    caller: auth.User, service: Service, conversation_id: ConversationId, changed: ChangedConversation
-) -> wire.Json[ConversationObject]:
+async def update_conversation(named: Named, changed: ChangedConversation) -> wire.Json[ConversationObject]:
     """Changes the metadata of a conversation."""
-    await _changeable(service, caller, conversation_id)
-    await conversations.save(service.db, caller.owner, conversation_id, metadata=changed.metadata or {})
-    return wire.Json(_object(await _found(service, caller, conversation_id)))
+    await named.check_changeable()
+    await conversations.save(*named.where, metadata=changed.metadata or {})
+    return await named.shown()
 
 
 @router.get("/{conversation_id}/items", responses=refuses(400))
-async def list_conversation_items(
-    caller: auth.User, service: Service, conversation_id: ConversationId, asked: Annotated[ItemListQuery, Query()]
-) -> wire.Json[ItemPage]:
+async def list_conversation_items(named: Named, asked: Annotated[ItemListQuery, Query()]) -> wire.Json[ItemPage]:
     """All that was said and done in a conversation, and what was added to it."""
-    await _found(service, caller, conversation_id)
-    return wire.Json(await _page(service, caller, conversation_id, asked))
+    await named.found()
+    return wire.Json(await named.page(asked))
 
 
 @router.post("/{conversation_id}/items", openapi_extra=wire.example(items=[{"role": "user", "content": "I am Ada."}]))
-async def add_conversation_items(
-    caller: auth.User, service: Service, conversation_id: ConversationId, new: NewItems
-) -> wire.Json[ItemPage]:
+async def add_conversation_items(named: Named, new: NewItems) -> wire.Json[ItemPage]:
     """Adds messages to a conversation: the next response in it reads them."""
-    await _changeable(service, caller, conversation_id)
-    items = await _stored(service, caller, new.items)
-    await conversations.save(service.db, caller.owner, conversation_id, items=items)
+    await named.check_changeable()
+    items = await _stored(named.service, named.caller, new.items)
+    await conversations.save(*named.where, items=items)
     return wire.Json(item_page(items, has_more=False))
 
 
@@ -129,8 +228,9 @@ async def get_conversation_item(
     caller: auth.User, service: Service, conversation_id: ConversationId, item_id: ItemId
 ) -> wire.Json[dict[str, Any]]:
     """One item of a conversation."""
-    await _found(service, caller, conversation_id)
-    return wire.Json(await _item(service, caller, conversation_id, item_id))
+    named = NamedConversation(service, caller, conversation_id)
+    await named.found()
+    return wire.Json(await named.item(item_id))
 
 
 @router.delete("/{conversation_id}/items/{item_id}", responses=refuses(400, 409))
@@ -138,45 +238,16 @@ async def delete_conversation_item(
     caller: auth.User, service: Service, conversation_id: ConversationId, item_id: ItemId
 ) -> wire.Json[ConversationObject]:
     """Removes an item that was added and that no agent has read. What was said is erased with its conversation."""
-    found = await _changeable(service, caller, conversation_id)
-    if not await conversations.remove_item(service.db, caller.owner, conversation_id, item_id):
-        await _item(service, caller, conversation_id, item_id)
+    named = NamedConversation(service, caller, conversation_id)
+    await named.check_changeable()
+    if not await conversations.remove_item(*named.where, item_id):
+        await named.item(item_id)
         raise CallerError(
             "An agent has read or said this, and its journal is never changed: delete the conversation to erase it.",
             status=409,
             code="item_in_use",
         )
-    return wire.Json(_object(found))
-
-
-async def _found(service: ResponseService, caller: Caller, name: str) -> Conversation:
-    found = await conversations.find(service.db, caller.owner, name)
-    if found is None:
-        raise wire.not_found("There is no such conversation.", code="conversation_not_found")
-    return found
-
-
-async def _changeable(service: ResponseService, caller: Caller, name: str) -> Conversation:
-    """A conversation that the key may change: what is added reaches all who talk in it."""
-    found = await _found(service, caller, name)
-    await caller.uses_all_of(service.db, name)
-    return found
-
-
-async def _item(service: ResponseService, caller: Caller, conversation: str, name: str) -> dict[str, Any]:
-    found = await _with_item(service, caller, conversation, name)
-    if found is None:
-        raise wire.not_found("There is no such item in this conversation.", code="item_not_found")
-    return next(item for item in found[1] if item["id"] == name)
-
-
-def _object(found: Conversation) -> ConversationObject:
-    return {
-        "id": found.id,
-        "object": "conversation",
-        "created_at": int(found.created_at.timestamp()),
-        "metadata": found.metadata,
-    }
+    return await named.shown()
 
 
 async def _stored(service: ResponseService, caller: Caller, items: Sequence[Any]) -> list[dict[str, Any]]:
@@ -190,93 +261,19 @@ async def _stored(service: ResponseService, caller: Caller, items: Sequence[Any]
     except CallerError as error:
         error.param = (error.param or "").replace("input", "items", 1)
         raise
-    return await reader.kept(items, uuid.uuid4().hex)
+    return kept(items, uuid.uuid4().hex)
 
 
-async def _page(service: ResponseService, caller: Caller, conversation: str, asked: ItemListQuery) -> ItemPage:
-    """A page is read item by item until it is full: what was added may be large."""
-    page, size = list[dict[str, Any]](), 0
-    async with aclosing(_listed(service, caller, conversation, asked)) as items:
-        async for item in items:
-            if len(page) == asked.limit or size > MOST_BYTES:
-                return item_page(page, has_more=True)
-            page.append(item)
-            size += len(msgspec.json.encode(item))
-    return item_page(page, has_more=False)
-
-
-async def _listed(
-    service: ResponseService, caller: Caller, conversation: str, asked: ItemListQuery
-) -> AsyncGenerator[dict[str, Any], None]:
-    """The items of a conversation in the order that was asked for, each read when it is wanted."""
-    beyond, newest_first = None, asked.order == "desc"
-    step = -1 if newest_first else 1
-    if asked.after is not None:
-        found = await _with_item(service, caller, conversation, asked.after)
-        if found is None:
-            raise no_such_item()
-        beyond, items = found[0], found[1][::step]
-        place = [item["id"] for item in items].index(asked.after)
-        for item in items[place + 1 :]:
-            yield item
-    where = (service.db, caller.owner, conversation)
-    while units := await conversations.units(*where, beyond=beyond, newest_first=newest_first, limit=UNITS):
-        bases = await _bases(service, units)
-        for unit in units:
-            for item in (await _items_of(service, caller, unit, bases.get(unit)))[::step]:
-                yield item
-        beyond = units[-1]
-
-
-async def _with_item(
-    service: ResponseService, caller: Caller, conversation: str, name: str
-) -> tuple[Unit, list[dict[str, Any]]] | None:
-    """What holds the item of this id, and the items of it."""
-    if len(name) > LONGEST_NAME or "\0" in name:
-        return None
-    where = (service.db, caller.owner, conversation)
-    for unit in await conversations.units_with(*where, name):
-        items = await _items_of(service, caller, unit)
-        if any(item["id"] == name for item in items):
-            return unit, items
-    return None
-
-
-async def _bases(service: ResponseService, units: Sequence[Unit]) -> dict[Unit, Session]:
+async def _bases(db: Database, units: Sequence[Unit]) -> dict[Unit, Session]:
     """The sessions as they were before these responses: each journal is folded once."""
     bases, last = dict[Unit, Session](), dict[str, Session]()
     for unit in sorted((one for one in units if one.kind == RESPONSE), key=lambda one: one.seq):
         if known := last.get(unit.place):
-            base = await journals.load_up_to(service.db, known, unit.seq)
+            base = await journals.load_up_to(db, known, unit.seq)
         else:
-            base = await journals.load_at(service.db, unit.place, unit.seq)
+            base = await journals.load_at(db, unit.place, unit.seq)
         bases[unit] = last[unit.place] = base
     return bases
-
-
-async def _items_of(
-    service: ResponseService, caller: Caller, unit: Unit, base: Session | None = None
-) -> list[dict[str, Any]]:
-    """In the order of time; none if it was deleted meanwhile. `base`: the session before a response, if it is known."""
-    db, name = service.db, f"msg_{unit.named}"
-    if unit.kind == ADDED:
-        item = await conversations.item(db, unit.named)
-        return [item] if item else []
-    if unit.kind == RESPONSE:
-        row = await responses.find(db, f"{PREFIX}{unit.named}", caller.owner)
-        if row is None:
-            return []
-        builder = await following.settled(db, service.bus, row, base)
-        output: list[dict[str, Any]] = msgspec.to_builtins(builder.output)
-        return [*await with_images(db, row.session_id, builder.request.input), *output]
-    for record in await journals.read(db, unit.place, unit.seq - 1, 1):
-        match record.event:
-            case events.Finished(answer=answer):
-                return [_message(name, "assistant", [text_part(answer, "output_text")])]
-            case events.Prompted(content=said):
-                content = [part for one in said for part in _parts(one)]
-                return await with_images(db, unit.place, [_message(name, "user", content)])
-    return []
 
 
 def _message(name: str, role: str, content: list[dict[str, Any]]) -> dict[str, Any]:

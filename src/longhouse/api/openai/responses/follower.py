@@ -6,29 +6,30 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from starlette.types import Scope
-
 from longhouse import clock
 from longhouse.api import wire
 from longhouse.api.http import streaming
-from longhouse.api.http.addresses import session_address
-from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai import waiting_words
 from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.objects import ErrorEvent, ResponseEvents, ResponseObject, StreamEvent
-from longhouse.api.openai.responses.stored import WaitingCall, WaitingEnd
+from longhouse.api.openai.responses.stored import WaitingEnd
 from longhouse.api.openai.turn_handle import TurnHandle
-from longhouse.api.openai.turn_stream import PASSED_ON, failure, waits_for_budget
+from longhouse.api.openai.turn_stream import (
+    PASSED_ON,
+    WaitingCall,
+    client_calls,
+    failure,
+    record_rest,
+    waits_for_budget,
+)
 from longhouse.api.sessions.decisions import all_waiting
 from longhouse.api.sessions.tail import follow
 from longhouse.api.sessions.waiting import Question, WaitingStatus, waiting_status
 from longhouse.errors import CallerError
-from longhouse.journal import fingerprint
 from longhouse.journal.events import Recorded
-from longhouse.journal.session import Session
 from longhouse.runtime.bus.items import Fragment, JournalGrew, SubagentsChanged, Written
 from longhouse.runtime.bus.local import Bus, Subscription
-from longhouse.store import journals, sessions
+from longhouse.store import journals
 from longhouse.store.database import Database
 from longhouse.store.limits import budgets
 from longhouse.store.openai import responses
@@ -185,10 +186,7 @@ class ResponseFollower:
             told = await waiting_words.listed(self.db, session, is_aside=False, address=self.address)
             return WaitingEnd(seq=session.head, at=at, text=told.text) if told else None
         if session.client_calls:
-            calls = tuple(
-                WaitingCall(id=name, name=call.tool, arguments=call.arguments.strip() or "{}")
-                for name, call in session.client_ids.items()
-            )
+            calls = client_calls(session)
             return WaitingEnd(seq=session.head, at=at, waiting_for="function_call", calls=calls)
         text = waiting_words.asked(session, status).text
         questions = [one for one in status.questions if one.call.call_kind == "ask"]
@@ -225,13 +223,10 @@ class ResponseFollower:
 
     async def _record_fingerprint(self) -> None:
         """Records the fingerprint of what the client was sent, and will resend, if the session lacks it."""
-        builder, session = self.builder, self.builder.session
-        rest = builder.known_rest
+        builder, rest = self.builder, self.builder.known_rest
         if not self.chain or builder.status != "completed" or (rest and rest.calls):
             return
-        mark = fingerprint.grown(self.chain, [("assistant", builder.text)])
-        if mark != session.rest_mark:
-            await sessions.mark_rest(self.db, mark, session.id, session.head)
+        await record_rest(self.db, builder.session, self.chain, builder.text)
 
     def _new(self) -> Sequence[StreamEvent]:
         new = self.builder.events[self.sent :]
@@ -239,6 +234,17 @@ class ResponseFollower:
         return new
 
     # What a client gets
+
+    async def begin(self, handle: TurnHandle) -> None:
+        """What is known as soon as the request is committed: some responses end at once."""
+        self.chain = handle.chain
+        if handle.passed_on_to:
+            await self.end_with(PASSED_ON.format(agent=handle.passed_on_to))
+        elif handle.is_aside:
+            told = await waiting_words.listed(
+                self.db, handle.session, is_aside=True, is_own_user=handle.is_own_user, address=self.address
+            )
+            await self.end_with(told.text if told else "")
 
     async def whole(self) -> wire.Json[ResponseObject] | wire.Json[wire.Envelope]:
         """The response, when it has ended."""
@@ -256,8 +262,8 @@ class ResponseFollower:
         refused.headers["x-should-retry"] = "false"  # the request is in the journal: a retry would only duplicate it
         return refused
 
-    def streamed(self, starting_after: int = -1) -> "ResponseStream[ResponseEvents]":
-        return ResponseStream(self, starting_after)
+    def streamed(self, starting_after: int = -1) -> streaming.EventStream[ResponseEvents]:
+        return streaming.EventStream(self.chunks(starting_after), error=self.encoded)
 
     async def chunks(self, starting_after: int) -> AsyncGenerator[bytes, None]:
         async for batch in self.batches(is_live=True):
@@ -268,59 +274,6 @@ class ResponseFollower:
 
     def encoded(self, error: CallerError) -> bytes:
         """An error event. It has the number of the event before it, so a client that resumes misses nothing."""
-        event = ErrorEvent(code=error.code, message=str(error), param=error.param)
-        event.sequence_number = max(0, self.sent - 1)
+        number = max(0, self.sent - 1)
+        event = ErrorEvent(sequence_number=number, code=error.code, message=str(error), param=error.param)
         return streaming.named("error", event)
-
-
-class ResponseStream(streaming.EventStream[streaming.Sent]):
-    """The stream of a response: an error in it is an event of this protocol."""
-
-    def __init__(self, follower: ResponseFollower, starting_after: int) -> None:
-        super().__init__(follower.chunks(starting_after))
-        self._follower = follower
-
-    def error(self, error: CallerError) -> bytes:
-        return self._follower.encoded(error)
-
-
-async def opened(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseFollower:
-    """The response of this row, of which nothing is read yet. `base`: its session, if it is known as of some moment."""
-    if base is None or (base.id, base.head) != (row.session_id, row.after):
-        base = await journals.load_at(db, row.session_id, row.after)
-    return ResponseFollower(db, bus, ResponseBuilder(row, base))
-
-
-async def settled(db: Database, bus: Bus, row: ResponseRow, base: Session | None = None) -> ResponseBuilder:
-    """The response as it is now."""
-    follower = await opened(db, bus, row, base)
-    await follower.settle()
-    return follower.builder
-
-
-async def followed(
-    scope: Scope, db: Database, bus: Bus, row: ResponseRow, base: Session | None = None
-) -> ResponseFollower:
-    """The response of this row, for a client that follows it until the request is over."""
-    inflight: InflightRequest = scope[INFLIGHT]
-    inflight.session = row.session_id
-    subscription = inflight.opened.enter_context(bus.subscribed(row.session_id))
-    follower = await opened(db, bus, row, base)
-    follower.subscription, follower.address = subscription, session_address(scope, row.session_id)
-    return follower
-
-
-async def begun(follower: ResponseFollower, handle: TurnHandle) -> None:
-    """What is known of a response as soon as its request is committed: some end at once."""
-    follower.chain = handle.chain
-    if handle.passed_on_to:
-        await follower.end_with(PASSED_ON.format(agent=handle.passed_on_to))
-    elif handle.is_aside:
-        told = await waiting_words.listed(
-            follower.db,
-            handle.session,
-            is_aside=True,
-            is_own_user=handle.is_own_user,
-            address=follower.address,
-        )
-        await follower.end_with(told.text if told else "")

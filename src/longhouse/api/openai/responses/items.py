@@ -30,13 +30,13 @@ from longhouse.api.openai.responses.objects import (
     TextDone,
     ToolError,
 )
-from longhouse.api.openai.responses.stored import PREFIX, WaitingCall
+from longhouse.api.openai.responses.stored import PREFIX
+from longhouse.api.openai.turn_stream import SHOWN, WaitingCall
 from longhouse.journal.events import Fault, Outcome
 
+EMPTY: Final = OutputText()
 CHUNK: Final = 16
 """Characters of one piece of text. Numbers depend on it: a client that resumes after an update has those of before."""
-SHOWN: Final = 2_000
-"""Characters of a tool's result that are shown; the journal has the whole result."""
 
 
 class OpenMessage(msgspec.Struct):
@@ -66,10 +66,9 @@ class ItemStream:
 
     # Messages
 
-    def open_message(self) -> OpenMessage:
-        item = OutputMessage(id=self._id("msg"), status="in_progress")
-        index = self._add(item)
-        self.emit(PartEvent(type="response.content_part.added", **self._place(index), part=OutputText()))
+    def open_message(self, part: OutputText | OutputRefusal = EMPTY) -> OpenMessage:
+        index = self._add(OutputMessage(id=self._id("msg"), status="in_progress"))
+        self.emit(PartEvent(type="response.content_part.added", **self._place(index), part=part))
         return OpenMessage(index)
 
     def extend(self, message: OpenMessage, text: str, *, is_end: bool = False) -> None:
@@ -81,21 +80,20 @@ class ItemStream:
 
     def close(self, message: OpenMessage, text: str) -> None:
         self.extend(message, text, is_end=True)
-        place, part = self._place(message.index), OutputText(text=text)
-        self.emit(TextDone(**place, text=text))
-        self.emit(PartEvent(type="response.content_part.done", **place, part=part))
-        self._finish(message.index, OutputMessage(id=place["item_id"], status="completed", content=(part,)))
+        self.emit(TextDone(**self._place(message.index), text=text))
+        self._finish_message(message.index, OutputText(text=text))
 
     def refuse(self, words: str) -> None:
         """A message that is a refusal."""
-        item = OutputMessage(id=self._id("msg"), status="in_progress")
-        index, part = self._add(item), OutputRefusal(refusal=words)
+        index = self.open_message(OutputRefusal()).index
+        self.emit(RefusalDelta(**self._place(index), delta=words))
+        self.emit(RefusalDone(**self._place(index), refusal=words))
+        self._finish_message(index, OutputRefusal(refusal=words))
+
+    def _finish_message(self, index: int, part: OutputText | OutputRefusal) -> None:
         place = self._place(index)
-        self.emit(PartEvent(type="response.content_part.added", **place, part=OutputRefusal()))
-        self.emit(RefusalDelta(**place, delta=words))
-        self.emit(RefusalDone(**place, refusal=words))
         self.emit(PartEvent(type="response.content_part.done", **place, part=part))
-        self._finish(index, structs.replace(item, status="completed", content=(part,)))
+        self._finish(index, OutputMessage(id=place["item_id"], status="completed", content=(part,)))
 
     def break_off(self, message: OpenMessage) -> None:
         """What was shown does not hold: the message ends without content, and the text comes in another one."""

@@ -6,8 +6,6 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from longhouse.api.http.streaming import Event
-
 SERVER: Final = "longhouse"
 """The `server_label` of all that our agents do by themselves."""
 
@@ -19,16 +17,20 @@ class _Object(msgspec.Struct, frozen=True, kw_only=True):
     pass
 
 
+class _Tagged(_Object, frozen=True, kw_only=True, tag_field="type"):
+    """An object whose `type` says what it is."""
+
+
 # Items
 
 
-class OutputText(_Object, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
+class OutputText(_Tagged, frozen=True, kw_only=True, tag="output_text"):
     text: str = ""
     annotations: tuple[()] = ()
     logprobs: tuple[()] = ()
 
 
-class OutputRefusal(_Object, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
+class OutputRefusal(_Tagged, frozen=True, kw_only=True, tag="refusal"):
     refusal: str = ""
 
     @property
@@ -36,7 +38,7 @@ class OutputRefusal(_Object, frozen=True, kw_only=True, tag_field="type", tag="r
         return self.refusal
 
 
-class OutputMessage(_Object, frozen=True, kw_only=True, tag_field="type", tag="message"):
+class OutputMessage(_Tagged, frozen=True, kw_only=True, tag="message"):
     id: str
     role: Literal["assistant"] = "assistant"
     status: ItemStatus
@@ -44,25 +46,25 @@ class OutputMessage(_Object, frozen=True, kw_only=True, tag_field="type", tag="m
     content: tuple[OutputText | OutputRefusal, ...] = ()
 
 
-class SummaryText(_Object, frozen=True, kw_only=True, tag_field="type", tag="summary_text"):
+class SummaryText(_Tagged, frozen=True, kw_only=True, tag="summary_text"):
     text: str = ""
 
 
-class ReasoningItem(_Object, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+class ReasoningItem(_Tagged, frozen=True, kw_only=True, tag="reasoning"):
     id: str
     summary: tuple[SummaryText, ...] = ()
     status: ItemStatus
 
 
-class ErrorText(_Object, frozen=True, kw_only=True, tag_field="type", tag="text"):
+class ErrorText(_Tagged, frozen=True, kw_only=True, tag="text"):
     text: str
 
 
-class ToolError(_Object, frozen=True, kw_only=True, tag_field="type", tag="mcp_tool_execution_error"):
+class ToolError(_Tagged, frozen=True, kw_only=True, tag="mcp_tool_execution_error"):
     content: tuple[ErrorText, ...]
 
 
-class McpCall(_Object, frozen=True, kw_only=True, tag_field="type", tag="mcp_call"):
+class McpCall(_Tagged, frozen=True, kw_only=True, tag="mcp_call"):
     """A tool that the agent has used by itself."""
 
     id: str
@@ -76,7 +78,7 @@ class McpCall(_Object, frozen=True, kw_only=True, tag_field="type", tag="mcp_cal
     approval_request_id: str | None = None
 
 
-class McpApprovalRequest(_Object, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_request"):
+class McpApprovalRequest(_Tagged, frozen=True, kw_only=True, tag="mcp_approval_request"):
     """A call that a person has to decide on: answer with an `mcp_approval_response`."""
 
     id: str
@@ -85,7 +87,7 @@ class McpApprovalRequest(_Object, frozen=True, kw_only=True, tag_field="type", t
     arguments: str
 
 
-class FunctionCallItem(_Object, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+class FunctionCallItem(_Tagged, frozen=True, kw_only=True, tag="function_call"):
     """A call that the client has to make: answer with a `function_call_output`."""
 
     id: str
@@ -312,31 +314,4 @@ StreamEvent = (
     | ArgumentsDone
 )
 
-ResponseEvents = (
-    Event[
-        Literal[
-            "response.created",
-            "response.queued",
-            "response.in_progress",
-            "response.completed",
-            "response.failed",
-            "response.incomplete",
-        ],
-        Lifecycle,
-    ]
-    | Event[Literal["response.output_item.added", "response.output_item.done"], ItemEvent]
-    | Event[Literal["response.content_part.added", "response.content_part.done"], PartEvent]
-    | Event[Literal["response.output_text.delta"], TextDelta]
-    | Event[Literal["response.output_text.done"], TextDone]
-    | Event[Literal["response.refusal.delta"], RefusalDelta]
-    | Event[Literal["response.refusal.done"], RefusalDone]
-    | Event[Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"], SummaryPartEvent]
-    | Event[Literal["response.reasoning_summary_text.delta"], SummaryDelta]
-    | Event[Literal["response.reasoning_summary_text.done"], SummaryDone]
-    | Event[
-        Literal["response.mcp_call.in_progress", "response.mcp_call.completed", "response.mcp_call.failed"], CallEvent
-    ]
-    | Event[Literal["response.mcp_call_arguments.delta", "response.function_call_arguments.delta"], ArgumentsDelta]
-    | Event[Literal["response.mcp_call_arguments.done", "response.function_call_arguments.done"], ArgumentsDone]
-    | Event[Literal["error"], ErrorEvent]
-)
+ResponseEvents = StreamEvent | ErrorEvent

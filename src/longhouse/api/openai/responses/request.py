@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -13,13 +13,12 @@ from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
 from pydantic_core import PydanticCustomError
 
 from longhouse.api import wire
+from longhouse.api.openai.request import stored_image
 from longhouse.api.openai.responses.stored import StoredRequest
 from longhouse.api.wire import ChatMessage, ChatRequest, Lenient, Many, Metadata, UserName
 from longhouse.errors import CallerError
-from longhouse.journal import messages
 from longhouse.journal.conversation import ONLY_IMAGES
 from longhouse.memory.documents.library import DocumentLibrary
-from longhouse.store import files
 from longhouse.store.database import Database
 
 MAX_FILE_TEXT: Final = 200_000
@@ -452,28 +451,13 @@ class InputReader(msgspec.Struct, frozen=True):
         listed = [
             (index, item) for index, item in enumerate(items) if not isinstance(item, ReferenceInput | PassedOverInput)
         ]
-        return [await self._stored_item(item, f"{response}_in{index}", self._stored_part) for index, item in listed]
-
-    async def kept(self, items: Sequence[Any], name: str) -> list[dict[str, Any]]:
-        """The items as a conversation keeps them: whole, with the images and files in them."""
-        return [await self._stored_item(item, f"{name}_in{index}", _kept_part) for index, item in enumerate(items)]
-
-    async def _stored_item(
-        self, item: Any, name: str, stored_part: Callable[[Any, str], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
-        fields: dict[str, Any] = item.model_dump(exclude_none=True)
-        if isinstance(item, MessageInput):
-            kind = "output_text" if item.role == "assistant" else "input_text"
-            parts = [TextInput(type="input_text", text=item.content)] if isinstance(item.content, str) else item.content
-            shown = [await stored_part(part, kind) for part in parts]
-            fields = {"type": "message", "role": item.role, "content": shown, "status": "completed"}
-        elif isinstance(item, OutputInput):
-            if not isinstance(item.output, str):
-                fields["output"] = [await stored_part(part, "input_text") for part in item.output]
-            fields["status"] = "completed"
-        elif isinstance(item, CallInput):
-            fields["status"] = "completed"
-        return {**fields, "id": f"{PREFIXES.get(item.type, 'item')}_{name}"}
+        stored = [_kept_item(item, f"{response}_in{index}") for index, item in listed]
+        for part in parts_in(stored):
+            if part["type"] == "input_image":
+                image = await stored_image(self.db, part["image_url"])
+                part |= {"image_url": image.url, "media_type": image.media_type}
+            part.pop("file_data", None)
+        return stored
 
     async def _content(self, content: str | Sequence[Any], where: str) -> str | list[Any]:
         if isinstance(content, str):
@@ -507,22 +491,35 @@ class InputReader(msgspec.Struct, frozen=True):
             )
         return f"File {name}:\n\n{text}"
 
-    async def _stored_part(self, part: Any, kind: str) -> dict[str, Any]:
-        match part:
-            case ImageInput():
-                media_type, content = wire.image_bytes(part.image_url or "")
-                digest = await files.put(self.db, content, media_type)
-                url = f"{messages.FILE_SCHEME}{digest}"
-                image = {"image_url": url, "media_type": media_type}  # as ImageUrl in journals
-                return {"type": "input_image", "detail": part.detail or "auto", **image}
-            case FileInput():
-                return {"type": "input_file", "filename": part.filename or "file"}
-            case RefusalInput():
-                return {"type": "refusal", "refusal": part.refusal}
-        return text_part(part.text, kind)
+
+def kept(items: Sequence[Any], name: str) -> list[dict[str, Any]]:
+    """The items as a conversation keeps them: whole, with the images and files in them."""
+    return [_kept_item(item, f"{name}_in{index}") for index, item in enumerate(items)]
 
 
-async def _kept_part(part: Any, kind: str) -> dict[str, Any]:
+def _kept_item(item: Any, name: str) -> dict[str, Any]:
+    fields: dict[str, Any] = item.model_dump(exclude_none=True)
+    if isinstance(item, MessageInput):
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        parts = [TextInput(type="input_text", text=item.content)] if isinstance(item.content, str) else item.content
+        content = [_kept_part(part, kind) for part in parts]
+        fields = {"type": "message", "role": item.role, "content": content, "status": "completed"}
+    elif isinstance(item, OutputInput):
+        if not isinstance(item.output, str):
+            fields["output"] = [_kept_part(part, "input_text") for part in item.output]
+        fields["status"] = "completed"
+    elif isinstance(item, CallInput):
+        fields["status"] = "completed"
+    return {**fields, "id": f"{PREFIXES.get(item.type, 'item')}_{name}"}
+
+
+def parts_in(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of messages, and of results of functions."""
+    listed = [item[name] for item in items for name in ("content", "output") if isinstance(item.get(name), list)]
+    return [part for parts in listed for part in parts]
+
+
+def _kept_part(part: Any, kind: str) -> dict[str, Any]:
     match part:
         case ImageInput():
             return {"type": "input_image", "detail": part.detail or "auto", "image_url": part.image_url}
@@ -562,7 +559,3 @@ def _join(sent: list[ChatMessage], message: ChatMessage) -> None:
     text = "\n\n".join(part for part in (last.text, message.text) if part)
     calls = [*(last.tool_calls or ()), *(message.tool_calls or ())]
     sent[-1] = ChatMessage(role="assistant", content=text, tool_calls=calls or None)
-
-
-def encoded(request: StoredRequest) -> str:
-    return msgspec.json.encode(request).decode()

@@ -1,5 +1,7 @@
 """The routes of responses."""
 
+import copy
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -7,9 +9,9 @@ from pydantic import Field
 
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import JsonRoute, of_app, refuses
-from longhouse.api.openai.responses.follower import ResponseStream
+from longhouse.api.http.streaming import EventStream
 from longhouse.api.openai.responses.objects import DeletedResponse, ResponseEvents, ResponseObject
-from longhouse.api.openai.responses.request import ResponseRequest
+from longhouse.api.openai.responses.request import ResponseRequest, parts_in
 from longhouse.api.openai.responses.service import ResponseService
 from longhouse.api.openai.turn_stream import STATUSES
 from longhouse.api.pagination import Digits
@@ -54,7 +56,7 @@ router = APIRouter(tags=["OpenAI"], dependencies=[Depends(auth.user)], route_cla
 @router.post("/v1/responses", openapi_extra=EXAMPLE, responses=refuses(404, *STATUSES.values()))
 async def create_response(
     caller: auth.User, service: Service, asked: ResponseRequest, request: Request
-) -> wire.Json[ResponseObject] | ResponseStream[ResponseEvents] | wire.Json[wire.Envelope]:
+) -> wire.Json[ResponseObject] | EventStream[ResponseEvents] | wire.Json[wire.Envelope]:
     """Sends a message to an agent; the response is a turn of a session. `previous_response_id` goes on with it."""
     row, handle = await service.create(caller, asked, await request.body(), request.headers)
     follower = await service.follow(request.scope, row, handle)
@@ -73,7 +75,7 @@ async def get_response(
     response_id: ResponseId,
     asked: Annotated[Followed, Query()],
     request: Request,
-) -> wire.Json[ResponseObject] | ResponseStream[ResponseEvents]:
+) -> wire.Json[ResponseObject] | EventStream[ResponseEvents]:
     """A response as it is now; or its stream, from its beginning or after the event `starting_after`."""
     if asked.stream == "false":
         return wire.Json((await service.read(caller, response_id)).object())
@@ -147,30 +149,17 @@ def no_such_item() -> CallerError:
     return CallerError("There is no item with this id.", param="after")
 
 
-async def with_images(db: Database, session: str, items: Any) -> list[dict[str, Any]]:
+async def with_images(db: Database, session: str, items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Items that were read from a session, with the images that they name, in messages and in results of functions.
 
     What a client wrote has come through types that hold no address of a file.
     """
-    images = [part for item in items for name in _listed_in(item) for part in item[name] if _is_image(part)]
+    read = copy.deepcopy(list(items))
+    images = [part for part in parts_in(read) if part["type"] == "input_image"]
     digests = {part["image_url"].removeprefix(FILE_SCHEME) for part in images}
     urls = await files.data_urls(db, session, digests) if digests else {}
-
-    def shown(part: dict[str, Any]) -> dict[str, Any]:
-        if not _is_image(part):
-            return part
-        address = part["image_url"]
-        url = urls.get(address.removeprefix(FILE_SCHEME), address)
-        return {"type": part["type"], "detail": part["detail"], "image_url": url}
-
-    return [{**item, **{name: [shown(part) for part in item[name]] for name in _listed_in(item)}} for item in items]
-
-
-def _is_image(part: dict[str, Any]) -> bool:
-    kind: str = part["type"]
-    return kind == "input_image"
-
-
-def _listed_in(item: dict[str, Any]) -> list[str]:
-    """The fields of an item that hold parts."""
-    return [name for name in ("content", "output") if isinstance(item.get(name), list)]
+    for image in images:
+        address = image["image_url"]
+        image["image_url"] = urls.get(address.removeprefix(FILE_SCHEME), address)
+        image.pop("media_type", None)
+    return read

@@ -14,8 +14,9 @@ from longhouse.agents.naming import SESSION_ID
 from longhouse.agents.template import Streaming
 from longhouse.api import wire
 from longhouse.api.caller import Caller
+from longhouse.api.http.addresses import session_address
+from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.request import ApprovalAnswer, BranchStart, ChatInput, parse, prior_of
-from longhouse.api.openai.responses import follower as following
 from longhouse.api.openai.responses.builder import ResponseBuilder
 from longhouse.api.openai.responses.follower import ResponseFollower
 from longhouse.api.openai.responses.objects import (
@@ -35,7 +36,6 @@ from longhouse.api.openai.responses.request import (
     ReferenceInput,
     ResponseRequest,
     decisions_in,
-    encoded,
     has_message_beside,
     in_a_conversation,
     renamed,
@@ -67,12 +67,16 @@ class _Destination(msgspec.Struct, frozen=True):
 
     model: str
     """A template, or the session that goes on."""
-    agent: str
-    """The agent that answers, as far as it is known."""
     shown_model: str
     branch: BranchStart | None = None
     version: int | None = None
     """The version of the agent that the request names, where a session goes on."""
+
+    @property
+    def agent(self) -> str:
+        """The agent that answers, as far as it is known."""
+        is_session = SESSION_ID.fullmatch(self.model) is not None
+        return self.model.rpartition("_")[0] if is_session else self.model.partition("@")[0]
 
 
 class ResponseService(msgspec.Struct, frozen=True):
@@ -117,7 +121,8 @@ class ResponseService(msgspec.Struct, frozen=True):
                     await reader.stored(items, hex_id),
                     shows_reasoning=await self._shows_reasoning(place),
                 )
-                new = NewResponse(f"{PREFIX}{hex_id}", encoded(kept), request.store is not False, items=used)
+                stored = msgspec.json.encode(kept).decode()
+                new = NewResponse(f"{PREFIX}{hex_id}", stored, request.store is not False, items=used)
                 decided = tuple(answer for _, answer in approvals)
                 accepted = structs.replace(chat.accepted, response=new)
                 chat = replace(chat, accepted=accepted, added=added, approvals=decided)
@@ -127,14 +132,14 @@ class ResponseService(msgspec.Struct, frozen=True):
                 handle = await self.resolver.accept(chat)
         except CallerError as error:
             raise renamed(error) from None
-        return await self._row(caller, new.id, handle), handle
+        return await self._row(caller, new.response, handle), handle
 
     async def _routed(self, chat: ChatInput, place: _Destination) -> tuple[ChatInput, _Destination]:
         """The same for the agent that is chosen."""
         chat.caller.spends()
         chosen = (await self.resolver.routed(chat)).template
         request = chat.request.model_copy(update={"model": chosen})
-        return replace(chat, request=request), structs.replace(place, agent=chosen)
+        return replace(chat, request=request), structs.replace(place, model=chosen)
 
     async def _row(self, caller: Caller, response: str, handle: TurnHandle) -> ResponseRow:
         if again := handle.repeats:
@@ -152,9 +157,8 @@ class ResponseService(msgspec.Struct, frozen=True):
             row = approvals[0][0]
             if any(one.session_id != row.session_id for one, _ in approvals):
                 raise CallerError("These approvals belong to different sessions.", param="input")
-            agent = row.session_id.rpartition("_")[0]
-            await following.settled(self.db, self.bus, row)
-            return _Destination(row.session_id, agent, request.model or agent)
+            await self.settled(row)
+            return _Destination(row.session_id, request.model or row.session_id.rpartition("_")[0])
         if request.previous_response_id is not None:
             return await self._after(caller, request, request.previous_response_id)
         if request.model is None:
@@ -162,9 +166,8 @@ class ResponseService(msgspec.Struct, frozen=True):
         is_session = SESSION_ID.fullmatch(request.model) is not None
         if is_session and request.store is False:
             return await self._copy_of(caller, request.model)
-        agent = request.model.rpartition("_")[0] if is_session else request.model.partition("@")[0]
-        place = _Destination(request.model, agent, request.model)
-        if request.conversation_id is None or is_session or agent == AUTO:
+        place = _Destination(request.model, request.model)
+        if request.conversation_id is None or is_session or place.agent == AUTO:
             return place
         # An agent that is new in a conversation reads what was said there.
         known = await conversations.sessions(self.db, caller.owner, request.conversation_id)
@@ -176,16 +179,15 @@ class ResponseService(msgspec.Struct, frozen=True):
     async def _copy_of(self, caller: Caller, session_id: str) -> _Destination:
         """A session that is named by a request that is not to be stored: a copy of it, unless it waits."""
         row = await sessions.session(self.db, session_id, caller.owner)
-        agent = session_id.rpartition("_")[0]
         if row is None or await responses.takes_unstored(self.db, row.id):
-            return _Destination(session_id, agent, session_id)
+            return _Destination(session_id, session_id)
         session = await journals.load(self.db, row.id)
-        return _Destination(session.agent, session.agent, session_id, BranchStart(None, _dialogue(session)))
+        return _Destination(session.agent, session_id, BranchStart(None, _dialogue(session)))
 
     async def _after(self, caller: Caller, request: ResponseRequest, previous: str) -> _Destination:
         """Goes on with the session of a response; from one that others have followed since, a branch of it begins."""
         row = await responses.find(self.db, previous, caller.owner)
-        builder = await following.settled(self.db, self.bus, row) if row else None
+        builder = await self.settled(row) if row else None
         if row is None or builder is None or _is_gone(builder):
             raise CallerError(
                 "There is no previous response with this id.",
@@ -206,17 +208,17 @@ class ResponseService(msgspec.Struct, frozen=True):
             raise CallerError("It names another session than that of the previous response.", param="model")
         if is_newest and is_same_agent and (request.store is not False or is_open or not row.is_stored):
             version = (await self.resolver.template(model, caller.owner))[1] if "@" in model else None
-            return _Destination(session.id, session.agent, model, version=version)
+            return _Destination(session.id, model, version=version)
         conversation = None if request.store is False else session.conversation
         branch = BranchStart(conversation, _dialogue(builder.session))
-        return _Destination(model, model.partition("@")[0], model, branch)
+        return _Destination(model, model, branch)
 
     async def _settle_named(self, caller: Caller, place: _Destination, conversation: str | None) -> None:
         """Ends the responses of a turn that waits: what follows belongs to the next one."""
         row = await self._session_of(caller, place, conversation)
         if row and row.trace_id and row.state.startswith("WAITING"):
             for one in await responses.unended(self.db, row.id, row.trace_id):
-                await following.settled(self.db, self.bus, one)
+                await self.settled(one)
 
     async def _session_of(
         self, caller: Caller, place: _Destination, conversation: str | None
@@ -268,7 +270,7 @@ class ResponseService(msgspec.Struct, frozen=True):
             match = _ITEM.fullmatch(item.id) or _APPROVAL.fullmatch(item.id)
             if match and match[1] not in outputs:
                 row = await responses.find(self.db, f"{PREFIX}{match[1]}", caller.owner)
-                outputs[match[1]] = (await following.settled(self.db, self.bus, row)).output if row else ()
+                outputs[match[1]] = (await self.settled(row)).output if row else ()
             found = next((one for one in outputs[match[1]] if one.id == item.id), None) if match else None
             if found is None:
                 raise CallerError("There is no item with this id.", status=404, param=f"input[{index}].id")
@@ -299,23 +301,41 @@ class ResponseService(msgspec.Struct, frozen=True):
     # Read, cancel, delete
 
     async def find(self, caller: Caller, response: str) -> ResponseRow:
-        row = await responses.find(self.db, response, caller.owner) if _is_id(response) else None
+        is_id = re.fullmatch(rf"{PREFIX}[0-9a-f]{{32}}", response) is not None
+        row = await responses.find(self.db, response, caller.owner) if is_id else None
         if row is None:
             raise not_found()
         return row
 
+    async def _opened(self, row: ResponseRow, base: Session | None) -> ResponseFollower:
+        """The response of this row, of which nothing is read yet. `base`: its session, if it is known as of some
+        moment."""
+        if base is None or (base.id, base.head) != (row.session_id, row.after):
+            base = await journals.load_at(self.db, row.session_id, row.after)
+        return ResponseFollower(self.db, self.bus, ResponseBuilder(row, base))
+
+    async def settled(self, row: ResponseRow, base: Session | None = None) -> ResponseBuilder:
+        """The response as it is now."""
+        follower = await self._opened(row, base)
+        await follower.settle()
+        return follower.builder
+
     async def read(self, caller: Caller, response: str) -> ResponseBuilder:
         """The response as it is now; one that is not stored is there while it runs."""
-        builder = await following.settled(self.db, self.bus, await self.find(caller, response))
+        builder = await self.settled(await self.find(caller, response))
         if builder.is_over and not builder.row.is_stored:
             raise not_found()
         return builder
 
     async def follow(self, scope: Scope, row: ResponseRow, handle: TurnHandle | None = None) -> ResponseFollower:
-        """A client follows the response from here on; `handle`: it has just begun it."""
-        follower = await following.followed(scope, self.db, self.bus, row, handle.session if handle else None)
+        """A client follows the response until its request is over; `handle`: it has just begun it."""
+        inflight: InflightRequest = scope[INFLIGHT]
+        inflight.session = row.session_id
+        subscription = inflight.opened.enter_context(self.bus.subscribed(row.session_id))
+        follower = await self._opened(row, handle.session if handle else None)
+        follower.subscription, follower.address = subscription, session_address(scope, row.session_id)
         if handle:
-            await following.begun(follower, handle)
+            await follower.begin(handle)
         return follower
 
     async def cancel(self, caller: Caller, response: str) -> ResponseBuilder:
@@ -331,7 +351,7 @@ class ResponseService(msgspec.Struct, frozen=True):
     async def delete(self, caller: Caller, response: str) -> None:
         """Deletes a response; with the last one of its session, the session."""
         row = await self.find(caller, response)
-        builder = await following.settled(self.db, self.bus, row)
+        builder = await self.settled(row)
         caller.uses(builder.session.agent)
         if not builder.is_over:
             session = await journals.load(self.db, row.session_id)
@@ -363,10 +383,6 @@ def _is_gone(builder: ResponseBuilder) -> bool:
 
 def not_found() -> CallerError:
     return wire.not_found("There is no response with this id.", code="response_not_found")
-
-
-def _is_id(response: str) -> bool:
-    return re.fullmatch(rf"{PREFIX}[0-9a-f]{{32}}", response) is not None
 
 
 def _dialogue(session: Session) -> tuple[Message, ...]:

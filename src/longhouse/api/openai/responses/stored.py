@@ -5,6 +5,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from longhouse.api.openai.turn_stream import WaitingCall
 from longhouse.store.openai.responses import ResponseRow
 
 PREFIX: Final = "resp_"
@@ -35,15 +36,6 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     safety_identifier: str | None = None
     user: str | None = None
     shows_reasoning: bool = True
-
-
-class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for a decision, or for the client's result."""
-
-    id: str
-    """As /v1/sessions/{id}/questions names it; of a client's call, the id that the client is told."""
-    name: str
-    arguments: str
 
 
 class WaitingEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
