@@ -22,8 +22,7 @@ from longhouse.journal.messages import clean
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.chunks import Chunk, chunks_of, pages_of
 from longhouse.memory.documents.parsed import DocumentError, OutlineLine, ParsedDocument, ParseLimits, UnreadableFile
-from longhouse.memory.documents.queue import ReadingQueue
-from longhouse.memory.documents.sandbox import opened, parse
+from longhouse.memory.documents.sandbox import ReadingQueue, opened, parse
 from longhouse.memory.working import source_of
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
 from longhouse.store.database import Database, Transaction
@@ -42,8 +41,6 @@ MAX_PAGES: Final = 20
 MAX_RESULTS: Final = 50
 LISTED: Final = 1_000
 """Documents that are listed at once; a tool says how many more there are."""
-AT_ONCE: Final = 2
-"""Files that this process reads at the same time: each takes a core."""
 MAX_TITLE: Final = 300
 DEEPEST: Final = 12
 """Levels of an outline; what is deeper counts as this deep."""
@@ -126,7 +123,7 @@ class DocumentLibrary:
     ) -> None:
         self.db = db
         self.max_bytes = max_bytes
-        self.queue = ReadingQueue(AT_ONCE)
+        self.queue = ReadingQueue()
         self._max_documents = max_documents
         self._passages = passages
         self._shipping = asyncio.Lock()
@@ -257,28 +254,16 @@ class DocumentLibrary:
             if chapter_scope or section_number:
                 raise UnknownDocument("chapters and sections are those of one document: name its reg_id")
             return await self._search_all(owner, query, limit, facts)
-        where = {"chapter_scope": chapter_scope, "section_number": section_number}
-        document = await self.find(owner, reg_id)
-        hits = await self._search_one(document, query, limit, facts, **where)
-        if not hits and (changed := await self.find(owner, reg_id)).text_id != document.text_id:
-            hits = await self._search_one(changed, query, limit, facts, **where)
+        hits: Sequence[PassageHit] = ()
+        groups: list[str] = []
+        # A version that left meanwhile has no passages any more: the next one is searched.
+        while not hits and (document := await self.find(owner, reg_id)).text_id not in groups:
+            if chapter_scope or section_number:
+                inside = _inside(document, await self.outline(document), chapter_scope, section_number)
+                facts["section"] = tuple(str(index) for index in sorted(inside))
+            scopes, groups = [scope_of(document.owner)], [document.text_id]
+            hits = await self._passages.search(query, scopes, kinds=[KIND], limit=limit, groups=groups, facts=facts)
         return _results([(hit, document.reg_id) for hit in hits])
-
-    async def _search_one(
-        self,
-        document: Document,
-        query: str,
-        limit: int,
-        facts: Mapping[str, Sequence[str]],
-        *,
-        chapter_scope: str | None,
-        section_number: str | None,
-    ) -> Sequence[PassageHit]:
-        if chapter_scope or section_number:
-            inside = _inside(document, await self.outline(document), chapter_scope, section_number)
-            facts = {**facts, "section": tuple(str(index) for index in sorted(inside))}
-        scopes, groups = [scope_of(document.owner)], [document.text_id]
-        return await self._passages.search(query, scopes, kinds=[KIND], limit=limit, groups=groups, facts=facts)
 
     async def _search_all(
         self, owner: str | None, query: str, limit: int, facts: Mapping[str, Sequence[str]]

@@ -150,7 +150,7 @@ class _Isolated(msgspec.Struct):
         )
         about = {"session": context.session_id, "call": context.call}
         try:
-            reply = await self.processes.perform(request, name, lambda: _session(context), **about)
+            reply = await self.processes.ask(request, name, lambda: _session(context), **about)
         except NotBegun:
             raise
         except CallError as error:
@@ -161,7 +161,7 @@ class _Isolated(msgspec.Struct):
         request = messages.Revision(
             entrypoint=self.entrypoint, arguments=arguments, context=_sent(context), limits=self.limits
         )
-        reply = await self.processes.perform(request, self.descriptor.name, lambda: _session(context))
+        reply = await self.processes.ask(request, self.descriptor.name, lambda: _session(context))
         return _performed(self.descriptor, self.tool.max_output, reply).text
 
 

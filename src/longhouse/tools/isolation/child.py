@@ -18,7 +18,7 @@ import msgspec
 import pydantic
 
 from longhouse.agents.entrypoints import EntrypointError
-from longhouse.confinement import confine
+from longhouse.confinement import HEADER, confine, length_of
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Session
 from longhouse.tools.base import BaseTool
@@ -66,8 +66,8 @@ class Channel:
             self._outgoing.flush()
 
     def requests(self) -> Iterator[messages.Request]:
-        while header := self._incoming.read(messages.HEADER):
-            yield messages.to_request(self._incoming.read(messages.length_of(header)))
+        while header := self._incoming.read(HEADER):
+            yield messages.requests.decode(self._incoming.read(length_of(header)))
 
 
 class RemoteContext(ToolContext):
@@ -200,9 +200,8 @@ class Host:
             output = self._run(output)
         self._has_returned = True
         writes, adds = changes(before, written(context))
-        made = [messages.Made(one.path, one.content, one.media_type) for one in context.made]
         text = bounded(clean(text_of(output)), request.max_output)
-        return messages.ToolReturned(text=text, writes=writes, adds=adds, made=made)
+        return messages.ToolReturned(text=text, writes=writes, adds=adds, made=context.made)
 
     def _run(self, work: Awaitable[Any]) -> Any:
         async def waited() -> Any:
