@@ -335,8 +335,7 @@ class Toolbox:
             if _is_ours(error):
                 raise
             if isinstance(error, CallTimedOut):
-                message = "a tool did not answer in time"
-                log.warning("tool_timed_out", message=message, seconds=tool.timeout, **about)
+                log.warning("tool_timed_out", message="a tool did not answer in time", seconds=tool.timeout, **about)
                 return _late(tool, error)
             self._log_raised(error, about)
             is_known = not binding.is_elsewhere or isinstance(error, CallError | SetupError)

@@ -16,7 +16,7 @@ from longhouse.models.http.client import BoundedResponse, Endpoint, StatusFailur
 from longhouse.models.http.connection import Timeouts
 from longhouse.models.http.failure import HttpFailure
 from longhouse.models.http.pool import HttpPool
-from longhouse.redaction import Redaction, redaction_of
+from longhouse.redaction import Redaction
 from longhouse.tools.bindings.remote import MOST_BYTES, EndpointBinding, EndpointOptions, RemoteError
 from longhouse.tools.outcomes import NotBegun
 
@@ -43,8 +43,8 @@ class RemoteBinding(EndpointBinding):
 
     async def _call(self, given: dict[str, Any], key: str) -> str:
         # Once connected, the endpoint may have received the request.
-        name, secret, connected = self.tool.name, self._secret(), asyncio.Event()
-        hidden = redaction_of([secret] if secret else [])
+        name, connected = self.tool.name, asyncio.Event()
+        secret, hidden = self._secret()
         headers = json_headers(secret or "") | {"Accept-Encoding": "gzip", "Idempotency-Key": key}
         endpoint = Endpoint(pool=self._pool, url=self._url, headers=headers, redaction=hidden)
         try:
