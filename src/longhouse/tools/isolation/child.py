@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 import pydantic
@@ -45,18 +45,13 @@ class NoServices:
 class Channel:
     """The two pipes to the server, out of reach of what tools read and print."""
 
-    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
-        self._sending, self._pid = threading.Lock(), os.getpid()
-
-    @classmethod
-    def taken_over(cls) -> "Channel":
+    def __init__(self) -> None:
         """Takes the standard streams: a tool finds an empty input, and whatever it prints goes to the log."""
-        channel = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
+        self._incoming, self._outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        self._sending, self._pid = threading.Lock(), os.getpid()
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
-        return channel
 
     def send(self, reply: messages.Message) -> None:
         if os.getpid() != self._pid:
@@ -283,7 +278,7 @@ def end_with(server: int) -> None:
 def main() -> NoReturn:
     end_with(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    Host(Channel.taken_over()).serve()
+    Host(Channel()).serve()
 
 
 if __name__ == "__main__":

@@ -79,10 +79,6 @@ class ProcessPool:
     def size(self) -> int:
         return len(self._all)
 
-    @property
-    def pids(self) -> list[int]:
-        return [one.pid for one in self._all]
-
     def known(self, entrypoint: str) -> messages.Described | None:
         """The description of a class, if it was imported before."""
         return self._described.get(entrypoint)

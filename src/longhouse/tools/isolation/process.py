@@ -82,10 +82,6 @@ class ToolProcess:
         unread: bytearray = self._stdout._buffer  # type: ignore[attr-defined]
         return self._process.returncode is None and not unread and not self._stdout.at_eof()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def ask(
         self,
         request: messages.Describe | messages.Check | messages.RunTool | messages.Revision,
