@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Final, Protocol, cast
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -28,12 +28,7 @@ _PARSERS: Final[Mapping[Format, str]] = {
     "docx": "longhouse.memory.documents.formats.docx",
     "text": "longhouse.memory.documents.formats.text",
 }
-
-
-class Parser(Protocol):
-    """A module that reads one format."""
-
-    def read(self, content: bytes, limits: ParseLimits) -> draft.DraftDocument: ...
+"""Modules, each with a function `read` from the content and the limits to a draft."""
 
 
 def main() -> None:
@@ -57,8 +52,8 @@ def main() -> None:
 def document_of(content: bytes, name: str, limits: ParseLimits) -> ParsedDocument:
     """The document that these bytes are."""
     kind = detect.format_of(content[:_HEAD], name)
-    parser = cast("Parser", importlib.import_module(_PARSERS[kind]))
-    return draft.finish(parser.read(content, limits), name, kind, limits)
+    found: draft.DraftDocument = importlib.import_module(_PARSERS[kind]).read(content, limits)
+    return draft.finish(found, name, kind, limits)
 
 
 def frames_of(document: ParsedDocument) -> Iterator[bytes]:

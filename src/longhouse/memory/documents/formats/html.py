@@ -12,21 +12,16 @@ from longhouse.memory.documents.draft import DraftDocument
 from longhouse.memory.documents.formats import tables, text
 from longhouse.memory.documents.parsed import Block, ParseLimits, UnreadableFile
 
-_UNSEEN: Final = frozenset(
-    {
-        *("script", "style", "template", "noscript", "iframe", "frame", "object", "embed", "applet", "svg", "canvas"),
-        *("audio", "video", "map", "nav", "select", "option", "datalist", "textarea", "input", "button", "meter"),
-        *("progress", "link", "meta", "base", "param", "source", "track"),
-    }
-)
-_BLOCKS: Final = frozenset(
-    {
-        *("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "dialog", "dir"),
-        *("div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "html", "legend"),
-        *("li", "main", "menu", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead"),
-        *("tr", "ul"),
-    }
-)
+_UNSEEN: Final = frozenset((
+    "script", "style", "template", "noscript", "iframe", "frame", "object", "embed", "applet", "svg", "canvas", "audio",
+    "video", "map", "nav", "select", "option", "datalist", "textarea", "input", "button", "meter", "progress", "link",
+    "meta", "base", "param", "source", "track",
+))  # fmt: skip
+_BLOCKS: Final = frozenset((
+    "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "dialog", "dir", "div",
+    "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "html", "legend", "li", "main",
+    "menu", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul",
+))  # fmt: skip
 _HEADINGS: Final[Mapping[str, int]] = {f"h{level}": level for level in range(1, 7)}
 _LISTS: Final = frozenset({"ul", "ol", "menu", "dir"})
 _LAYOUT: Final = (*_HEADINGS, "table")
