@@ -4,8 +4,7 @@ Requests are not retried here: the engine decides about retries, from the effect
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Unpack
 
 import msgspec
@@ -74,8 +73,6 @@ class RemoteBinding(EndpointBinding):
         return self._text(await answer.body())
 
 
-@asynccontextmanager
-async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[HttpPool]:
+def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AbstractAsyncContextManager[HttpPool]:
     """The connection pool of all remote tools; it connects only where the egress rules allow it."""
-    async with open_pool(egress, Timeouts(), lookup=lookup) as pool:
-        yield pool
+    return open_pool(egress, Timeouts(), lookup=lookup)
