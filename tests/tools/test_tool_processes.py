@@ -137,7 +137,7 @@ async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
             )
             config = ToolConfig(tools={name.lower(): settings})
             done = await execution.run(lambda: work(context, config), 0.3 if name == "Late" else 20)
-            return str(done.text)
+            return str(done.outcome.content)
 
         yield call, pool
 
