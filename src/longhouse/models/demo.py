@@ -33,7 +33,7 @@ class _Found(msgspec.Struct):
     page: int
 
 
-class _Turn(msgspec.Struct):
+class _DemoTurn(msgspec.Struct):
     """What was said since the last final answer."""
 
     asked: list[str]
@@ -61,7 +61,7 @@ def scene(body: Body) -> Say:
     return _researcher(body, turn)
 
 
-def _researcher(body: Body, turn: _Turn) -> Say:
+def _researcher(body: Body, turn: _DemoTurn) -> Say:
     """Asks one question, calls one tool and answers, in the format that the request asks for."""
     tool, arguments = _choice(turn, [name for name in ACTS if _is_offered(body, name)])
     thought = _thought(turn.results)
@@ -81,7 +81,7 @@ def _is_offered(body: Body, tool: str) -> bool:
     return any(f'"{tool}"'.encode() in bytes(schema) for schema in schemas)
 
 
-def _master(turn: _Turn) -> Say:
+def _master(turn: _DemoTurn) -> Say:
     """Sends a sub-agent the user's text, asks it again, and answers with what the sub-agent remembers."""
     if not turn.told:
         return call("agent_analytic", task=f"Remember what the user said: {turn.asked[0]}")
@@ -100,7 +100,7 @@ def _analytic(messages: Sequence[Message]) -> Say:
     return call("finalanswertool", answer=f"{SUBAGENT} {answer}", status="completed")
 
 
-def _reader(system: str, turn: _Turn) -> Say:
+def _reader(system: str, turn: _DemoTurn) -> Say:
     """Looks for the user's text in the document that comes with Longhouse, reads the page, and quotes it.
 
     It obeys the hint in its prompt: an outline that is in its memory is not asked for again.
@@ -118,7 +118,7 @@ def _reader(system: str, turn: _Turn) -> Say:
     return call("finalanswertool", answer=answer, status="completed")
 
 
-def _secretary(turn: _Turn) -> Say:
+def _secretary(turn: _DemoTurn) -> Say:
     """Writes one letter, which needs approval, and tells what became of it."""
     if not turn.told:
         asked = turn.asked[0]
@@ -129,7 +129,7 @@ def _secretary(turn: _Turn) -> Say:
     return call("finalanswertool", answer=answer, status="completed")
 
 
-def _player(turn: _Turn) -> Say:
+def _player(turn: _DemoTurn) -> Say:
     """Rolls two dice with the tool of a new project, and tells what they show."""
     if not turn.told:
         return call("roll_dice", times=2)
@@ -145,7 +145,7 @@ def _first_found(results: str) -> _Found | None:
         return None
 
 
-def _choice(turn: _Turn, offered: list[str]) -> tuple[str, dict[str, Any]]:
+def _choice(turn: _DemoTurn, offered: list[str]) -> tuple[str, dict[str, Any]]:
     if "clarificationtool" not in turn.results and "clarificationtool" in offered:
         return "clarificationtool", {"questions": [QUESTION]}
     time = turn.results.get("clocktool")
@@ -174,12 +174,12 @@ def _thought(used: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _this_turn(messages: Sequence[Message]) -> _Turn:
+def _this_turn(messages: Sequence[Message]) -> _DemoTurn:
     messages = _since_last_answer(messages)
     calls = [one for message in messages if isinstance(message, Assistant) for one in message.tool_calls]
     told = [message for message in messages if isinstance(message, ToolResult)]
     results = {message.tool_call_id: message.content for message in told}
-    return _Turn(
+    return _DemoTurn(
         asked=[text_of(message.content) for message in messages if isinstance(message, User)] or [""],
         told=[message.content for message in told],
         results={one.function.name: results.get(one.id, "unknown") for one in calls},
