@@ -72,7 +72,7 @@ def main(listener: socket.socket) -> None:
     # Who only asks for a server loads none of it.
     import fastmcp.server.middleware  # noqa: F401, PLC0415
 
-    from longhouse.memory.documents import detect, draft, frames  # noqa: F401, PLC0415
+    from longhouse.memory.documents import detect, draft  # noqa: F401, PLC0415
     from longhouse.memory.documents.formats import html, markdown, text  # noqa: F401, PLC0415
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who are done

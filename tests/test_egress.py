@@ -175,10 +175,7 @@ async def test_one_address_that_is_not_allowed_spoils_a_name(addresses: tuple[st
 
 async def test_a_name_gives_exactly_the_addresses_that_were_checked() -> None:
     found = await gate("1.1.1.1", "2606:4700::1111").resolve("tool.test", 80)
-    assert [(one["hostname"], one["host"], one["port"], one["family"]) for one in found] == [
-        ("tool.test", "1.1.1.1", 80, socket.AF_INET),
-        ("tool.test", "2606:4700::1111", 80, socket.AF_INET6),
-    ]
+    assert found == ["1.1.1.1", "2606:4700::1111"]
 
 
 async def test_a_name_that_the_operator_names_may_be_anywhere() -> None:
@@ -186,7 +183,7 @@ async def test_a_name_that_the_operator_names_may_be_anywhere() -> None:
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.7", 80))
     with pytest.raises(EgressRefused):
         named.socket(info)
-    assert [one["host"] for one in await named.resolve("Tool.Test.", 80)] == ["10.0.0.7"]
+    assert await named.resolve("Tool.Test.", 80) == ["10.0.0.7"]
     named.socket(info).close()
     with pytest.raises(EgressRefused):
         await named.resolve("tool.test", 81)

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import msgspec
 from yarl import URL
@@ -239,14 +239,6 @@ def _never_allowed(host: str) -> str:
     return f"{host} is a link-local or metadata address, which nothing here may reach"
 
 
-class ResolvedAddress(TypedDict):
-    hostname: str
-    host: str
-    """The address."""
-    port: int
-    family: socket.AddressFamily
-
-
 class EgressResolver:
     """Resolver and socket factory of a client: an address that is not allowed gets no socket.
 
@@ -258,19 +250,11 @@ class EgressResolver:
         self._lookup = lookup
         self._named: set[tuple[str, int]] = set()
 
-    async def resolve(self, host: str, port: int) -> list[ResolvedAddress]:
-        found = await self._egress.resolved(host, port, self._lookup)
+    async def resolve(self, host: str, port: int) -> list[str]:
+        found = [str(address) for address in await self._egress.resolved(host, port, self._lookup)]
         if self._egress.allows_name(host, port):
-            self._named |= {(str(address), port) for address in found}
-        return [
-            ResolvedAddress(
-                hostname=host,
-                host=str(one),
-                port=port,
-                family=socket.AF_INET if one.version == 4 else socket.AF_INET6,
-            )
-            for one in found
-        ]
+            self._named |= {(address, port) for address in found}
+        return found
 
     def socket(self, info: tuple[Any, ...]) -> socket.socket:
         """The last check, of the address itself: a client does not resolve a host that is already an address."""

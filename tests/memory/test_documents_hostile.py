@@ -26,6 +26,12 @@ ENTITIES = (
 EMPTY_PAGE = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>"
 CATALOG = b"<</Type/Catalog/Pages 2 0 R>>"
 
+TELLS_ITS_ENVIRONMENT = """
+import os, sys
+from longhouse.confinement import framed
+sys.stdout.buffer.write(framed(repr(dict(os.environ))))
+"""
+
 
 def readers(server: psutil.Process | None = None) -> list[psutil.Process]:
     """The processes that read a file for this server, or for us."""
@@ -211,7 +217,11 @@ async def test_a_name_is_shown_on_one_line_and_the_environment_stays_here(monkey
     with pytest.raises(DocumentError) as caught:
         await parse(b"", "a\n\x1b[31m\0b.md")
     assert str(caught.value) == "a\ufffd\ufffd[31m\ufffdb.md is empty."
-    assert "sk-secret" not in sandbox._environment().values()
+    monkeypatch.setattr(sandbox, "COMMAND", (sys.executable, "-P", "-c", TELLS_ITS_ENVIRONMENT))
+    told = await refusal(b"text", "a.md")
+    assert "PATH" in told
+    assert "LONGHOUSE_API_KEY" not in told
+    assert "sk-secret" not in told
 
 
 async def test_entities_of_a_page_are_not_expanded() -> None:

@@ -15,7 +15,7 @@ from longhouse.errors import CallerError
 from longhouse.memory.documents import DocumentError, ParseLimits, parse
 from longhouse.memory.documents.chunks import Chunk, chunks_of
 from longhouse.memory.documents.library import DocumentLibrary, is_reg_id, reg_id_of
-from longhouse.memory.documents.queue import PLACES, ReadingQueue
+from longhouse.memory.documents.sandbox import PLACES, ReadingQueue
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.search.passages import PassageIndex
 from longhouse.store.database import Database
@@ -338,7 +338,7 @@ async def test_agents_are_told_of_documents_that_are_not_listed(
 
 
 async def test_owners_take_turns() -> None:
-    queue = ReadingQueue(2)
+    queue = ReadingQueue()
     order: list[str] = []
     go = asyncio.Event()
 

@@ -12,6 +12,7 @@ import pytest
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.cli.processes import child
+from longhouse.journal.events import Output
 from longhouse.tools.bindings import isolated
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ToolContext
@@ -136,7 +137,7 @@ async def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
             )
             config = ToolConfig(tools={name.lower(): settings})
             done = await execution.run(lambda: work(context, config), 0.3 if name == "Late" else 20)
-            return str(done.text)
+            return str(done.outcome.content)
 
         yield call, pool
 
@@ -177,12 +178,12 @@ async def test_what_is_too_large_is_said_in_its_own_words_and_what_is_half_read_
     assert await called("Reads", "ann") == "null"
     monkeypatch.setattr(messages, "MOST_BYTES", 1_500)
     monkeypatch.setattr(isolated, "_session", lambda context: b"x" * 2_000)
-    pids = pool.pids
+    processes = set(pool._all)
     why = "the session cannot be read in the process of a tool: it has more than 0 MB"
     assert await called("Reads", "ann") == f'{{"read":false,"why":"{why}"}}'
     with pytest.raises(NotBegun, match="its input is too large"):
         await called("Reads", "ann" * 1_000)
-    assert pool.pids == pids, "nobody had to end"
+    assert pool._all == processes, "nobody had to end"
     # Half of a reply is there when its time is over: it is read to its end.
     monkeypatch.undo()
     [idle] = pool._idle
@@ -244,7 +245,8 @@ def test_what_cannot_be_kept_in_a_context_is_refused(writes: dict[str, object], 
         isolated._performed(descriptor, 10, reply)
     assert raised.value.in_doubt
     kept = isolated._performed(descriptor, 10, messages.ToolReturned(text="x" * 1_000, writes={"searches_used": 2}))
-    assert kept.text.startswith("x" * 10 + "\n[cut")
+    assert isinstance(kept.outcome, Output)
+    assert kept.outcome.content.startswith("x" * 10 + "\n[cut")
 
 
 def test_a_class_that_describes_no_tool_is_told_with_its_field() -> None:

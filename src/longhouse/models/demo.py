@@ -12,6 +12,7 @@ from longhouse.models.scripted import Say, call, say
 
 QUESTION: Final = "This is the built-in demo model. Before it plays its scene: which city are you in?"
 ACTS: Final = ("clarificationtool", "clocktool")
+NAME: Final = "I am the demo model of Longhouse and follow a script."
 RECALL: Final = "What has the user said so far?"
 SUBAGENT: Final = "I am the demo model of Longhouse, in the part of a sub-agent."
 HOW_TO: Final = (
@@ -32,29 +33,38 @@ class _Found(msgspec.Struct):
     page: int
 
 
+class _DemoTurn(msgspec.Struct):
+    """What was said since the last final answer."""
+
+    asked: list[str]
+    """By the user."""
+    told: list[str]
+    """By tools, in order."""
+    results: dict[str, str]
+    """What each tool that was called has told last."""
+
+
 def scene(body: Body) -> Say:
     """The next reply of the scene that is played for this agent."""
     system = text_of(body.messages[0].content or "")
+    turn = _this_turn(body.messages)
     if b"agent_analytic" in b"".join(bytes(tool) for tool in body.tools):
-        return _master(body.messages)
+        return _master(turn)
     if "You work for another agent" in system:
         return _analytic(body.messages)
     if "You answer questions from documents" in system:
-        return _reader(system, body.messages)
+        return _reader(system, turn)
     if "You write letters for the user" in system:
-        return _secretary(body.messages)
+        return _secretary(turn)
     if "You play dice with the user" in system:
-        return _player(body.messages)
-    return _researcher(body)
+        return _player(turn)
+    return _researcher(body, turn)
 
 
-def _researcher(body: Body) -> Say:
+def _researcher(body: Body, turn: _DemoTurn) -> Say:
     """Asks one question, calls one tool and answers, in the format that the request asks for."""
-    turn = _this_turn(body.messages)
-    calls = [one for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
-    used = {one.function.name: one.id for one in calls}
-    tool, arguments = _choice(turn, used, [name for name in ACTS if _is_offered(body, name)])
-    thought = _thought(used)
+    tool, arguments = _choice(turn, [name for name in ACTS if _is_offered(body, name)])
+    thought = _thought(turn.results)
     if isinstance(body.tool_choice, dict):
         return call("reasoningtool", **thought)
     if not _is_offered(body, tool):
@@ -71,16 +81,13 @@ def _is_offered(body: Body, tool: str) -> bool:
     return any(f'"{tool}"'.encode() in bytes(schema) for schema in schemas)
 
 
-def _master(messages: Sequence[Message]) -> Say:
+def _master(turn: _DemoTurn) -> Say:
     """Sends a sub-agent the user's text, asks it again, and answers with what the sub-agent remembers."""
-    turn = _this_turn(messages)
-    text = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
-    results = [message.content for message in turn if isinstance(message, ToolResult)]
-    if not results:
-        return call("agent_analytic", task=f"Remember what the user said: {text}")
-    if len(results) == 1:
+    if not turn.told:
+        return call("agent_analytic", task=f"Remember what the user said: {turn.asked[0]}")
+    if len(turn.told) == 1:
         return call("agent_analytic", task=RECALL)
-    remembered = results[-1].removeprefix(SUBAGENT).strip()
+    remembered = turn.told[-1].removeprefix(SUBAGENT).strip()
     answer = f"I am the demo model of Longhouse and lead a sub-agent. It remembers: {remembered} {HOW_TO}"
     return call("finalanswertool", answer=answer, status="completed")
 
@@ -93,16 +100,12 @@ def _analytic(messages: Sequence[Message]) -> Say:
     return call("finalanswertool", answer=f"{SUBAGENT} {answer}", status="completed")
 
 
-def _reader(system: str, messages: Sequence[Message]) -> Say:
+def _reader(system: str, turn: _DemoTurn) -> Say:
     """Looks for the user's text in the document that comes with Longhouse, reads the page, and quotes it.
 
     It obeys the hint in its prompt: an outline that is in its memory is not asked for again.
     """
-    turn = _this_turn(messages)
-    asked = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
-    calls = [one for message in turn if isinstance(message, Assistant) for one in message.tool_calls]
-    names = {one.id: one.function.name for one in calls}
-    results = {names.get(one.tool_call_id, ""): one.content for one in turn if isinstance(one, ToolResult)}
+    asked, results = turn.asked[0], turn.results
     if "get_toc" not in results and "get_toc()" not in system:
         return call("get_toc", reg_id=DOCUMENT)
     if "smart_search" not in results:
@@ -111,30 +114,26 @@ def _reader(system: str, messages: Sequence[Message]) -> Say:
     if best and "read_page_range" not in results:
         return call("read_page_range", reg_id=DOCUMENT, start_page=best.page, end_page=best.page)
     says = f"{best.source} says: {best.content}" if best else f"The document {DOCUMENT} says nothing about it."
-    answer = f"I am the demo model of Longhouse and follow a script. You asked: {asked!r}. {says}\n\n{HOW_TO}"
+    answer = f"{NAME} You asked: {asked!r}. {says}\n\n{HOW_TO}"
     return call("finalanswertool", answer=answer, status="completed")
 
 
-def _secretary(messages: Sequence[Message]) -> Say:
+def _secretary(turn: _DemoTurn) -> Say:
     """Writes one letter, which needs approval, and tells what became of it."""
-    turn = _this_turn(messages)
-    asked = next((text_of(message.content) for message in turn if isinstance(message, User)), "")
-    results = [message.content for message in turn if isinstance(message, ToolResult)]
-    if not results:
+    if not turn.told:
+        asked = turn.asked[0]
         named = re.search(r"\bto (\w+)", asked)
         return call("lettertool", to=named[1] if named else "you", subject="From the demo model", text=asked)
-    result = results[-1].rstrip(".")
-    begin = "I am the demo model of Longhouse and follow a script. I wrote a letter, and was told"
-    answer = f"{begin}: {result}. {HOW_TO}"
+    result = turn.told[-1].rstrip(".")
+    answer = f"{NAME} I wrote a letter, and was told: {result}. {HOW_TO}"
     return call("finalanswertool", answer=answer, status="completed")
 
 
-def _player(messages: Sequence[Message]) -> Say:
+def _player(turn: _DemoTurn) -> Say:
     """Rolls two dice with the tool of a new project, and tells what they show."""
-    results = [message.content for message in _this_turn(messages) if isinstance(message, ToolResult)]
-    if not results:
+    if not turn.told:
         return call("roll_dice", times=2)
-    answer = f"I am the demo model of Longhouse and follow a script. The tool in tools.py says: {results[-1]} {HOW_TO}"
+    answer = f"{NAME} The tool in tools.py says: {turn.told[-1]} {HOW_TO}"
     return call("finalanswertool", answer=answer, status="completed")
 
 
@@ -146,18 +145,17 @@ def _first_found(results: str) -> _Found | None:
         return None
 
 
-def _choice(turn: Sequence[Message], used: dict[str, str], offered: list[str]) -> tuple[str, dict[str, Any]]:
-    if "clarificationtool" not in used and "clarificationtool" in offered:
+def _choice(turn: _DemoTurn, offered: list[str]) -> tuple[str, dict[str, Any]]:
+    if "clarificationtool" not in turn.results and "clarificationtool" in offered:
         return "clarificationtool", {"questions": [QUESTION]}
-    if "clocktool" not in used and "clocktool" in offered:
+    time = turn.results.get("clocktool")
+    if time is None and "clocktool" in offered:
         return "clocktool", {"timezone": "UTC"}
-    results = {message.tool_call_id: message.content for message in turn if isinstance(message, ToolResult)}
-    time = results.get(used.get("clocktool", ""), "unknown")
-    first, *others = [text_of(message.content) for message in turn if isinstance(message, User)] or [""]
+    first, *others = turn.asked
     parts = [
-        f"I am the demo model of Longhouse and follow a script. You asked: {first!r}.",
+        f"{NAME} You asked: {first!r}.",
         f"You answered: {others[-1]!r}." if others else "",
-        f"The clock tool says it is {time}." if "clocktool" in used else "",
+        f"The clock tool says it is {time}." if time else "",
         f"This session is in Postgres now and will outlive me. {HOW_TO}",
     ]
     return "finalanswertool", {"answer": " ".join(part for part in parts if part), "status": "completed"}
@@ -176,7 +174,19 @@ def _thought(used: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _this_turn(messages: Sequence[Message]) -> Sequence[Message]:
+def _this_turn(messages: Sequence[Message]) -> _DemoTurn:
+    messages = _since_last_answer(messages)
+    calls = [one for message in messages if isinstance(message, Assistant) for one in message.tool_calls]
+    told = [message for message in messages if isinstance(message, ToolResult)]
+    results = {message.tool_call_id: message.content for message in told}
+    return _DemoTurn(
+        asked=[text_of(message.content) for message in messages if isinstance(message, User)] or [""],
+        told=[message.content for message in told],
+        results={one.function.name: results.get(one.id, "unknown") for one in calls},
+    )
+
+
+def _since_last_answer(messages: Sequence[Message]) -> Sequence[Message]:
     """The messages after the last final answer that the user replied to, without the system prompt."""
     for index in range(len(messages) - 1, -1, -1):
         message, after = messages[index], messages[index + 2 :]

@@ -1,21 +1,40 @@
 """Chooses the model endpoint of a template: one connection pool for each endpoint that templates name."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
+import msgspec
+
 from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.agents.strategies.one_call import EchoedReply
+from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.egress import Egress
 from longhouse.errors import SetupError
-from longhouse.models.echo import EchoModel
+from longhouse.journal.events import Usage
+from longhouse.journal.messages import text_of
 from longhouse.models.http.client import HANG, open_endpoint
 from longhouse.models.openai import OpenAIModel
-from longhouse.models.protocol import Model
+from longhouse.models.protocol import Delta, Model, ToolCallDelta
 from longhouse.secrets import PROXY_READS_KEY, is_unencrypted
 
 MOST: Final = 256
 """Endpoints that one process keeps open."""
+
+
+class EchoModel:
+    """The model of agents that ask none: replies with what the request tells it to."""
+
+    async def stream(self, body: Body) -> AsyncGenerator[Delta, None]:
+        reply = msgspec.json.decode(text_of(body.messages[-1].content or ""), type=EchoedReply)
+        calls = tuple(
+            ToolCallDelta(index=index, id=one.id, name=one.name, arguments=one.arguments)
+            for index, one in enumerate(reply.calls)
+        )
+        finish = "tool_calls" if calls else "stop"
+        yield Delta(text=reply.text, calls=calls, usage=Usage(), finish=finish, model=body.model)
+
 
 FindSecret = Callable[[str, str], str | None]
 """Returns the secret of this name for a call to this URL; None where it is not set."""

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -88,8 +88,8 @@ Choose = Callable[[Body], Say]
 Playable = Script | Iterable[Say] | Choose
 
 
-def say(text: str, *, reasoning: str = "", chunk: int = 0, delay: float = 0.0, fault: Fault | None = None) -> Say:
-    return Say(text=text, reasoning=reasoning, chunk=chunk, delay=delay, fault=fault)
+say: Final = Say
+"""A reply with this text: `say("Hello.", chunk=3)`."""
 
 
 def call(name: str, /, **arguments: Any) -> Say:

@@ -1,10 +1,10 @@
 """ToolContext: the part of a session that a tool can read and write, and the changes that it made."""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import msgspec
 import pydantic
@@ -12,7 +12,6 @@ import pydantic
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, Session, Turn
-from longhouse.tools.builtin.documents_protocol import Documents
 from longhouse.tools.sgr.sources import as_search, as_source
 from longhouse.tools.sgr.states import AgentStatesEnum, state_name
 
@@ -41,6 +40,45 @@ class MadeFile:
 
 FindTools = Callable[[Session, str, int], Awaitable[Sequence[ToolDescriptor]]]
 """Finds tools that a session may use, for a query and a limit, best first."""
+
+
+class Documents(Protocol):
+    """The library as the document tools use it: an owner's own documents and the shared ones, by `reg_id`."""
+
+    async def list(self, owner: str) -> tuple[list[dict[str, Any]], int]:
+        """What `list_documents` returns, and how many documents there are."""
+        ...
+
+    async def toc(
+        self, owner: str, reg_id: str, *, max_depth: int = 3, expand_section: str | None = None
+    ) -> dict[str, Any]:
+        """What `get_toc` returns."""
+        ...
+
+    async def search(
+        self,
+        owner: str,
+        query: str,
+        reg_id: str | None = None,
+        *,
+        chapter_scope: str | None = None,
+        limit: int = 10,
+        block_types: Sequence[str] | None = None,
+        section_number: str | None = None,
+    ) -> Sequence[dict[str, Any]]:
+        """What `smart_search` returns, the best first."""
+        ...
+
+    async def pages(self, owner: str, reg_id: str, start_page: int, end_page: int) -> Mapping[str, Any]:
+        """What `read_page_range` returns."""
+        ...
+
+    async def revision(self, owner: str, reg_id: str | None = None) -> str:
+        """Changes whenever the document does; without `reg_id`, whenever any document of the owner does.
+
+        Raises `UnknownDocument` for one that is not there.
+        """
+        ...
 
 
 class Services(msgspec.Struct, frozen=True):

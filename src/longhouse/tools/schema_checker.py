@@ -249,7 +249,7 @@ def _sentence(problem: _Problem) -> str:
     while where:
         where, name = where
         path.insert(0, str(name))
-    words = sentence.format(*map(_shown, shown))[:MAX_SHOWN]
+    words = sentence.format(*map(_shorter.repr, shown))[:MAX_SHOWN]
     return f"{'.'.join(path)}: {words}" if path else words
 
 
@@ -257,8 +257,4 @@ _shorter: Final = reprlib.Repr()
 _shorter.maxlevel = 2
 _shorter.maxlist = _shorter.maxdict = 30
 _shorter.maxstring = _shorter.maxother = _shorter.maxlong = 200
-
-
-def _shown(value: Any) -> str:
-    """A value in words, whose length and effort are bounded."""
-    return _shorter.repr(value)
+"""Writes values in words, whose length and effort are bounded."""

@@ -24,7 +24,7 @@ from longhouse.journal.session import Open, ReadSource, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.tools.arguments import apart
 from longhouse.tools.base import BaseTool, entrypoint_of
-from longhouse.tools.bindings.base import Binding, Blocking, Performed, Work, class_binding
+from longhouse.tools.bindings.base import Binding, Blocking, Work, class_binding
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import MadeFile, Services, ToolContext, changes_of, context_of, is_blank, written
 from longhouse.tools.execution import CallExecutor, CallTimedOut, obeyed
@@ -326,8 +326,8 @@ class Toolbox:
             else:
                 output = await self._execution.run(partial(work, context, config), tool.timeout, **about)
             has_returned = True
-            if isinstance(output, Performed):
-                return Result(Output(content=output.text), output.writes, output.adds, output.made)
+            if isinstance(output, Result):  # cut, cleaned and compared in a process of its own
+                return output
             text = bounded(clean(text_of(output)), tool.max_output)
             return Result(Output(content=text), *changes_of(context, turn, before), tuple(context.made))
         except BaseException as error:
@@ -335,8 +335,7 @@ class Toolbox:
             if _is_ours(error):
                 raise
             if isinstance(error, CallTimedOut):
-                message = "a tool did not answer in time"
-                log.warning("tool_timed_out", message=message, seconds=tool.timeout, **about)
+                log.warning("tool_timed_out", message="a tool did not answer in time", seconds=tool.timeout, **about)
                 return _late(tool, error)
             self._log_raised(error, about)
             is_known = not binding.is_elsewhere or isinstance(error, CallError | SetupError)

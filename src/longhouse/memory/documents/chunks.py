@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -23,6 +22,8 @@ _NO_SPACE_AFTER: Final = "\u3002\uff01\uff1f\uff1b"
 
 
 class Chunk(msgspec.Struct, frozen=True):
+    """Blocks that are found together, or a part of a long one."""
+
     text: str
     page: int
     section: int
@@ -31,23 +32,9 @@ class Chunk(msgspec.Struct, frozen=True):
     """heading, text, table, list or code: what most of it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockPiece:
-    """A block, or a part of a long one."""
-
-    kind: str
-    text: str
-    page: int
-    section: int
-
-    @property
-    def is_heading(self) -> bool:
-        return self.kind == "heading"
-
-
 def chunks_of(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[Chunk]:
     """The chunks in reading order: each lies on one page and in one section, and tables stand alone."""
-    waiting: list[_BlockPiece] = []
+    waiting: list[Chunk] = []
     size, has_text = 0, False
     for piece in _pieces(blocks, sections):
         length = _length(piece.text)
@@ -55,7 +42,7 @@ def chunks_of(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[Chun
             yield _joined(waiting)
             waiting, size, has_text = [], 0, False
         waiting.append(piece)
-        size, has_text = size + length, has_text or not piece.is_heading
+        size, has_text = size + length, has_text or piece.kind != "heading"
     if waiting:
         yield _joined(waiting)
 
@@ -70,22 +57,23 @@ def pages_of(blocks: Iterable[Block]) -> dict[int, str]:
     return {page: "\n\n".join(parts) for page, parts in texts.items()}
 
 
-def _pieces(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[_BlockPiece]:
+def _pieces(blocks: Sequence[Block], sections: Iterable[int]) -> Iterator[Chunk]:
+    """Blocks, and the parts of long ones."""
     for block, section in zip(blocks, sections, strict=True):
         text = clean(block.text).strip()
         for part in _parts(block.kind, text):
-            yield _BlockPiece(block.kind, part, block.page, section)
+            yield Chunk(part, block.page, section, block.kind)
 
 
-def _begins_chunk(piece: _BlockPiece, last: _BlockPiece, *, fits: bool, has_text: bool) -> bool:
+def _begins_chunk(piece: Chunk, last: Chunk, *, fits: bool, has_text: bool) -> bool:
     if piece.page != last.page or not fits:
         return True
     # Headings stand before what they are the headings of.
-    is_apart = piece.is_heading or piece.section != last.section or "table" in (piece.kind, last.kind)
+    is_apart = piece.kind == "heading" or piece.section != last.section or "table" in (piece.kind, last.kind)
     return has_text and is_apart
 
 
-def _joined(pieces: Sequence[_BlockPiece]) -> Chunk:
+def _joined(pieces: Sequence[Chunk]) -> Chunk:
     amounts: dict[str, int] = {}
     for piece in pieces:
         amounts[piece.kind] = amounts.get(piece.kind, 0) + len(piece.text)

@@ -103,12 +103,9 @@ def pieces(block: Block, most: int = PAGE_LENGTH) -> Iterator[Block]:
     """A block that is longer than a page, in several; a table has its header in each."""
     if len(block.text) <= most:
         yield block
-    elif block.kind == "table":
-        yield from (replace(block, text=text) for text in _table_pieces(block.text, most))
-    elif block.kind == "code":
-        yield from (replace(block, text=text) for text in _code_pieces(block.text, most))
-    else:
-        yield from (replace(block, text=text) for text in _text_pieces(block.text, most))
+        return
+    cut = {"table": _table_pieces, "code": _code_pieces}.get(block.kind, _text_pieces)
+    yield from (replace(block, text=text) for text in cut(block.text, most))
 
 
 def _table_pieces(text: str, most: int) -> Iterator[str]:

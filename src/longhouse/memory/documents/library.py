@@ -22,8 +22,7 @@ from longhouse.journal.messages import clean
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.chunks import Chunk, chunks_of, pages_of
 from longhouse.memory.documents.parsed import DocumentError, OutlineLine, ParsedDocument, ParseLimits, UnreadableFile
-from longhouse.memory.documents.queue import ReadingQueue
-from longhouse.memory.documents.sandbox import opened, parse
+from longhouse.memory.documents.sandbox import ReadingQueue, opened, parse
 from longhouse.memory.working import source_of
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
 from longhouse.store.database import Database, Transaction
@@ -42,8 +41,6 @@ MAX_PAGES: Final = 20
 MAX_RESULTS: Final = 50
 LISTED: Final = 1_000
 """Documents that are listed at once; a tool says how many more there are."""
-AT_ONCE: Final = 2
-"""Files that this process reads at the same time: each takes a core."""
 MAX_TITLE: Final = 300
 DEEPEST: Final = 12
 """Levels of an outline; what is deeper counts as this deep."""
@@ -126,7 +123,7 @@ class DocumentLibrary:
     ) -> None:
         self.db = db
         self.max_bytes = max_bytes
-        self.queue = ReadingQueue(AT_ONCE)
+        self.queue = ReadingQueue()
         self._max_documents = max_documents
         self._passages = passages
         self._shipping = asyncio.Lock()
@@ -148,13 +145,10 @@ class DocumentLibrary:
             parsed = await parse(file, name, limits=limits)
             if not digest:
                 raise DocumentError(f"{name} changed while it was read; add it again.")
-            text, found = await asyncio.to_thread(_read, parsed, name, scope_of(owner))
+            text, found = await asyncio.to_thread(
+                _read, parsed, name, owner=owner, reg_id=reg_id, digest=digest, size=size, added_by=by
+            )
             ready = await self._passages.prepare(found)
-        filed = DocumentText(
-            owner=owner, reg_id=reg_id, digest=digest, recipe=RECIPE, size=size, added_by=by,
-            filename=clean(name)[:255], text_id=text.text_id, format=parsed.format, title=text.title,
-            pages=parsed.pages, chunks=len(found), outline=text.outline, contents=text.contents,
-        )  # fmt: skip
 
         async def replace(tx: Transaction, old: str | None) -> None:
             if old:
@@ -163,7 +157,7 @@ class DocumentLibrary:
                 self._check_count(name, owner, await documents.count_alone(tx, owner) - 1)
             await self._passages.store(tx, ready)
 
-        return DocumentOutcome(*await documents.save(self.db, filed, replace))
+        return DocumentOutcome(*await documents.save(self.db, text, replace))
 
     async def text_of(self, content: bytes, name: str, *, owner: str) -> str:
         """The text of a file that is not added: one that comes with a message."""
@@ -257,28 +251,16 @@ class DocumentLibrary:
             if chapter_scope or section_number:
                 raise UnknownDocument("chapters and sections are those of one document: name its reg_id")
             return await self._search_all(owner, query, limit, facts)
-        where = {"chapter_scope": chapter_scope, "section_number": section_number}
-        document = await self.find(owner, reg_id)
-        hits = await self._search_one(document, query, limit, facts, **where)
-        if not hits and (changed := await self.find(owner, reg_id)).text_id != document.text_id:
-            hits = await self._search_one(changed, query, limit, facts, **where)
+        hits: Sequence[PassageHit] = ()
+        groups: list[str] = []
+        # A version that left meanwhile has no passages any more: the next one is searched.
+        while not hits and (document := await self.find(owner, reg_id)).text_id not in groups:
+            if chapter_scope or section_number:
+                inside = _inside(document, await self.outline(document), chapter_scope, section_number)
+                facts["section"] = tuple(str(index) for index in sorted(inside))
+            scopes, groups = [scope_of(document.owner)], [document.text_id]
+            hits = await self._passages.search(query, scopes, kinds=[KIND], limit=limit, groups=groups, facts=facts)
         return _results([(hit, document.reg_id) for hit in hits])
-
-    async def _search_one(
-        self,
-        document: Document,
-        query: str,
-        limit: int,
-        facts: Mapping[str, Sequence[str]],
-        *,
-        chapter_scope: str | None,
-        section_number: str | None,
-    ) -> Sequence[PassageHit]:
-        if chapter_scope or section_number:
-            inside = _inside(document, await self.outline(document), chapter_scope, section_number)
-            facts = {**facts, "section": tuple(str(index) for index in sorted(inside))}
-        scopes, groups = [scope_of(document.owner)], [document.text_id]
-        return await self._passages.search(query, scopes, kinds=[KIND], limit=limit, groups=groups, facts=facts)
 
     async def _search_all(
         self, owner: str | None, query: str, limit: int, facts: Mapping[str, Sequence[str]]
@@ -386,17 +368,9 @@ def _result(hit: PassageHit, reg_id: str) -> dict[str, Any]:
     }
 
 
-class _Text(msgspec.Struct, frozen=True):
-    text_id: str
-    title: str
-    outline: Sequence[Section]
-    contents: Mapping[int, str]
-
-
-def _read(parsed: ParsedDocument, name: str, scope: str) -> tuple[_Text, list[Passage]]:
-    """The pages, the outline and the passages of a parsed file."""
+def _read(parsed: ParsedDocument, name: str, **known: Any) -> tuple[DocumentText, list[Passage]]:
+    """A parsed file with its pages and its outline, beside what is known of it; and its passages."""
     sections = [_section(entry) for entry in parsed.outline]
-    text = _Text(uuid.uuid4().hex, clean(parsed.title) or PurePath(name).stem, sections, pages_of(parsed.blocks))
     chunks = list(islice(chunks_of(parsed.blocks, outline.located(parsed.blocks, sections)), MAX_CHUNKS + 1))
     if not chunks:
         raise DocumentError(f"{name} has no text; if its pages are pictures, add a version with recognised text.")
@@ -404,7 +378,12 @@ def _read(parsed: ParsedDocument, name: str, scope: str) -> tuple[_Text, list[Pa
         raise DocumentError(f"{name} is longer than {MAX_CHUNKS} passages; split it into several files.")
     paths = outline.paths(sections)
     above = [[sections[at] for at in paths[one.section]] if one.section != outline.NOWHERE else [] for one in chunks]
-    return text, [_passage(text, scope, at, *one) for at, one in enumerate(zip(chunks, above, strict=True))]
+    text = DocumentText(
+        **known, recipe=RECIPE, filename=clean(name)[:255], text_id=uuid.uuid4().hex, format=parsed.format,
+        title=clean(parsed.title) or PurePath(name).stem, pages=parsed.pages, chunks=len(chunks), outline=sections,
+        contents=pages_of(parsed.blocks),
+    )  # fmt: skip
+    return text, [_passage(text, at, *one) for at, one in enumerate(zip(chunks, above, strict=True))]
 
 
 def _section(entry: OutlineLine) -> Section:
@@ -417,9 +396,9 @@ def _heading(section: Section) -> str:
     return section.title if section.title.startswith(section.number) else f"{section.number} {section.title}"
 
 
-def _passage(text: _Text, scope: str, at: int, chunk: Chunk, above: Sequence[Section]) -> Passage:
+def _passage(text: DocumentText, at: int, chunk: Chunk, above: Sequence[Section]) -> Passage:
     return Passage(
-        scope=scope,
+        scope=scope_of(text.owner),
         kind=KIND,
         source=f"{text.text_id}/{at}",
         group=text.text_id,

@@ -25,29 +25,18 @@ class OutlineEntry(TypedDict):
 def tree(sections: Sequence[Section], max_depth: int, within: range | None = None) -> list[OutlineEntry]:
     """The entries with their children, down to a depth; of one section and what is below it if `within` is given."""
     items: list[OutlineEntry] = []
-    parents: list[tuple[int, list[OutlineEntry]]] = []
-    for index in within or range(len(sections)):
+    shown: dict[int, OutlineEntry] = {}
+    inside = within or range(len(sections))
+    for index, path in enumerate(paths(sections)):
+        above = [at for at in path[:-1] if at in inside]
+        if index not in inside or len(above) >= max_depth:
+            continue
         section = sections[index]
-        while parents and parents[-1][0] >= section.level:
-            parents.pop()
-        if len(parents) < max_depth:
-            entry = _entry(section)
-            (parents[-1][1] if parents else items).append(entry)
-            parents.append((section.level, entry["children"]))
-        elif parents:
-            # A place holder: what is below the last level shown must not be taken for its sibling.
-            parents.append((section.level, []))
+        shown[index] = entry = OutlineEntry(
+            title=section.title, section_number=section.number, level=section.level, page=section.page, children=[]
+        )
+        (shown[above[-1]]["children"] if above else items).append(entry)
     return items
-
-
-def _entry(section: Section) -> OutlineEntry:
-    return {
-        "title": section.title,
-        "section_number": section.number,
-        "level": section.level,
-        "page": section.page,
-        "children": [],
-    }
 
 
 def paths(sections: Sequence[Section]) -> list[tuple[int, ...]]:

@@ -16,8 +16,8 @@ class Block(msgspec.Struct, frozen=True):
 
     kind: BlockKind
     text: str
-    page: int
-    """The first page is 1."""
+    page: int = 0
+    """The first page is 1; 0: its file has none of its own, and they are not cut yet."""
     level: int = 0
     """1 to 6 for a heading."""
     number: str = ""
@@ -42,6 +42,10 @@ class ParsedDocument(msgspec.Struct, frozen=True):
     pages: int
     blocks: tuple[Block, ...]
     outline: tuple[OutlineLine, ...]
+
+
+Frame = list[Block] | ParsedDocument | str
+"""What the process that reads a file says: its next blocks, at the end all but the blocks; or why it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""Reads a file in a process of its own, within limits: the server never runs a parser on what people send."""
+"""Reads a file in a process of its own, within limits: the server never runs a parser on what people send.
+
+Owners take turns, so that one who adds many files keeps nobody from adding one.
+"""
 
 import asyncio
 import io
@@ -8,22 +11,29 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
 from weakref import WeakKeyDictionary
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 
-from longhouse.memory.documents import frames
-from longhouse.memory.documents.parsed import Block, DocumentError, ParsedDocument, ParseLimits, UnreadableFile
+from longhouse import confinement
+from longhouse.errors import CallerError
+from longhouse.memory.documents.parsed import Block, DocumentError, Frame, ParsedDocument, ParseLimits, UnreadableFile
 
 log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 2
-"""Processes that read files, in one server: each may take its whole memory."""
+"""Files that one server reads at the same time: each takes a core, and its process may take its whole memory."""
+PLACES: Final = 8
+"""Uploads of one owner that one server takes at the same time: one is read, the others wait."""
+RETRY_AFTER: Final = 5
 WORKER: Final = "longhouse.memory.documents.worker"
 COMMAND: Final[tuple[str, ...]] = (sys.executable, "-P", "-m", WORKER)
 _DEFAULTS: Final = ParseLimits()
@@ -31,7 +41,50 @@ _TOO_LONG: Final = frozenset({-signal.SIGXCPU, -signal.SIGALRM})
 # What a Python outside the usual places needs to start; secrets of the server stay here.
 _KEPT_VARIABLES: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
+_frames: Final[msgspec.msgpack.Decoder[Frame]] = msgspec.msgpack.Decoder(Frame)
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+class ReadingQueue:
+    """Lets files of different owners be read at the same time, of one owner one by one; who waits longest is next."""
+
+    def __init__(self) -> None:
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._turns: dict[Hashable, asyncio.Lock] = {}
+        self._waiting: Counter[Hashable] = Counter()
+        self._uploads: Counter[str | None] = Counter()
+
+    @contextmanager
+    def place(self, owner: str | None) -> Iterator[None]:
+        """A place for one upload, from its first byte on; raises if the owner has all that one may have."""
+        if self._uploads[owner] >= PLACES:
+            raise CallerError(
+                f"{PLACES} files are being added for you already, which is the limit: send this one when one is done.",
+                status=429,
+                kind="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after=RETRY_AFTER,
+            )
+        self._uploads[owner] += 1
+        try:
+            yield
+        finally:
+            self._uploads[owner] -= 1
+            if not self._uploads[owner]:
+                del self._uploads[owner]
+
+    @asynccontextmanager
+    async def turn(self, owner: Hashable) -> AsyncIterator[None]:
+        """A time in which nothing else of this owner is read."""
+        turn = self._turns.setdefault(owner, asyncio.Lock())
+        self._waiting[owner] += 1
+        try:
+            async with turn, self._slots:
+                yield
+        finally:
+            self._waiting[owner] -= 1
+            if not self._waiting[owner]:
+                del self._waiting[owner], self._turns[owner]
 
 
 async def parse(content: bytes | Path | IO[bytes], name: str, *, limits: ParseLimits = _DEFAULTS) -> ParsedDocument:
@@ -133,7 +186,7 @@ async def _reader(
     """The process that reads the file; it has ended when the block ends."""
     process = await asyncio.create_subprocess_exec(
         *(*COMMAND, json.dumps({"name": name, "limits": asdict(limits)})),
-        env=_environment(),
+        env=confinement.environment(_KEPT_VARIABLES),
         cwd="/",
         stdin=source,
         stdout=asyncio.subprocess.PIPE,
@@ -144,17 +197,11 @@ async def _reader(
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        confinement.end_group(process.pid)
         # A process counts as ended when its output was read to the end.
         while await process.stdout.read(1 << 20):
             pass
         await process.wait()
-
-
-def _environment() -> Mapping[str, str]:
-    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUTF8": "1"}
 
 
 async def _received(process: asyncio.subprocess.Process, limits: ParseLimits) -> ParsedDocument | None:
@@ -165,23 +212,17 @@ async def _received(process: asyncio.subprocess.Process, limits: ParseLimits) ->
     left = 3 * limits.output_bytes
     while True:
         try:
-            size = int.from_bytes(await process.stdout.readexactly(frames.HEADER), "big")
+            size = confinement.length_of(await process.stdout.readexactly(confinement.HEADER))
             left -= size
             if left < 0:
                 raise UnreadableFile(f"holds more than {limits.output_bytes // 1_000_000} MB of text: split it")
-            frame = frames.decoded(await process.stdout.readexactly(size))
+            frame = _frames.decode(await process.stdout.readexactly(size))
         except asyncio.IncompleteReadError:
             return None
         match frame:
-            case frames.Blocks():
-                blocks += frame.blocks
-            case frames.Refused():
-                raise UnreadableFile(frame.reason)
-            case frames.End():
-                return ParsedDocument(
-                    title=frame.title,
-                    format=frame.format,
-                    pages=frame.pages,
-                    blocks=tuple(blocks),
-                    outline=frame.outline,
-                )
+            case list():
+                blocks += frame
+            case str():
+                raise UnreadableFile(frame)
+            case ParsedDocument():
+                return replace(frame, blocks=tuple(blocks))

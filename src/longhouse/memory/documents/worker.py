@@ -5,13 +5,18 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Final, Protocol, cast
+from typing import Final
+
+from msgspec.structs import replace
 
 from longhouse import confinement
-from longhouse.memory.documents import detect, draft, frames
+from longhouse.confinement import framed
+from longhouse.memory.documents import detect, draft
 from longhouse.memory.documents.parsed import Format, ParsedDocument, ParseLimits, UnreadableFile
+
+BLOCKS_PER_FRAME: Final = 100
 
 _COMPLAINTS: Final = 1_000_000
 """Bytes this process may write to a file: there is one, for its errors."""
@@ -23,12 +28,7 @@ _PARSERS: Final[Mapping[Format, str]] = {
     "docx": "longhouse.memory.documents.formats.docx",
     "text": "longhouse.memory.documents.formats.text",
 }
-
-
-class Parser(Protocol):
-    """A module that reads one format."""
-
-    def read(self, content: bytes, limits: ParseLimits) -> draft.DraftDocument: ...
+"""Modules, each with a function `read` from the content and the limits to a draft."""
 
 
 def main() -> None:
@@ -37,14 +37,13 @@ def main() -> None:
     limits = ParseLimits(**job["limits"])
     confine(limits)
     try:
-        sent = list(frames.of(document_of(sys.stdin.buffer.read(limits.file_bytes + 1), job["name"], limits)))
+        sent = list(frames_of(document_of(sys.stdin.buffer.read(limits.file_bytes + 1), job["name"], limits)))
     except UnreadableFile as error:
-        sent = [frames.encoded(frames.Refused(str(error)))]
+        sent = [framed(str(error))]
     except MemoryError:
-        mega = limits.memory_bytes // 1_000_000
-        sent = [frames.encoded(frames.Refused(f"needs more than {mega} MB of memory to read: split it"))]
+        sent = [framed(f"needs more than {limits.memory_bytes // 1_000_000} MB of memory to read: split it")]
     except RecursionError:
-        sent = [frames.encoded(frames.Refused("cannot be read: it is nested too deeply"))]
+        sent = [framed("cannot be read: it is nested too deeply")]
     for frame in sent:
         sys.stdout.buffer.write(frame)
     sys.stdout.buffer.flush()
@@ -53,8 +52,15 @@ def main() -> None:
 def document_of(content: bytes, name: str, limits: ParseLimits) -> ParsedDocument:
     """The document that these bytes are."""
     kind = detect.format_of(content[:_HEAD], name)
-    parser = cast("Parser", importlib.import_module(_PARSERS[kind]))
-    return draft.finish(parser.read(content, limits), name, kind, limits)
+    found: draft.DraftDocument = importlib.import_module(_PARSERS[kind]).read(content, limits)
+    return draft.finish(found, name, kind, limits)
+
+
+def frames_of(document: ParsedDocument) -> Iterator[bytes]:
+    """The document as it is sent: in pieces, so that the server is never busy with one for long."""
+    for start in range(0, len(document.blocks), BLOCKS_PER_FRAME):
+        yield framed(document.blocks[start : start + BLOCKS_PER_FRAME])
+    yield framed(replace(document, blocks=()))
 
 
 def confine(limits: ParseLimits) -> None:

@@ -94,7 +94,7 @@ class Dialer:
         return found
 
     async def _resolved(self, host: str, port: int) -> list[_AddressInfo]:
-        return [_info(one["host"], port) for one in await self._gate.resolve(host, port)]
+        return [_info(address, port) for address in await self._gate.resolve(host, port)]
 
 
 def basic(url: URL) -> str:

@@ -13,7 +13,7 @@ from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.journal.events import Fault
 from longhouse.tools.base import BaseTool
 from longhouse.tools.config import ToolConfig
-from longhouse.tools.context import MadeFile, ToolContext
+from longhouse.tools.context import ToolContext
 from longhouse.validation_messages import explain
 
 OWN_PROBE: Final = ":probe"
@@ -25,15 +25,6 @@ class Blocking(msgspec.Struct, frozen=True):
     """Blocking work: it runs in a thread, so that the event loop and the heartbeat continue."""
 
     call: Callable[[ToolContext, ToolConfig], Any]
-
-
-class Performed(msgspec.Struct, frozen=True):
-    """What a call returned that ran in a process of its own: cut, cleaned and compared there."""
-
-    text: str
-    writes: dict[str, Any]
-    adds: dict[str, Any]
-    made: tuple[MadeFile, ...]
 
 
 Work = Callable[[ToolContext, ToolConfig], Awaitable[Any]] | Blocking

@@ -3,7 +3,8 @@
 import asyncio
 import re
 import time
-from typing import Any, Final, Unpack
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, Unpack
 
 import msgspec
 
@@ -11,7 +12,7 @@ from longhouse import tracing
 from longhouse.agents.tool import Tool
 from longhouse.egress import GRPC
 from longhouse.journal.events import Fault
-from longhouse.redaction import Redaction, redaction_of
+from longhouse.redaction import Redaction
 from longhouse.tools.bindings.base import OWN_PROBE, Binding, Work
 from longhouse.tools.bindings.remote import EndpointBinding, EndpointOptions, RemoteError
 from longhouse.tools.config import ToolConfig
@@ -19,6 +20,8 @@ from longhouse.tools.context import ToolContext
 from longhouse.tools.grpc import messages
 from longhouse.tools.grpc.channels import Channels, GrpcFailure, Unreachable
 from longhouse.tools.outcomes import NotBegun, ToolFailed, bounded
+
+T = TypeVar("T")
 
 _REFUSALS: Final = frozenset(
     {
@@ -67,15 +70,9 @@ class GrpcBinding(EndpointBinding):
         self.probe = Binding(asking, self._bind_probe, is_elsewhere=True)
 
     async def _call(self, given: dict[str, Any], key: str) -> str:
-        secret = self._secret()
-        hidden = redaction_of([secret] if secret else [])
         deadline = int((time.time() + self.tool.timeout) * 1000)
         message = messages.request(self.tool.name, msgspec.json.encode(given).decode(), key, deadline)
-        answer = await self._ask(messages.CALL, message, secret, hidden)
-        try:
-            outcome = messages.call_response(answer)
-        except messages.BadMessage:
-            raise self._unreadable() from None
+        outcome, hidden = await self._ask(messages.CALL, message, messages.call_response)
         if isinstance(outcome, messages.RemoteFault):
             raise self._fault(outcome, hidden)
         return hidden.hide(self._text(outcome)) if outcome else ""
@@ -89,25 +86,24 @@ class GrpcBinding(EndpointBinding):
         return work
 
     async def _did_happen(self, asked: _Probe) -> dict[str, Any]:
-        secret = self._secret()
-        hidden = redaction_of([secret] if secret else [])
         message = messages.request(self.tool.name, msgspec.json.encode(asked.arguments).decode(), asked.key)
-        answer = await self._ask(messages.PROBE, message, secret, hidden)
-        try:
-            found = messages.probe_response(answer)
-        except messages.BadMessage:
-            raise self._unreadable() from None
+        found, hidden = await self._ask(messages.PROBE, message, messages.probe_response)
         if found.happened is None:
             raise RemoteError(f"the server of {self.tool.name} cannot tell whether the call took effect")
         text = hidden.hide(self._text(found.result_json)) if found.result_json else ""
         return {"happened": found.happened, "result": bounded(text, self.tool.max_output)}
 
-    async def _ask(self, method: str, message: bytes, secret: str | None, hidden: Redaction) -> bytes:
+    async def _ask(self, method: str, message: bytes, read: Callable[[bytes], T]) -> tuple[T, Redaction]:
+        """The answer, and what takes the secret out of it."""
         name, sent = self.tool.name, asyncio.Event()
+        secret, hidden = self._secret()
         until = asyncio.get_running_loop().time() + self.tool.timeout
         metadata = tracing.sent() | ({"authorization": f"Bearer {secret}"} if secret else {})
         try:
-            return await self._channels.call(self._url, method, message, metadata=metadata, until=until, sent=sent)
+            answer = await self._channels.call(self._url, method, message, metadata=metadata, until=until, sent=sent)
+            return read(answer), hidden
+        except messages.BadMessage:
+            raise RemoteError(f"{name} sent an answer that does not follow tool.proto", in_doubt=True) from None
         except asyncio.CancelledError:
             if not sent.is_set():
                 raise NotBegun(f"{name} could not be reached") from None
@@ -136,6 +132,3 @@ class GrpcBinding(EndpointBinding):
             return ToolFailed(f"the arguments of {self.tool.name} do not fit: {words}", code=_BAD_ARGUMENTS)
         again = "; the same call may succeed later" if fault.retryable else ""
         return RemoteError(f"{self.tool.name} answered {hidden.quoted(fault.code) or 'with a fault'}: {words}{again}")
-
-    def _unreadable(self) -> RemoteError:
-        return RemoteError(f"{self.tool.name} sent an answer that does not follow tool.proto", in_doubt=True)

@@ -4,8 +4,7 @@ Requests are not retried here: the engine decides about retries, from the effect
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Unpack
 
 import msgspec
@@ -16,7 +15,7 @@ from longhouse.models.http.client import BoundedResponse, Endpoint, StatusFailur
 from longhouse.models.http.connection import Timeouts
 from longhouse.models.http.failure import HttpFailure
 from longhouse.models.http.pool import HttpPool
-from longhouse.redaction import Redaction, redaction_of
+from longhouse.redaction import Redaction
 from longhouse.tools.bindings.remote import MOST_BYTES, EndpointBinding, EndpointOptions, RemoteError
 from longhouse.tools.outcomes import NotBegun
 
@@ -43,8 +42,8 @@ class RemoteBinding(EndpointBinding):
 
     async def _call(self, given: dict[str, Any], key: str) -> str:
         # Once connected, the endpoint may have received the request.
-        name, secret, connected = self.tool.name, self._secret(), asyncio.Event()
-        hidden = redaction_of([secret] if secret else [])
+        name, connected = self.tool.name, asyncio.Event()
+        secret, hidden = self._secret()
         headers = json_headers(secret or "") | {"Accept-Encoding": "gzip", "Idempotency-Key": key}
         endpoint = Endpoint(pool=self._pool, url=self._url, headers=headers, redaction=hidden)
         try:
@@ -74,8 +73,6 @@ class RemoteBinding(EndpointBinding):
         return self._text(await answer.body())
 
 
-@asynccontextmanager
-async def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AsyncIterator[HttpPool]:
+def open_remote(egress: Egress, *, lookup: Lookup = look_up) -> AbstractAsyncContextManager[HttpPool]:
     """The connection pool of all remote tools; it connects only where the egress rules allow it."""
-    async with open_pool(egress, Timeouts(), lookup=lookup) as pool:
-        yield pool
+    return open_pool(egress, Timeouts(), lookup=lookup)

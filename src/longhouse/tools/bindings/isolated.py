@@ -12,16 +12,17 @@ from longhouse.agents.adapters import adapter_of
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import ToolDescriptor
-from longhouse.journal.events import Fault
+from longhouse.journal.events import Fault, Output
 from longhouse.journal.messages import clean
 from longhouse.tools.bindings import python
-from longhouse.tools.bindings.base import Binding, Performed, Work
+from longhouse.tools.bindings.base import Binding, Work
 from longhouse.tools.bindings.python import WeakerThanClass, check, fault_of, refused
 from longhouse.tools.config import ToolConfig
 from longhouse.tools.context import ContextChanges, MadeFile, ToolContext, kept_of
 from longhouse.tools.isolation import messages
 from longhouse.tools.isolation.pool import MEMORY, ProcessPool
 from longhouse.tools.outcomes import CallError, NotBegun, ToolFailed, bounded
+from longhouse.tools.toolbox import Result
 from longhouse.validation_messages import explain, path_text
 
 log = structlog.get_logger()
@@ -48,17 +49,14 @@ def known(entrypoint: str, *, processes: ProcessPool) -> ToolDescriptor | None:
 
 async def described(descriptor: ToolDescriptor, packages: Sequence[str], processes: ProcessPool) -> Tool:
     """The tool as its class and its descriptor say; EntrypointError if it cannot be used."""
-    found = _Isolated(descriptor, packages, processes)
-    found.binding = Binding(descriptor.tool, found.bind)
-    await found.describe()
-    return found.tool
+    isolated = _Isolated(descriptor, packages, processes)
+    await isolated.describe()
+    return isolated.binding.tool
 
 
 async def bound(descriptor: ToolDescriptor, packages: Sequence[str], processes: ProcessPool) -> Binding:
     """The binding of an entrypoint. If its class cannot be described, every call tries again and returns the fault."""
     isolated = _Isolated(descriptor, packages, processes)
-    binding = Binding(descriptor.tool, isolated.bind, check=isolated.check, is_elsewhere=True)
-    isolated.binding = binding
     try:
         await isolated.describe()
     except WeakerThanClass as error:
@@ -66,28 +64,25 @@ async def bound(descriptor: ToolDescriptor, packages: Sequence[str], processes: 
     except EntrypointError as error:
         message = "a tool cannot be used as it is: each call tries again"
         log.warning("tool_unusable", message=message, tool=descriptor.ref, reason=str(error))
-    return binding
+    return isolated.binding
 
 
-class _Isolated(msgspec.Struct):
-    descriptor: ToolDescriptor
-    packages: Sequence[str]
-    processes: ProcessPool
-    binding: Binding | None = None
-    described: messages.Described | None = None
+class _Isolated:
+    def __init__(self, descriptor: ToolDescriptor, packages: Sequence[str], processes: ProcessPool) -> None:
+        self.descriptor = descriptor
+        self.packages = packages
+        self.processes = processes
+        self.binding = Binding(descriptor.tool, self.bind, check=self.check, is_elsewhere=True)
+        self.described: messages.Described | None = None
 
     @property
     def entrypoint(self) -> str:
         return self.descriptor.runtime_binding.python_entrypoint or ""
 
     @property
-    def tool(self) -> Tool:
-        return self.binding.tool if self.binding else self.descriptor.tool
-
-    @property
     def limits(self) -> messages.ProcessLimits:
         said = self.descriptor
-        return messages.ProcessLimits(said.max_memory or MEMORY, said.cpu_time or self.tool.timeout)
+        return messages.ProcessLimits(said.max_memory or MEMORY, said.cpu_time or self.binding.tool.timeout)
 
     async def describe(self) -> messages.Described:
         """The class as it describes itself; from then on the tool is what both say, the stricter of the two."""
@@ -108,14 +103,13 @@ class _Isolated(msgspec.Struct):
             asks=described.asks,
             role=tool.role or described.role,
         )
-        if self.binding:
-            self.binding.tool = tool
-            self.binding.revision = self.revision if tool.remembers else None
+        self.binding.tool = tool
+        self.binding.revision = self.revision if tool.remembers else None
         self.described = described
         return described
 
     def bind(self, arguments: str) -> Work | Fault:
-        async def work(context: ToolContext, config: ToolConfig) -> Performed:
+        async def work(context: ToolContext, config: ToolConfig) -> Result:
             return await self.call(arguments, context, config)
 
         return work
@@ -125,14 +119,14 @@ class _Isolated(msgspec.Struct):
         try:
             await self.describe()
             request = messages.Check(entrypoint=self.entrypoint, tool=name, arguments=arguments, limits=limits)
-            problem = await self.processes.check(request, name, self.tool.timeout)
+            problem = await self.processes.check(request, name, self.binding.tool.timeout)
         except EntrypointError as error:
             return fault_of(self.descriptor, error)
         except CallError as error:
             return Fault(code="tool_failed", message=f"{name} could not be called: {error}"[:2000])
         return Fault(code="bad_arguments", message=problem) if problem else None
 
-    async def call(self, arguments: str, context: ToolContext, config: ToolConfig) -> Performed:
+    async def call(self, arguments: str, context: ToolContext, config: ToolConfig) -> Result:
         name = self.descriptor.name
         try:
             described = await self.describe()
@@ -145,34 +139,36 @@ class _Isolated(msgspec.Struct):
             arguments=arguments,
             context=_sent(context),
             config=config,
-            max_output=self.tool.max_output,
+            max_output=self.binding.tool.max_output,
             limits=self.limits,
         )
         about = {"session": context.session_id, "call": context.call}
         try:
-            reply = await self.processes.perform(request, name, lambda: _session(context), **about)
+            reply = await self.processes.ask(request, name, lambda: _session(context), **about)
         except NotBegun:
             raise
         except CallError as error:
             raise ToolFailed(f"{name} failed: {error}", in_doubt=error.in_doubt, has_ended=error.has_ended) from None
-        return _performed(self.descriptor, self.tool.max_output, reply)
+        return _performed(self.descriptor, self.binding.tool.max_output, reply)
 
     async def revision(self, arguments: str, context: ToolContext) -> str:
         request = messages.Revision(
             entrypoint=self.entrypoint, arguments=arguments, context=_sent(context), limits=self.limits
         )
-        reply = await self.processes.perform(request, self.descriptor.name, lambda: _session(context))
-        return _performed(self.descriptor, self.tool.max_output, reply).text
+        reply = await self.processes.ask(request, self.descriptor.name, lambda: _session(context))
+        outcome = _performed(self.descriptor, self.binding.tool.max_output, reply).outcome
+        assert isinstance(outcome, Output)
+        return outcome.content
 
 
-def _performed(descriptor: ToolDescriptor, most: int, reply: messages.Reply) -> Performed:
+def _performed(descriptor: ToolDescriptor, most: int, reply: messages.Reply) -> Result:
     name = descriptor.name
     match reply:
         case messages.ToolReturned():
             made = tuple(MadeFile(clean(one.path), one.content, clean(one.media_type)) for one in reply.made)
             text = clean(reply.text)
             text = text if len(text) <= most + CUT_NOTE else bounded(text, most)
-            return Performed(text, _kept(name, reply.writes), _kept(name, reply.adds), made)
+            return Result(Output(content=text), _kept(name, reply.writes), _kept(name, reply.adds), made)
         case messages.ArgumentsChecked():
             raise ToolFailed(reply.problem, code="bad_arguments")
         case messages.ToolRefused():

@@ -13,6 +13,7 @@ from longhouse.agents.tool import Tool
 from longhouse.egress import parse
 from longhouse.journal.events import Fault
 from longhouse.models.http.client import can_be_sent
+from longhouse.redaction import Redaction, redaction_of
 from longhouse.tools.arguments import BadSchema, Check, checker, read
 from longhouse.tools.bindings.base import Binding, Work
 from longhouse.tools.config import ToolConfig
@@ -73,15 +74,16 @@ class EndpointBinding(Binding):
     def _check(self) -> Check:
         return checker(self.tool.schema)
 
-    def _secret(self) -> str | None:
+    def _secret(self) -> tuple[str | None, Redaction]:
+        """The secret of a call, and what takes it out of what its server says."""
         if self._api_key_ref is None:
-            return None
+            return None, Redaction()
         secret = self._secret_for(self._api_key_ref, self._endpoint)
         if not secret:
             raise RemoteError(f"{self.tool.name} needs the secret {self._api_key_ref!r}, which is not set here")
         if not can_be_sent(secret):
             raise RemoteError(f"the secret {self._api_key_ref!r} holds characters that no HTTP header can carry")
-        return secret
+        return secret, redaction_of([secret])
 
     def _text(self, answer: bytes | str) -> str:
         """The result as the agent reads it: a JSON string is its text, all else compact JSON."""

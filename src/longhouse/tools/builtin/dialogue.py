@@ -4,17 +4,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from longhouse.agents.tool import ToolType
 from longhouse.journal.roles import Role
-from longhouse.tools.base import BaseTool
+from longhouse.tools.base import SystemBaseTool
 from longhouse.tools.context import ToolContext
 
 
-class ClarificationTool(BaseTool):
+class ClarificationTool(SystemBaseTool):
     """Ask the user when the request cannot be understood or done without an answer from them."""
 
     tool_role: ClassVar[Role] = "asks"
-    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     asks: ClassVar[bool] = True
 
@@ -41,11 +39,10 @@ _Status = Annotated[
 ]
 
 
-class FinalAnswerTool(BaseTool):
+class FinalAnswerTool(SystemBaseTool):
     """Give the final answer to the user's request and end the work on it."""
 
     tool_role: ClassVar[Role] = "finishes"
-    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     finishes: ClassVar[bool] = True
 

@@ -11,8 +11,7 @@ from longhouse.agents.tool import Remembers
 from longhouse.journal.roles import Role
 from longhouse.store.memory.documents import UnknownDocument
 from longhouse.tools.base import BaseTool
-from longhouse.tools.builtin.documents_protocol import Documents
-from longhouse.tools.context import ToolContext
+from longhouse.tools.context import Documents, ToolContext
 
 ALL: Final = "*"
 """Stands for a reg_id: all documents."""
@@ -27,6 +26,8 @@ BlockType = Literal["heading", "text", "table", "list", "code"]
 
 class DocumentCall(ABC):
     """The work of a document tool is in `use`; a refusal becomes text that begins with `Error: `."""
+
+    tool_tags: ClassVar[tuple[str, ...]] = ("knowledge", "documents")
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
         if context.services.documents is None:
@@ -56,7 +57,6 @@ class ListDocumentsTool(DocumentCall, BaseTool):
     """List the documents that you can read: reg_id, title, number of pages."""
 
     tool_name: ClassVar[str] = "list_documents"
-    tool_tags: ClassVar[tuple[str, ...]] = ("knowledge", "documents")
     tool_role: ClassVar[Role] = "knowledge"
 
     async def use(self, documents: Documents, owner: str) -> str:
@@ -72,7 +72,6 @@ class GetTocTool(ReadingCall, BaseTool):
     """Show the table of contents of a document: titles, section numbers and pages."""
 
     tool_name: ClassVar[str] = "get_toc"
-    tool_tags: ClassVar[tuple[str, ...]] = ("knowledge", "documents")
     tool_role: ClassVar[Role] = "knowledge"
     remembers: ClassVar[Remembers] = "outline"
 
@@ -129,7 +128,6 @@ class ReadPageRangeTool(ReadingCall, BaseTool):
     """Read pages of a document, from start_page to end_page, at most 20 in one call."""
 
     tool_name: ClassVar[str] = "read_page_range"
-    tool_tags: ClassVar[tuple[str, ...]] = ("knowledge", "documents")
     tool_role: ClassVar[Role] = "knowledge"
     remembers: ClassVar[Remembers] = "page"
 

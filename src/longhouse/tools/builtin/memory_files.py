@@ -1,6 +1,6 @@
 """The ten memory tools: long-term files under `memory_dir` that an agent keeps across conversations."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar, Final
 
 from pydantic import Field
@@ -31,7 +31,7 @@ REASONS: Final[dict[Verdict, str]] = {
 }
 
 
-class MemoryCall(ABC):
+class MemoryCall(BaseTool, is_base=True):
     """The work of a memory tool is in `use`; a refusal becomes text that begins with `Error: `."""
 
     async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
@@ -47,12 +47,21 @@ class MemoryCall(ABC):
         """What the tool does with the files of its scope; `key` is the idempotency key of the call."""
 
 
-class CreateFileTool(MemoryCall, BaseTool):
-    """Create a new file in your long-term memory, together with the directories it stands in."""
+class PathCall(MemoryCall, is_base=True):
+    """Works on one path."""
+
+    path: str = Field(description=_PATH)
+
+
+class PathChange(PathCall, is_base=True):
+    """Changes what is at one path: to do it again changes nothing more."""
 
     effect: ClassVar[Effect] = "idempotent"
 
-    path: str = Field(description=_PATH)
+
+class CreateFileTool(PathChange):
+    """Create a new file in your long-term memory, together with the directories it stands in."""
+
     content: str = Field(default="", description="The text of the file; link to others as [[people/ann]]")
 
     async def use(self, memory: Memories, scope: Scope, key: str) -> str:
@@ -60,22 +69,17 @@ class CreateFileTool(MemoryCall, BaseTool):
         return _done(await memory.write(scope, path, content, key=key), path)
 
 
-class ReadFileTool(MemoryCall, BaseTool):
+class ReadFileTool(PathCall):
     """Read a file of your long-term memory."""
-
-    path: str = Field(description=_PATH)
 
     async def use(self, memory: Memories, scope: Scope, key: str) -> str:
         path = normalised(self.path)
         return _text(await memory.read(scope, path), path)
 
 
-class UpdateFileTool(MemoryCall, BaseTool):
+class UpdateFileTool(PathChange):
     """Change a file of your long-term memory: the first place that reads old_content will read new_content."""
 
-    effect: ClassVar[Effect] = "idempotent"
-
-    path: str = Field(description=_PATH)
     old_content: str = Field(description="The passage to replace, exactly as it is; empty only for an empty file")
     new_content: str = Field(description="What stands there afterwards")
 
@@ -84,31 +88,23 @@ class UpdateFileTool(MemoryCall, BaseTool):
         return _done(await memory.update(scope, path, old, new, key=key), path)
 
 
-class DeleteFileTool(MemoryCall, BaseTool):
+class DeleteFileTool(PathChange):
     """Delete a file, or an empty directory, of your long-term memory."""
-
-    effect: ClassVar[Effect] = "idempotent"
-
-    path: str = Field(description=_PATH)
 
     async def use(self, memory: Memories, scope: Scope, key: str) -> str:
         path = _below_root(self.path)
         return _done(await memory.delete(scope, path, key=key), path)
 
 
-class CheckIfFileExistsTool(MemoryCall, BaseTool):
+class CheckIfFileExistsTool(PathCall):
     """Say True or False: is there such a file in your long-term memory?"""
-
-    path: str = Field(description=_PATH)
 
     async def use(self, memory: Memories, scope: Scope, key: str) -> str:
         return str(await memory.exists(scope, normalised(self.path), directory=False))
 
 
-class CreateDirTool(MemoryCall, BaseTool):
+class CreateDirTool(PathChange):
     """Create a directory in your long-term memory, together with those it stands in."""
-
-    effect: ClassVar[Effect] = "idempotent"
 
     path: str = Field(description=f"A path inside {ROOT}, such as people")
 
@@ -117,7 +113,7 @@ class CreateDirTool(MemoryCall, BaseTool):
         return _done(await memory.make_dir(scope, path, key=key), path)
 
 
-class CheckIfDirExistsTool(MemoryCall, BaseTool):
+class CheckIfDirExistsTool(MemoryCall):
     """Say True or False: is there such a directory in your long-term memory?"""
 
     path: str = Field(description=f"A path inside {ROOT}, such as people")
@@ -126,7 +122,7 @@ class CheckIfDirExistsTool(MemoryCall, BaseTool):
         return str(await memory.exists(scope, normalised(self.path), directory=True))
 
 
-class GetSizeTool(MemoryCall, BaseTool):
+class GetSizeTool(MemoryCall):
     """Tell the size in bytes of a file, or of everything in a directory, of your long-term memory."""
 
     path: str = Field(default="", description=f"A path inside {ROOT}; empty for all of it")
@@ -137,7 +133,7 @@ class GetSizeTool(MemoryCall, BaseTool):
         return _done("missing", path) if size is None else str(size)
 
 
-class GetListFilesTool(MemoryCall, BaseTool):
+class GetListFilesTool(MemoryCall):
     """List the files and directories of your long-term memory, one path a line; directories end with a slash."""
 
     path: str = Field(default="", description=f"A directory inside {ROOT}; empty for all of it")
@@ -150,7 +146,7 @@ class GetListFilesTool(MemoryCall, BaseTool):
         return "\n".join(f"{entry.path}/" if entry.is_directory else entry.path for entry in entries) or "(empty)"
 
 
-class GoToLinkTool(MemoryCall, BaseTool):
+class GoToLinkTool(MemoryCall):
     """Read the file of your long-term memory that a link such as [[people/ann]] leads to."""
 
     link: str = Field(description="The link: [[path]], [[path|words]] or [[path#heading]]; .md may be left out")

@@ -4,17 +4,15 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from longhouse.agents.tool import ToolType
 from longhouse.journal.roles import Role
-from longhouse.tools.base import BaseTool
+from longhouse.tools.base import SystemBaseTool
 from longhouse.tools.context import ToolContext
 
 
-class ReasoningTool(BaseTool):
+class ReasoningTool(SystemBaseTool):
     """Think before acting: say where the work stands and what comes next. Keep every text short."""
 
     tool_role: ClassVar[Role] = "reasons"
-    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
     closing: ClassVar[bool] = True
 
@@ -30,11 +28,10 @@ class ReasoningTool(BaseTool):
         return self.model_dump_json()
 
 
-class GeneratePlanTool(BaseTool):
+class GeneratePlanTool(SystemBaseTool):
     """Make a plan: split a complex request into steps that can be done one by one."""
 
     tool_role: ClassVar[Role] = "plans"
-    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
 
     reasoning: str = Field(default="", description="Why this approach")
@@ -46,10 +43,9 @@ class GeneratePlanTool(BaseTool):
         return self.model_dump_json(exclude={"reasoning"})
 
 
-class AdaptPlanTool(BaseTool):
+class AdaptPlanTool(SystemBaseTool):
     """Change the plan when what was found does not fit it."""
 
-    tool_type: ClassVar[ToolType] = "system"
     inline: ClassVar[bool] = True
 
     reasoning: str = Field(default="", description="What was found that changes the plan")

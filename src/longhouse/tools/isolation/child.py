@@ -12,13 +12,13 @@ import sys
 import threading
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 import pydantic
 
 from longhouse.agents.entrypoints import EntrypointError
-from longhouse.confinement import confine
+from longhouse.confinement import HEADER, confine, length_of
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Session
 from longhouse.tools.base import BaseTool
@@ -45,18 +45,13 @@ class NoServices:
 class Channel:
     """The two pipes to the server, out of reach of what tools read and print."""
 
-    def __init__(self, incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
-        self._sending, self._pid = threading.Lock(), os.getpid()
-
-    @classmethod
-    def taken_over(cls) -> "Channel":
+    def __init__(self) -> None:
         """Takes the standard streams: a tool finds an empty input, and whatever it prints goes to the log."""
-        channel = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
+        self._incoming, self._outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        self._sending, self._pid = threading.Lock(), os.getpid()
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
-        return channel
 
     def send(self, reply: messages.Message) -> None:
         if os.getpid() != self._pid:
@@ -66,8 +61,8 @@ class Channel:
             self._outgoing.flush()
 
     def requests(self) -> Iterator[messages.Request]:
-        while header := self._incoming.read(messages.HEADER):
-            yield messages.to_request(self._incoming.read(messages.length_of(header)))
+        while header := self._incoming.read(HEADER):
+            yield messages.requests.decode(self._incoming.read(length_of(header)))
 
 
 class RemoteContext(ToolContext):
@@ -200,9 +195,8 @@ class Host:
             output = self._run(output)
         self._has_returned = True
         writes, adds = changes(before, written(context))
-        made = [messages.Made(one.path, one.content, one.media_type) for one in context.made]
         text = bounded(clean(text_of(output)), request.max_output)
-        return messages.ToolReturned(text=text, writes=writes, adds=adds, made=made)
+        return messages.ToolReturned(text=text, writes=writes, adds=adds, made=context.made)
 
     def _run(self, work: Awaitable[Any]) -> Any:
         async def waited() -> Any:
@@ -284,7 +278,7 @@ def end_with(server: int) -> None:
 def main() -> NoReturn:
     end_with(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    Host(Channel.taken_over()).serve()
+    Host(Channel()).serve()
 
 
 if __name__ == "__main__":

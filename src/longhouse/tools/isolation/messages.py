@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import msgspec
 
+from longhouse import confinement
 from longhouse.journal.roles import Role
 from longhouse.tools.config import ToolConfig
+from longhouse.tools.context import MadeFile
 
-HEADER: Final = 4
 MOST_BYTES: Final = 64 * 2**20
 """Maximum bytes of a frame: a result with its files, or a context."""
 
@@ -29,20 +30,22 @@ class ProcessLimits(msgspec.Struct, frozen=True):
     """Seconds of CPU time of this request alone."""
 
 
-class Describe(Message, frozen=True, kw_only=True):
+class ToolRequest(Message, frozen=True, kw_only=True):
+    """Something to do with a class, within limits."""
+
+    entrypoint: str
+    limits: ProcessLimits
+
+
+class Describe(ToolRequest, frozen=True, kw_only=True):
     """Import the class and describe it."""
 
-    entrypoint: str
-    limits: ProcessLimits
 
-
-class Check(Message, frozen=True, kw_only=True):
+class Check(ToolRequest, frozen=True, kw_only=True):
     """Do these arguments fit the class?"""
 
-    entrypoint: str
     tool: str
     arguments: str
-    limits: ProcessLimits
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,26 +65,22 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, Any]
 
 
-class RunTool(Message, frozen=True, kw_only=True, tag="Call"):
+class RunTool(ToolRequest, frozen=True, kw_only=True, tag="Call"):
     """Run the tool, if its class is still the one that was described."""
 
-    entrypoint: str
     digest: str
     tool: str
     arguments: str
     context: CallContext
     config: ToolConfig
     max_output: int
-    limits: ProcessLimits
 
 
-class Revision(Message, frozen=True, kw_only=True):
+class Revision(ToolRequest, frozen=True, kw_only=True):
     """The state of what a call with these arguments would read."""
 
-    entrypoint: str
     arguments: str
     context: CallContext
-    limits: ProcessLimits
 
 
 class StopTool(Message, frozen=True, kw_only=True, tag="Stop"):
@@ -135,19 +134,13 @@ class SessionWanted(Message, frozen=True, kw_only=True):
     """The tool reads `context.session`."""
 
 
-class Made(msgspec.Struct, frozen=True):
-    path: str
-    content: bytes
-    media_type: str
-
-
 class ToolReturned(Message, frozen=True, kw_only=True, tag="Returned"):
     """The result, already cut to its length, with the changes of the context."""
 
     text: str
     writes: dict[str, Any] = {}
     adds: dict[str, Any] = {}
-    made: list[Made] = []
+    made: list[MadeFile] = []
 
 
 class Raised(Message, frozen=True, kw_only=True):
@@ -163,8 +156,8 @@ class Raised(Message, frozen=True, kw_only=True):
 Reply = ProcessReady | Described | ToolRefused | ArgumentsChecked | SessionWanted | ToolReturned | Raised
 
 
-_requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
-_replies: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(Reply)
+requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
+replies: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(Reply)
 
 
 class TooLarge(ValueError):  # noqa: N818 - it says what the message is
@@ -172,19 +165,7 @@ class TooLarge(ValueError):  # noqa: N818 - it says what the message is
 
 
 def framed(message: Message) -> bytes:
-    content = msgspec.msgpack.encode(message)
-    if len(content) > MOST_BYTES:
+    frame = confinement.framed(message)
+    if len(frame) > confinement.HEADER + MOST_BYTES:
         raise TooLarge(f"it has more than {MOST_BYTES // 2**20} MB")
-    return len(content).to_bytes(HEADER, "big") + content
-
-
-def length_of(header: bytes) -> int:
-    return int.from_bytes(header, "big")
-
-
-def to_request(content: bytes) -> Request:
-    return _requests.decode(content)
-
-
-def to_reply(content: bytes) -> Reply:
-    return _replies.decode(content)
+    return frame

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -13,6 +12,7 @@ import structlog
 
 from longhouse import background
 from longhouse.agents.entrypoints import EntrypointError
+from longhouse.confinement import environment
 from longhouse.tools.isolation import messages
 from longhouse.tools.isolation.process import Ended, SessionOf, ToolProcess
 from longhouse.tools.outcomes import CallError, NotBegun
@@ -79,10 +79,6 @@ class ProcessPool:
     def size(self) -> int:
         return len(self._all)
 
-    @property
-    def pids(self) -> list[int]:
-        return [one.pid for one in self._all]
-
     def known(self, entrypoint: str) -> messages.Described | None:
         """The description of a class, if it was imported before."""
         return self._described.get(entrypoint)
@@ -96,7 +92,7 @@ class ProcessPool:
         )
         try:
             async with asyncio.timeout(IMPORTED_WITHIN):
-                reply = await self._asked(request, tool)
+                reply = await self.ask(request, tool)
         except TimeoutError:
             raise NoTool(f"its import took more than {IMPORTED_WITHIN:g} seconds") from None
         except CallError as error:
@@ -112,7 +108,7 @@ class ProcessPool:
         limit = asyncio.timeout(within)
         try:
             async with limit:
-                reply = await self._asked(request, tool)
+                reply = await self.ask(request, tool)
         except TimeoutError:
             raise ToolRaised(f"its arguments were not checked within {within:g} seconds") from None
         except NotBegun as error:
@@ -123,19 +119,10 @@ class ProcessPool:
             return reply.problem
         raise ToolRaised(_says(reply))
 
-    async def perform(
-        self, request: messages.RunTool | messages.Revision, tool: str, read_session: SessionOf, **about: str
+    async def ask(
+        self, request: messages.Work, tool: str, read_session: SessionOf = lambda: None, **about: str
     ) -> messages.Reply:
-        """Runs a call. If it is cancelled, the tool is told so; one that does not listen is killed."""
-        return await self._asked(request, tool, read_session, **about)
-
-    async def _asked(
-        self,
-        request: messages.Work,
-        tool: str,
-        read_session: SessionOf = lambda: None,
-        **about: str,
-    ) -> messages.Reply:
+        """The reply to a request. If it is cancelled, its tool is told so; one that does not listen is killed."""
         async with self._taken(_package_of(request.entrypoint)) as process:
             try:
                 reply = await process.ask(request, tool, read_session)
@@ -242,9 +229,8 @@ class ProcessPool:
 
     def _environment(self) -> dict[str, str]:
         names = {*KEPT_VARIABLES, *self._variables, *(name for name in os.environ if name.startswith("LC_"))}
-        kept = {name: os.environ[name] for name in names if name in os.environ}
         # With one order of sets, a class describes itself the same in every process.
-        return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
+        return environment(names) | {"PYTHONHASHSEED": "0"}
 
 
 def _package_of(entrypoint: str) -> str:

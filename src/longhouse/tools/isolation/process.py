@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
+from longhouse.confinement import HEADER, end_group, length_of
 from longhouse.journal.messages import clean
 from longhouse.tools.isolation import messages
 from longhouse.tools.outcomes import NotBegun
@@ -81,10 +82,6 @@ class ToolProcess:
         unread: bytearray = self._stdout._buffer  # type: ignore[attr-defined]
         return self._process.returncode is None and not unread and not self._stdout.at_eof()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def ask(
         self,
         request: messages.Describe | messages.Check | messages.RunTool | messages.Revision,
@@ -137,12 +134,12 @@ class ToolProcess:
     async def _received(self) -> messages.Reply:
         """The next reply. Who stopped waiting for it in its middle has it when asking again."""
         if self._awaited is None:
-            self._awaited = messages.length_of(await self._stdout.readexactly(messages.HEADER))
+            self._awaited = length_of(await self._stdout.readexactly(HEADER))
         if self._awaited > messages.MOST_BYTES:
             raise messages.TooLarge
         content = await self._stdout.readexactly(self._awaited)
         self._awaited = None
-        reply = messages.to_reply(content)
+        reply = messages.replies.decode(content)
         if reply.number != self._number:
             raise ValueError("this is the reply to another request")
         return reply
@@ -169,8 +166,7 @@ class ToolProcess:
     def kill(self) -> None:
         """Ends it and what it has started, now."""
         self.is_spent = True
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        end_group(self._process.pid)
 
     async def close(self) -> None:
         self.kill()

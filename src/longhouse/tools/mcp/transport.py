@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Unpack
 
@@ -29,6 +29,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 
 from longhouse import tracing
+from longhouse.confinement import end_group
 from longhouse.egress import ANYWHERE, EgressResolver, Lookup, look_up
 from longhouse.tools.mcp.config import ServerEntry
 
@@ -101,9 +102,9 @@ class Guarded(httpcore2.AnyIOBackend):
             found = await self._gate.resolve(host, port)
         except OSError as error:
             raise httpcore2.ConnectError(str(error.strerror or error)) from error
-        for nth, one in enumerate(found, 1):
+        for nth, address in enumerate(found, 1):
             try:
-                return await super().connect_tcp(one["host"], port, timeout, local_address, socket_options)
+                return await super().connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 if nth == len(found):
                     raise
@@ -338,17 +339,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     process.stdin.close()
     try:
         if not await _has_exited(process):
-            _signal(process, signal.SIGTERM)
+            end_group(process.pid, signal.SIGTERM)
             await _has_exited(process)
     finally:
         if process.returncode is None:
-            _signal(process, signal.SIGKILL)
+            end_group(process.pid)
     await _has_exited(process)
-
-
-def _signal(process: asyncio.subprocess.Process, sign: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, sign)
 
 
 async def _has_exited(process: asyncio.subprocess.Process) -> bool:

@@ -228,7 +228,7 @@ class _DocumentBody:
 
     def _list(self) -> Iterator[Block]:
         if self.items:
-            yield Block("list", "\n".join(self.items), 0)
+            yield Block("list", "\n".join(self.items))
             self.items = []
 
     def _paragraph(self, paragraph: Any) -> Block | None:
@@ -242,11 +242,11 @@ class _DocumentBody:
         label = self.numbering.label(number) if number else ""
         level = _own_level(properties) or style.level
         if level:
-            return Block("heading", text if label in ("", "-") else f"{label} {text}", 0, level=level)
+            return Block("heading", text if label in ("", "-") else f"{label} {text}", level=level)
         if label and number:
             self.items.append("  " * number[1] + f"{label} {text}".replace("\n", " "))
             return None
-        return Block("text", text, 0)
+        return Block("text", text)
 
 
 def _own_level(properties: Any) -> int:
@@ -296,8 +296,8 @@ def _table(table: Any) -> Block | None:
     if not rows:
         return None
     if max(map(len, rows)) == 1:
-        return Block("text", "\n".join(row[0] for row in rows), 0)
-    return Block("table", tables.markdown(rows), 0)
+        return Block("text", "\n".join(row[0] for row in rows))
+    return Block("table", tables.markdown(rows))
 
 
 def _cells_of(row: Any) -> Iterator[Any]:

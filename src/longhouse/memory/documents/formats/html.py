@@ -12,21 +12,16 @@ from longhouse.memory.documents.draft import DraftDocument
 from longhouse.memory.documents.formats import tables, text
 from longhouse.memory.documents.parsed import Block, ParseLimits, UnreadableFile
 
-_UNSEEN: Final = frozenset(
-    {
-        *("script", "style", "template", "noscript", "iframe", "frame", "object", "embed", "applet", "svg", "canvas"),
-        *("audio", "video", "map", "nav", "select", "option", "datalist", "textarea", "input", "button", "meter"),
-        *("progress", "link", "meta", "base", "param", "source", "track"),
-    }
-)
-_BLOCKS: Final = frozenset(
-    {
-        *("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "dialog", "dir"),
-        *("div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "html", "legend"),
-        *("li", "main", "menu", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead"),
-        *("tr", "ul"),
-    }
-)
+_UNSEEN: Final = frozenset((
+    "script", "style", "template", "noscript", "iframe", "frame", "object", "embed", "applet", "svg", "canvas", "audio",
+    "video", "map", "nav", "select", "option", "datalist", "textarea", "input", "button", "meter", "progress", "link",
+    "meta", "base", "param", "source", "track",
+))  # fmt: skip
+_BLOCKS: Final = frozenset((
+    "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "dialog", "dir", "div",
+    "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "html", "legend", "li", "main",
+    "menu", "ol", "p", "pre", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul",
+))  # fmt: skip
 _HEADINGS: Final[Mapping[str, int]] = {f"h{level}": level for level in range(1, 7)}
 _LISTS: Final = frozenset({"ul", "ol", "menu", "dir"})
 _LAYOUT: Final = (*_HEADINGS, "table")
@@ -151,13 +146,13 @@ class _PageReader:
             self._flush()
             self._end_lists()
             title = clean.one_line(element.text_content()).rstrip("¶# ")
-            self.blocks.append(Block("heading", title, 0, level=_HEADINGS[tag]))
+            self.blocks.append(Block("heading", title, level=_HEADINGS[tag]))
         elif tag == "pre":
             self._flush()
             self._add(_code(element))
         elif tag == "table" and not self.lists and (rows := _rows(element)):
             self._flush()
-            self.blocks.append(Block("table", tables.markdown(rows), 0))
+            self.blocks.append(Block("table", tables.markdown(rows)))
         else:
             return False
         return True
@@ -216,7 +211,7 @@ class _PageReader:
         joined = clean.squeezed(_WHITESPACE.sub(_space, "".join(self.words)).replace("\x0b", "\n"))
         self.words, self.links = [], []
         if joined:
-            self._add(Block("text", joined, 0))
+            self._add(Block("text", joined))
 
     def _add(self, block: Block) -> None:
         if not self.lists and not self.marker:
@@ -230,7 +225,7 @@ class _PageReader:
 
     def _end_lists(self) -> None:
         if self.items:
-            self.blocks.append(Block("list", "\n".join(self.items), 0))
+            self.blocks.append(Block("list", "\n".join(self.items)))
         self.lists, self.items, self.marker = [], [], ""
 
 
@@ -247,19 +242,15 @@ def _first_number(element: HtmlElement) -> int:
 
 
 def _code(element: HtmlElement) -> Block:
-    inner = element.text_content().strip("\n").rstrip()
+    """Code between fences that the code itself does not hold."""
+    source = element.text_content().strip("\n").rstrip()
+    if not source:
+        return Block("text", "")
     names = " ".join(one.get("class") or "" for one in element.iter("pre", "code"))
     language = re.search(r"\blang(?:uage)?-([\w+#-]{1,30})", names)
-    return code_block(inner, language[1] if language else "")
-
-
-def code_block(source: str, language: str = "") -> Block:
-    """Code between fences that the code itself does not hold."""
     longest = max((len(run) for run in re.findall("`+", source)), default=0)
     fence = "`" * max(3, longest + 1)
-    return Block(
-        "code" if source.strip() else "text", f"{fence}{language}\n{source}\n{fence}" if source.strip() else "", 0
-    )
+    return Block("code", f"{fence}{language[1] if language else ''}\n{source}\n{fence}")
 
 
 def _rows(table: HtmlElement) -> list[list[str]]:

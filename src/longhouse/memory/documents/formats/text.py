@@ -40,9 +40,9 @@ def _blocks(text: str) -> Iterator[Block]:
         lines = paragraph.strip("\n").split("\n")
         first = lines[0].strip()
         if headings.is_numbered_title(first):
-            yield Block("heading", first, 0, level=headings.level_of(first))
+            yield Block("heading", first, level=headings.level_of(first))
             lines = lines[1:]
-        yield Block("text", "\n".join(line.rstrip() for line in lines), 0)
+        yield Block("text", "\n".join(line.rstrip() for line in lines))
 
 
 def decoded(content: bytes) -> str:

@@ -9,7 +9,6 @@ from typing import Final
 from longhouse.memory.documents.formats import tables
 from longhouse.memory.documents.formats.pdf.columns import table
 from longhouse.memory.documents.formats.pdf.lines import BULLET, LEADERS, SENTENCE_END, Line, joined
-from longhouse.memory.documents.formats.pdf.titles import Heading
 from longhouse.memory.documents.parsed import Block
 
 _NUMBERED_ITEM: Final = re.compile(r"\(?\d{1,3}[.)]\s")
@@ -26,13 +25,17 @@ def spacing_of(pages: Iterable[Sequence[Line]]) -> float:
     return steps.most_common(1)[0][0] if steps else 1.3
 
 
-def blocks_of(parts: Iterable[Heading | Line], page: int, spacing: float) -> Iterator[Block]:
+def blocks_of(parts: Iterable[Block | Line], page: int, spacing: float) -> Iterator[Block]:
     """The blocks of a page whose headings are found."""
-    for is_heading, group in itertools.groupby(parts, lambda part: isinstance(part, Heading)):
-        if is_heading:
-            yield from (Block("heading", one.text, page, level=one.level) for one in group if isinstance(one, Heading))
-        else:
-            yield from _body([one for one in group if isinstance(one, Line)], page, spacing)
+    lines: list[Line] = []
+    for part in parts:
+        if isinstance(part, Line):
+            lines.append(part)
+            continue
+        yield from _body(lines, page, spacing)
+        lines = []
+        yield part
+    yield from _body(lines, page, spacing)
 
 
 def _body(lines: Sequence[Line], page: int, spacing: float) -> Iterator[Block]:

@@ -5,19 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Final
 
-import msgspec
-
 from longhouse.memory.documents.formats import headings
 from longhouse.memory.documents.formats.pdf.lines import BULLET, SENTENCE_END, Line, joined
-from longhouse.memory.documents.parsed import OutlineLine
+from longhouse.memory.documents.parsed import Block, OutlineLine
 
 _LARGER: Final = 1.15
 """A heading is larger than the text by this factor."""
-
-
-class Heading(msgspec.Struct, frozen=True):
-    text: str
-    level: int
 
 
 class Titles:
@@ -28,7 +21,7 @@ class Titles:
         for entry in outline:
             self._by_page.setdefault(entry.page, []).append(entry)
 
-    def headings(self, page: int, lines: Sequence[Line]) -> Iterator[Heading | Line]:
+    def headings(self, page: int, lines: Sequence[Line]) -> Iterator[Block | Line]:
         """The page with its headings; one that no line shows comes first, so that the text is known to be below it."""
         wanted = self._by_page.get(page, [])
         found: dict[int, tuple[int, int]] = {}
@@ -38,12 +31,14 @@ class Titles:
                 if n not in found and (match := _match(entry.title, lines, same, taken)):
                     found[n] = match
         starts = {start: (wanted[n], end) for n, (start, end) in found.items()}
-        yield from (Heading(entry.title, entry.level) for n, entry in enumerate(wanted) if n not in found)
+        yield from (
+            Block("heading", entry.title, page, entry.level) for n, entry in enumerate(wanted) if n not in found
+        )
         skip = 0
         for place, line in enumerate(lines):
             if place in starts:
                 entry, skip = starts[place]
-                yield Heading(entry.title, entry.level)
+                yield Block("heading", entry.title, page, entry.level)
             if place >= skip:
                 yield line
 
@@ -110,20 +105,20 @@ class Sizes:
         is_title = line.bold and len(text) <= 120 and not text.endswith(SENTENCE_END)
         return headings.level_of(text) if is_title and len(line.cells()) == 1 else 0
 
-    def headings(self, page: int, lines: Sequence[Line]) -> Iterator[Heading | Line]:
+    def headings(self, page: int, lines: Sequence[Line]) -> Iterator[Block | Line]:
         """The page with its headings; a title of several lines is one."""
         last: Line | None = None
-        title: Heading | None = None
+        title: Block | None = None
         for line in lines:
             level = self._level(line)
             continues = title and last and title.level == level and line.size == last.size and level
             if continues and last and not headings.number_of(line.text) and 0 < last.end_y - line.y < 1.6 * line.size:
                 assert title
-                title = Heading(joined(title.text, line.text), level)
+                title = Block("heading", joined(title.text, line.text), page, level)
             else:
                 if title:
                     yield title
-                title = Heading(line.text, level) if level else None
+                title = Block("heading", line.text, page, level) if level else None
                 if not level:
                     yield line
             last = line
