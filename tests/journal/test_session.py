@@ -249,7 +249,7 @@ def test_time_in_which_a_lost_step_waits_is_nobodys_and_is_told() -> None:
         counters.add(record)
         assert counters.questions == (record.event is ASKED_STEP)
     assert (counters.waiting_seconds, counters.work_seconds) == (3600, 0)
-    assert effects_of(records) == []
+    assert effects_of("s", records) == []
 
 
 def test_what_is_said_while_a_lost_step_waits_is_read_when_it_is_tried_again() -> None:

@@ -152,8 +152,9 @@ class TurnReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.calls) or then.steps != now.steps or then.ended != now.ended
 
 
-def went(records: Sequence[Event], ended: str, answer: str | None) -> Went:
-    """How a turn with these events went; its final answer is no call here, and thoughts are not compared."""
+def went(records: Sequence[Event], turn: Turn | None) -> Went:
+    """How a turn with these events went; its final answer is no call here, and thoughts are not compared. `turn`: as it
+    is at its end; None: it did not come to it."""
     replies = [one for one in records if isinstance(one, Replied)]
     usages = [one.usage for one in replies if one.usage]
     return Went(
@@ -163,8 +164,8 @@ def went(records: Sequence[Event], ended: str, answer: str | None) -> Went:
             for one in records
             if isinstance(one, Called) and one.role not in ("finishes", "reasons")
         ),
-        answer=answer,
-        ended=ended,
+        answer=turn.answer if turn and turn.ended else None,
+        ended=turn.ended if turn else "",
         prompt_tokens=sum(one.prompt_tokens for one in usages),
         completion_tokens=sum(one.completion_tokens for one in usages),
     )
@@ -219,10 +220,7 @@ class Rehearsal:
         if end is None or isinstance(end, events.Cancelled):
             why = "it has not ended" if end is None else "it was cancelled"
             return TurnReport(turn=turn.number, status="skipped", reason=why)
-        after = fold(turn.records, turn.before).turn
-        recorded = went(
-            [one.event for one in turn.records], after.ended if after else "", after.answer if after else None
-        )
+        recorded = went([one.event for one in turn.records], fold(turn.records, turn.before).turn)
         playing = _Playing(self, turn, remembered)
         try:
             await playing.play()
@@ -271,9 +269,7 @@ class _Playing:
 
     @property
     def went(self) -> Went:
-        turn = self._session.turn
-        ended = turn.ended if turn and not self.reason else ""
-        return went(self._new, ended, turn.answer if turn and ended else None)
+        return went(self._new, None if self.reason else self._session.turn)
 
     async def play(self) -> None:
         self._begin()

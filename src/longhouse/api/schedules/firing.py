@@ -29,7 +29,7 @@ from longhouse.runtime.steps.delegation import PriorOf
 from longhouse.search.router import AUTO
 from longhouse.store import journals, sessions
 from longhouse.store.automation import schedules
-from longhouse.store.automation.schedules import Schedule, ScheduleRun
+from longhouse.store.automation.schedules import Schedule, ShownScheduleRun
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database, Transaction
 from longhouse.store.journals import Placed
@@ -126,7 +126,7 @@ class Scheduler(msgspec.Struct, frozen=True):
                 self.inbox.notify(placed)
                 log.info("schedule_fired", schedule=schedule.id, session=placed.session_id)
 
-    async def run(self, caller: Caller, schedule: Schedule, run_id: str) -> schedules.ShownRun:
+    async def run(self, caller: Caller, schedule: Schedule, run_id: str) -> ShownScheduleRun:
         """Fires a schedule now, with the rights of the caller; once for each id."""
         if known := await schedules.find_run(self.db, run_id):
             return known
@@ -227,20 +227,18 @@ class Scheduler(msgspec.Struct, frozen=True):
                 attempt = structs.replace(attempt, state=state, error=str(error), code=error.code)
         await schedules.record(
             tx,
-            ScheduleRun(
-                id=known,
-                schedule_id=schedule.id,
-                state=attempt.state,
-                due_at=attempt.due_at,
-                last_due_at=attempt.last_due_at or attempt.due_at,
-                count=attempt.count,
-                is_manual=run_id is not None,
-                session_id=placed.session_id if placed else None,
-                trace_id=trace if placed else None,
-                seq=placed.seq if placed else None,
-                error=attempt.error,
-                code=attempt.code,
-            ),
+            schedule.id,
+            id=known,
+            state=attempt.state,
+            due_at=attempt.due_at,
+            last_due_at=attempt.last_due_at or attempt.due_at,
+            count=attempt.count,
+            is_manual=run_id is not None,
+            session_id=placed.session_id if placed else None,
+            trace_id=trace if placed else None,
+            seq=placed.seq if placed else None,
+            error=attempt.error,
+            code=attempt.code,
         )
         return attempt, placed
 

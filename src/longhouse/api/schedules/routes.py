@@ -1,9 +1,8 @@
 """Schedule routes: create, list, read, change, pause, delete, fire now, and what became of past firings."""
 
 import uuid
-from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from fastapi import Query, Request
@@ -18,7 +17,7 @@ from longhouse.api.schedules.firing import Scheduler, new_run_id, no_such_schedu
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
 from longhouse.errors import CallerError
 from longhouse.store.automation import schedules
-from longhouse.store.automation.schedules import Ended, RunState, Schedule, SchedulePlan, ShownRun
+from longhouse.store.automation.schedules import Schedule, SchedulePlan, ShownScheduleRun
 from longhouse.store.requests import RequestIdentity
 
 RACES: Final = 20
@@ -28,30 +27,6 @@ NAMESPACE: Final = uuid.UUID("0f0b3a2e-5d39-4a55-9d0a-1c8f63e0a9b4")
 
 State = Literal["active", "paused", "stopped", "ended"]
 Held = Annotated[Scheduler, of_app("schedules")]
-
-
-class RunError(TypedDict):
-    message: str
-    code: str | None
-
-
-class ShownScheduleRun(TypedDict):
-    """What became of a moment at which a schedule was due, or of several that were missed together."""
-
-    id: str
-    object: Literal["schedule.run"]
-    schedule_id: str
-    state: RunState
-    due_at: datetime
-    last_due_at: datetime
-    count: int
-    fired_at: datetime
-    manual: bool
-    session_id: str | None
-    trace_id: str | None
-    outcome: Ended | None
-    """How its turn ended; null: it has not, or there is none."""
-    error: RunError | None
 
 
 class ShownSchedule(SchedulePlan, frozen=True, kw_only=True):
@@ -171,7 +146,7 @@ async def run_schedule(
     _uses(caller, found.template)
     key = idempotency_key(request.headers)
     run_id = f"run_{uuid.uuid5(NAMESPACE, f'{found.id}/{key}').hex}" if key else new_run_id()
-    return wire.Json(_shown_run(await scheduler.run(caller, found, run_id)), status_code=201)
+    return wire.Json(await scheduler.run(caller, found, run_id), status_code=201)
 
 
 @router.get("/{schedule_id}/runs")
@@ -181,8 +156,8 @@ async def list_runs(
     """What became of past firings, newest first: fired, skipped, missed or failed."""
     found = await _found(caller, scheduler, schedule_id)
     rows = await schedules.runs(scheduler.db, found.id, before=asked.before, limit=asked.fetched)
-    page, following = asked.cut(rows, lambda one: pagination.cursor(one.at, one.id))
-    return wire.Json(pagination.page([_shown_run(one) for one in page], following))
+    page, following = asked.cut(rows, lambda one: pagination.cursor(one["fired_at"], one["id"]))
+    return wire.Json(pagination.page(page, following))
 
 
 async def _found(caller: Caller, scheduler: Scheduler, schedule_id: str) -> Schedule:
@@ -210,7 +185,7 @@ async def _shown_now(scheduler: Scheduler, schedule: Schedule) -> ShownSchedule:
     return _shown(schedule, (await schedules.last_runs(scheduler.db, [schedule.id])).get(schedule.id))
 
 
-def _shown(schedule: Schedule, last: ShownRun | None) -> ShownSchedule:
+def _shown(schedule: Schedule, last: ShownScheduleRun | None) -> ShownSchedule:
     plan: dict[str, Any] = {name: getattr(schedule, name) for name in SchedulePlan.__struct_fields__}
     if schedule.stopped:
         plan["next_at"] = None
@@ -219,7 +194,7 @@ def _shown(schedule: Schedule, last: ShownRun | None) -> ShownSchedule:
         state=_state(schedule),
         stopped_reason=schedule.stopped,
         metadata=msgspec.json.decode(schedule.metadata),
-        last_run=_shown_run(last) if last else None,
+        last_run=last,
     )
 
 
@@ -229,21 +204,3 @@ def _state(schedule: Schedule) -> State:
     if schedule.is_paused:
         return "paused"
     return "active" if schedule.next_at else "ended"
-
-
-def _shown_run(run: ShownRun) -> ShownScheduleRun:
-    return {
-        "id": run.id,
-        "object": "schedule.run",
-        "schedule_id": run.schedule_id,
-        "state": run.state,
-        "due_at": run.due_at,
-        "last_due_at": run.last_due_at,
-        "count": run.count,
-        "fired_at": run.at,
-        "manual": run.is_manual,
-        "session_id": run.session_id,
-        "trace_id": run.trace_id,
-        "outcome": run.ended,
-        "error": {"message": run.error, "code": run.code} if run.error else None,
-    }

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -314,20 +314,22 @@ class DueDelivery(msgspec.Struct, frozen=True):
     attempts: int
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """An entry of the log."""
-
+# An entry of the log, as it is sent to clients.
+class ShownDelivery(msgspec.Struct, frozen=True, kw_only=True):
     id: str
+    """What the receiver gets as `webhook-id`."""
+    object: Literal["webhook.delivery"] = "webhook.delivery"
     webhook_id: str
     type: str
     session_id: str | None
-    payload: str
     status: DeliveryStatus
     attempts: int
     next_attempt_at: datetime | None
     attempted_at: datetime | None
     last_status: int | None
+    """The HTTP status of the last answer; null: there was none."""
     last_error: str | None
+    payload: dict[str, Any]
     created_at: datetime
 
 
@@ -485,7 +487,7 @@ async def log_of(
     templates: Sequence[str] | None = None,
     before: Position | None = None,
     limit: int,
-) -> list[Delivery]:
+) -> list[ShownDelivery]:
     """A page of the log of a webhook, newest first. `templates`: of sessions of these alone."""
     found = await page(
         db,
@@ -502,23 +504,27 @@ async def log_of(
         status=status,
         templates=templates,
     )
-    return [Delivery(*row) for row in found]
+    return [_shown(row) for row in found]
 
 
-async def add_test(db: Database, webhook_id: str, key: str, payload: str) -> Delivery:
+async def add_test(db: Database, webhook_id: str, key: str, payload: str) -> ShownDelivery:
     row = await db.row(ADD_TEST, id=delivery_id(webhook_id, key), webhook=webhook_id, payload=payload)
     assert row is not None
-    return Delivery(*row)
+    return _shown(row)
 
 
 async def retry(
     db: Database, webhook_id: str, delivery: str, *, templates: Sequence[str] | None = None
-) -> Delivery | None:
+) -> ShownDelivery | None:
     """Has a delivery sent again, whether it succeeded or not; None if there is no such one."""
     if "\x00" in delivery:
         return None
     row = await db.row(RETRY, id=delivery, webhook=webhook_id, templates=templates)
-    return Delivery(*row) if row else None
+    return _shown(row) if row else None
+
+
+def _shown(row: Mapping[str, Any]) -> ShownDelivery:
+    return ShownDelivery(**{**row, "payload": msgspec.json.decode(row["payload"])})
 
 
 async def expire(db: Database, *, days: float) -> None:
