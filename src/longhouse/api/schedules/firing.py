@@ -104,27 +104,33 @@ class Scheduler(msgspec.Struct, frozen=True):
         except ValueError as error:
             stopped = f"Its next run cannot be computed: {error}."
         caller = None if stopped else await self.authenticator.caller_of(schedule.key_id)
+        attempts: list[_Attempt] = []
         if caller is None or due is None:
-            await self._stop(schedule, stopped or NO_KEY)
-            return
-        attempts = []
-        if due.missed:
-            first, last = due.missed[0], due.missed[-1]
-            attempts = [_Attempt(first, "missed", count=len(due.missed), last_due_at=last)]
-        attempts += await self._attempts(schedule, caller, due.fires)
+            # It fires no more until somebody changes it, and says why.
+            stopped, next_at = stopped or NO_KEY, None
+            attempts.append(_Attempt(schedule.next_at or now, "failed", error=stopped, code="stopped"))
+        else:
+            next_at = due.next_at
+            if due.missed:
+                first, last = due.missed[0], due.missed[-1]
+                attempts.append(_Attempt(first, "missed", count=len(due.missed), last_due_at=last))
+            attempts += await self._attempts(schedule, caller, due.fires)
 
         async def write(tx: Transaction) -> list[tuple[_Attempt, Placed | None]]:
             if not await schedules.claim(tx, schedule):
                 return []
             placed = [await self._write(tx, schedule, one) for one in attempts]
-            await schedules.move(tx, schedule, due.next_at)
+            await schedules.move(tx, schedule, next_at, stopped=stopped)
             return placed
 
-        for attempt, placed in await self.db.together(write):
+        written = await self.db.together(write)
+        for attempt, placed in written:
             self.count(attempt.state, attempt.count)
             if placed:
                 self.inbox.notify(placed)
                 log.info("schedule_fired", schedule=schedule.id, session=placed.session_id)
+        if written and stopped:
+            log.info("schedule_stopped", schedule=schedule.id)
 
     async def run(self, caller: Caller, schedule: Schedule, run_id: str) -> ShownScheduleRun:
         """Fires a schedule now, with the rights of the caller; once for each id."""
@@ -277,21 +283,6 @@ class Scheduler(msgspec.Struct, frozen=True):
             accepted=accepted,
             most_waiting=MOST_WAITING,
         )
-
-    async def _stop(self, schedule: Schedule, why: str) -> None:
-        """It fires no more until somebody changes it, and says why."""
-
-        async def write(tx: Transaction) -> bool:
-            if not await schedules.claim(tx, schedule):
-                return False
-            due_at = schedule.next_at or await schedules.now(tx)
-            await self._write(tx, schedule, _Attempt(due_at, "failed", error=why, code="stopped"))
-            await schedules.move(tx, schedule, None, stopped=why)
-            return True
-
-        if await self.db.together(write):
-            self.count("failed", 1)
-            log.info("schedule_stopped", schedule=schedule.id)
 
 
 async def _pay(target: _Target, *, opens: bool) -> None:

@@ -118,7 +118,8 @@ async def change_schedule(
         former = await _found(caller, scheduler, schedule_id)
         _uses(caller, former.template)
         if "template" in asked.model_fields_set:
-            await _may_use(caller, scheduler, asked.template)
+            _uses(caller, asked.template)
+            await scheduler.template(asked.template, caller.owner)
         now = await schedules.now(scheduler.db)
         columns = {**columns_of(asked, now, former), "key_id": caller.key or None}
         if await schedules.change(scheduler.db, former, columns):
@@ -167,18 +168,8 @@ async def _found(caller: Caller, scheduler: Scheduler, schedule_id: str) -> Sche
     return found
 
 
-async def _may_use(caller: Caller, scheduler: Scheduler, template: str) -> None:
-    """Raises if there is no such agent, or the key may not use it."""
-    _uses(caller, template)
-    await scheduler.template(template, caller.owner)
-
-
 def _uses(caller: Caller, template: str) -> None:
-    try:
-        caller.uses(template.partition("@")[0])
-    except CallerError as error:
-        error.param = "template"
-        raise
+    caller.uses(template.partition("@")[0], param="template")
 
 
 async def _shown_now(scheduler: Scheduler, schedule: Schedule) -> ShownSchedule:

@@ -79,7 +79,7 @@ async def make(
     with archive.writing(target, verify) as writer:
         media_types = await exporting.write_tree(sessions.db, writer, found)
         parts = _RequestInputs(sessions)
-        replays = tuple([await parts.collect(session) for session in found.sessions])
+        replays = tuple([await _replayed(sessions.db, session, parts.request) for session in found.sessions])
         await parts.write(writer)
         manifest = CapsuleManifest(
             made_at=clock.now(), session=session_id, sessions=replays, files=media_types, parts=writer.parts
@@ -97,11 +97,8 @@ class _RequestInputs:
         self._tools: dict[tuple[str, int], Tool | None] = {}
         self._texts: list[TextLine] = []
 
-    async def collect(self, row: SessionLine) -> Replayed:
-        """Composes every request of a session up to its head, and keeps what that took."""
-        return await _replayed(self._sessions.db, row, self._request)
-
-    async def _request(self, row: SessionLine, asked: BeforeReply) -> Request | None:
+    async def request(self, row: SessionLine, asked: BeforeReply) -> Request | None:
+        """Composes the request before a reply of a session, and keeps what that took."""
         ref = (row.agent, asked.turn.version)
         if ref not in self._templates:
             self._templates[ref] = await self._sessions.catalog.templates.find(*ref)

@@ -41,7 +41,7 @@ from longhouse.store.delegation import tree
 from longhouse.store.limits import budgets
 from longhouse.store.limits.budgets import SpentBudget
 from longhouse.store.lists import session_counters, session_lists
-from longhouse.store.lists.session_lists import Facets
+from longhouse.store.lists.session_lists import SessionCounts
 
 SearchText = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -83,16 +83,6 @@ class Approval(wire.StrictModel):
     decision: events.Decision
     result: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     comment: str = Field("", max_length=MAX_TEXT)
-
-
-class SessionCounts(TypedDict):
-    """How many sessions have each value, most first."""
-
-    sessions: int
-    is_complete: bool
-    states: dict[str, int]
-    agents: dict[str, int]
-    failing_tools: dict[str, int]
 
 
 class TurnCounters(TypedDict):
@@ -245,8 +235,9 @@ async def count_sessions(
 ) -> wire.Json[SessionCounts]:
     """How many of your sessions are in which state, of which agent, and in how many a tool failed; filtered as the
     list is. Of the newest 10,000 sessions; `is_complete` says whether these are all."""
-    found = await session_lists.facets(sessions.db, owner=caller.owner, **asked.filters)
-    return wire.Json(facets(found))
+    counts: Any = {**await session_lists.facets(sessions.db, owner=caller.owner, **asked.filters)}
+    del counts["owners"]
+    return wire.Json(counts)
 
 
 @router.get(SESSION_PATH)
@@ -343,17 +334,6 @@ def _accepted(session: Session) -> wire.Json[Accepted]:
     return wire.Json({"session_id": session.id, "state": session.state}, status_code=202)
 
 
-def facets(found: Facets) -> SessionCounts:
-    """The counts of sessions, without those of owners."""
-    return {
-        "sessions": found.sessions,
-        "is_complete": found.is_complete,
-        "states": found.states,
-        "agents": found.agents,
-        "failing_tools": found.failing_tools,
-    }
-
-
 def cursor_of(row: session_store.SessionRow) -> str:
     return pagination.cursor(row.created_at, row.id)
 
@@ -420,11 +400,8 @@ def snapshot_of(session: Session, status: WaitingStatus) -> ContextSnapshot:
 
 
 def _counters(turn: Turn | None) -> TurnCounters:
-    return {
-        "iteration": turn.iteration if turn else 0,
-        "searches_used": turn.searches_used if turn else 0,
-        "clarifications_used": turn.clarifications_used if turn else 0,
-    }
+    counters: Any = {name: getattr(turn, name, 0) for name in TurnCounters.__annotations__}
+    return counters
 
 
 def _question(question: Question, top: Session) -> SessionQuestion:

@@ -4,14 +4,15 @@ from collections import Counter as Tally
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import accumulate
 from typing import Any, Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.utils import floatToGoString
 
-from longhouse.activity import ActivityCounts
-from longhouse.api.watching.activity_metrics import metrics_of
+from longhouse.activity import BOUNDS, ActivityCounts, Durations, Who
 from longhouse.integrations.otlp import SentSpans
 from longhouse.memory.parts import MemoryCounts, MemoryParts
 from longhouse.runtime.bus.local import Bus
@@ -22,6 +23,8 @@ from longhouse.store.lists.fleet import FleetCounts
 
 COUNTED_WITHIN: Final = 2.0
 """Seconds; the page comes without these numbers when Postgres is away."""
+WHO: Final = ("template", "owner")
+_LIMITS: Final = [*map(floatToGoString, BOUNDS), "+Inf"]
 
 
 @dataclass(eq=False)
@@ -90,7 +93,7 @@ class Metrics:
         about = "Attempts of this process to send an event to a webhook"
         yield _by(CounterMetricFamily, "longhouse_webhook_deliveries", about, "outcome", self.webhooks())
         yield from self._of_traces(self.spans or SentSpans())
-        yield from metrics_of(self.activity)
+        yield from _of_activity(self.activity)
         yield from self._of_bus()
         if self._of_all:
             yield from _of_fleet(self._of_all)
@@ -193,6 +196,52 @@ def _of_fleet(found: FleetCounts) -> Iterator[Metric]:
     yield GaugeMetricFamily("longhouse_webhook_deliveries_pending", about, value=found.webhooks.number)
     about = "Seconds that the first of them has waited"
     yield GaugeMetricFamily("longhouse_webhook_oldest_pending_seconds", about, value=found.webhooks.oldest)
+
+
+def _of_activity(activity: ActivityCounts) -> Iterator[Metric]:
+    yield from _of_models(activity)
+    yield from _of_tools(activity)
+    yield _histogram("longhouse_turn_seconds", "Turns that have ended, from their start to their end", activity.turns)
+    turns = CounterMetricFamily("longhouse_turns", "Turns by the state they left", labels=[*WHO, "state"])
+    for who, ended in activity.turns.items():
+        for state, number in ended.states.items():
+            turns.add_metric([*who, state], number)
+    yield turns
+
+
+def _of_models(activity: ActivityCounts) -> Iterator[Metric]:
+    yield _histogram("longhouse_model_call_seconds", "Calls of models, failed ones too", activity.models)
+    errors = CounterMetricFamily("longhouse_model_errors", "Calls of models that failed", labels=WHO)
+    retries = CounterMetricFamily("longhouse_model_retries", "Those that are tried again", labels=WHO)
+    tokens = CounterMetricFamily("longhouse_tokens", "Tokens; those from a cache are also input", labels=[*WHO, "kind"])
+    for who, calls in activity.models.items():
+        errors.add_metric(who, calls.errors)
+        retries.add_metric(who, calls.retries)
+        for kind, number in (("input", calls.read), ("cached", calls.cached), ("output", calls.written)):
+            tokens.add_metric([*who, kind], number)
+    yield from (errors, retries, tokens)
+
+
+def _of_tools(activity: ActivityCounts) -> Iterator[Metric]:
+    yield _histogram("longhouse_tool_call_seconds", "Calls of tools that ran, failed ones too", activity.tool_calls)
+    errors = CounterMetricFamily("longhouse_tool_errors", "Calls of tools that failed", labels=WHO)
+    for who, calls in activity.tool_calls.items():
+        errors.add_metric(who, calls.errors)
+    yield errors
+    by_tool = CounterMetricFamily("longhouse_tool_runs", "Calls of each tool", labels=["tool", "outcome"])
+    seconds = CounterMetricFamily("longhouse_tool_run_seconds", "Seconds that each tool ran", labels=["tool"])
+    for tool, calls in activity.tools.items():
+        by_tool.add_metric([tool, "ok"], sum(calls.buckets) - calls.errors)
+        by_tool.add_metric([tool, "failed"], calls.errors)
+        seconds.add_metric([tool], calls.seconds)
+    yield from (by_tool, seconds)
+
+
+def _histogram(name: str, about: str, counted: Mapping[Who, Durations]) -> Metric:
+    family = HistogramMetricFamily(name, about, labels=WHO)
+    for who, durations in counted.items():
+        family.add_metric(who, list(zip(_LIMITS, accumulate(durations.buckets), strict=True)), durations.seconds)
+    return family
 
 
 def _by(

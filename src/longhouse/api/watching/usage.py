@@ -198,22 +198,17 @@ def summary(rows: Sequence[UsedOnDay], since: date, until: date, prices: Prices)
             {"key": key, "name": _name(key, name), "owner": owner, **one}
             for (key, name, owner), one in _busiest(by_key)
         ],
-        "models": [{"model": model, **_tokens(one)} for model, one in _busiest(by_model)],
+        "models": [_of_model(model, one) for model, one in _busiest(by_model)],
         "days": [{"day": day, **one} for day, one in sorted(by_day.items())],
         "unpriced": sorted({row.model for row in rows if row.used.total_tokens} - prices.of_models.keys()),
     }
 
 
-def _tokens(counted: CountedUsage) -> Tokens:
+def _of_model(model: str, counted: CountedUsage) -> UsageOfModel:
     """Without the turns: one may have replies of several models."""
-    return {
-        "replies": counted["replies"],
-        "prompt_tokens": counted["prompt_tokens"],
-        "cached_tokens": counted["cached_tokens"],
-        "completion_tokens": counted["completion_tokens"],
-        "total_tokens": counted["total_tokens"],
-        "cost": counted["cost"],
-    }
+    of_model: Any = {"model": model, **counted}
+    del of_model["turns"]
+    return of_model
 
 
 def owners(rows: Sequence[UsedOnDay], prices: Prices) -> list[UsageOfOwner]:
@@ -231,15 +226,8 @@ def _counted(rows: Sequence[UsedOnDay], prices: Prices) -> CountedUsage:
     total = Used()
     for row in rows:
         total.add(row.used)
-    return {
-        "turns": total.turns,
-        "replies": total.replies,
-        "prompt_tokens": total.prompt_tokens,
-        "cached_tokens": total.cached_tokens,
-        "completion_tokens": total.completion_tokens,
-        "total_tokens": total.total_tokens,
-        "cost": prices.cost(rows),
-    }
+    counted: Any = {**msgspec.structs.asdict(total), "cost": prices.cost(rows)}
+    return counted
 
 
 def _busiest(groups: Mapping[Any, CountedUsage]) -> list[tuple[Any, CountedUsage]]:

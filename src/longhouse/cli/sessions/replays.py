@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 import typer
@@ -256,13 +256,12 @@ class _Stage(msgspec.Struct, frozen=True):
 
 def _summary(draft: Template, is_active: bool, reports: Sequence[SessionReport]) -> dict[str, Any]:
     turns = [turn for one in reports for turn in one.turns]
-    names: Sequence[Status] = ("same", "changed", "another_way", "failed", "skipped")
     pairs = [(one.recorded, one.replayed) for one in turns if one.recorded and one.replayed]
     return {
         "template": draft.name,
         "version": draft.version,
         "is_active": is_active,
-        "turns": {name: sum(one.status == name for one in turns) for name in names},
+        "turns": {name: sum(one.status == name for one in turns) for name in get_args(Status)},
         "tokens": {
             "recorded": sum(then.tokens for then, _ in pairs),
             "replayed": sum(now.tokens for _, now in pairs),

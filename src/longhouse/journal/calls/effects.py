@@ -71,9 +71,9 @@ def effects_of(session_id: str, records: Iterable[Recorded], *, before: int | No
             }
         if isinstance(event, Returned) and (effect := found.get(event.call)):
             _settle(effect, event, calls.get(event.call), record.at)
-        before = {**calls} if isinstance(event, Decided | Resumed) else {}
+        former = {**calls} if isinstance(event, Decided | Resumed) else {}
         open_calls.apply(calls, event, record.seq, record.at)
-        for name, was in before.items():
+        for name, was in former.items():
             if (effect := found.get(name)) and (call := calls.get(name)):
                 effect["workers_lost"] += max(0, call.lost - was.lost)
                 effect["doubt"] = call.doubt or effect["doubt"]

@@ -255,7 +255,7 @@ async def lock(tx: Transaction, schedule: Schedule) -> bool:
     return bool(await tx.value(LOCK, id=schedule.id, owner=schedule.owner))
 
 
-async def move(tx: Transaction, schedule: Schedule, next_at: datetime | None, *, stopped: str | None = None) -> None:
+async def move(tx: Transaction, schedule: Schedule, next_at: datetime | None, *, stopped: str | None) -> None:
     """Says when it fires next; `stopped`: why it does not."""
     await tx.run(MOVE, id=schedule.id, next_at=next_at, stopped=stopped)
 

@@ -419,8 +419,7 @@ async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -
 
 async def there_are(db: Database) -> tuple[bool, bool]:
     """Whether there are webhooks, and whether there are notes: all that an idle process asks."""
-    row = await db.row(THERE_ARE)
-    assert row is not None
+    [row] = await db.rows(THERE_ARE)
     return row["webhooks"], row["news"]
 
 
@@ -474,8 +473,7 @@ async def set_left_due(db: Database) -> None:
 
 async def pending(db: Database, most: int) -> Pending:
     """How much waits for webhooks that are active, `most` at most, and for how long."""
-    row = await db.row(PENDING, most=most)
-    assert row is not None
+    [row] = await db.rows(PENDING, most=most)
     return Pending(*row)
 
 
@@ -508,8 +506,7 @@ async def log_of(
 
 
 async def add_test(db: Database, webhook_id: str, key: str, payload: str) -> ShownDelivery:
-    row = await db.row(ADD_TEST, id=delivery_id(webhook_id, key), webhook=webhook_id, payload=payload)
-    assert row is not None
+    [row] = await db.rows(ADD_TEST, id=delivery_id(webhook_id, key), webhook=webhook_id, payload=payload)
     return _shown(row)
 
 
