@@ -86,6 +86,10 @@ class Limited(wire.StrictModel):
         page = rows[: self.limit]
         return page, cursor(page[-1]) if len(rows) > self.limit else None
 
+    def page(self, rows: Sequence[Row], cursor: Callable[[Row], str]) -> "Page[Row]":
+        """The page of these rows."""
+        return page(*self.cut(rows, cursor))
+
 
 class Paged(Limited):
     """The query of a list, newest first."""
@@ -100,6 +104,11 @@ class Paged(Limited):
 
 def cursor(moment: datetime, row_id: str) -> str:
     return base64.urlsafe_b64encode(f"{moment.isoformat()} {row_id}".encode()).decode()
+
+
+def by(moment: str, row_id: str = "id") -> Callable[[Any], str]:
+    """The cursor of a row, which has its moment and its id under these names."""
+    return lambda row: cursor(getattr(row, moment), getattr(row, row_id))
 
 
 class Page(TypedDict, Generic[T]):

@@ -1,7 +1,7 @@
 """Webhooks: who is told of what happens in the caller's sessions, and the log of what was sent."""
 
 import uuid
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 import structlog
@@ -23,6 +23,8 @@ from longhouse.store.automation.webhooks import EventType, ShownWebhook, TooMany
 from longhouse.store.database import Database
 
 log = structlog.get_logger()
+
+Found = TypeVar("Found")
 
 EVENTS: Final[tuple[EventType, ...]] = get_args(EventType)
 LONGEST_OVERLAP: Final = 30 * 24 * 3600
@@ -151,8 +153,7 @@ async def list_webhooks(
 ) -> wire.Json[Page[ShownWebhook]]:
     """The caller's webhooks, newest first; a key that is limited to templates sees those that were made with it."""
     found = await webhooks.listed(held.db, viewer_of(caller), before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda one: pagination.cursor(one.created_at, one.id))
-    return wire.Json(pagination.page(rows, following))
+    return wire.Json(asked.page(found, pagination.by("created_at")))
 
 
 @router.get(PATH, responses={200: wire.answer("The webhook.", SHOWN)})
@@ -199,11 +200,9 @@ async def rotate_secret(
     caller: auth.User, held: TheWebhooks, webhook_id: str, asked: Annotated[SecretRotation, Query()]
 ) -> wire.Json[WebhookWithSecret]:
     """Gives a webhook a new secret. For `overlap_seconds` each delivery is signed with the old one too."""
-    rotated = await webhooks.rotate(held.db, viewer_of(caller), webhook_id, overlap=asked.overlap_seconds)
-    if rotated is None:
-        raise _no_webhook()
-    made, secret = rotated
-    log.info("webhook_rotated", webhook=made.id, owner=caller.owner, by=caller.key, overlap=asked.overlap_seconds)
+    viewer, overlap = viewer_of(caller), asked.overlap_seconds
+    made, secret = _there(await webhooks.rotate(held.db, viewer, webhook_id, overlap=overlap))
+    log.info("webhook_rotated", webhook=made.id, owner=caller.owner, by=caller.key, overlap=overlap)
     return wire.Json(_with_secret(made, secret), headers=NO_STORE)
 
 
@@ -234,8 +233,7 @@ async def list_deliveries(
         before=asked.before,
         limit=asked.fetched,
     )
-    rows, following = asked.cut(found, lambda one: pagination.cursor(one.created_at, one.id))
-    return wire.Json(pagination.page(rows, following))
+    return wire.Json(asked.page(found, pagination.by("created_at")))
 
 
 @router.post(
@@ -272,7 +270,7 @@ def _once(events: list[EventType]) -> list[EventType]:
     return list(dict.fromkeys(events))
 
 
-def _there(found: ShownWebhook | None) -> ShownWebhook:
+def _there(found: Found | None) -> Found:
     if found is None:
         raise _no_webhook()
     return found

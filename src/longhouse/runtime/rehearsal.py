@@ -5,6 +5,7 @@ it had; where the record has none, the agent went another way, and nobody knows 
 written to a journal.
 """
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -35,6 +36,7 @@ from longhouse.runtime.steps.model_stream import listen
 from longhouse.runtime.steps.reply_handler import ReplyHandler, in_order
 from longhouse.runtime.workers.instances import ModelFor, strategy_of
 from longhouse.store.database import Database
+from longhouse.store.limits.usage import Used
 from longhouse.tools.bindings.base import Binding, Work, class_binding
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
@@ -206,8 +208,8 @@ class Rehearsal:
     offering: Offering
     memory: SessionMemory
     packages: Sequence[str] = ()
-    used: dict[str, tuple[int, Usage]] = field(default_factory=dict)
-    """Model -> its replies, and what was used of it."""
+    used: defaultdict[str, Used] = field(default_factory=lambda: defaultdict(Used))
+    """Model -> what was used of it."""
 
     async def check(self) -> None:
         """Raises SetupError if this process lacks the class of the template, or what its model is asked with."""
@@ -244,10 +246,10 @@ class Rehearsal:
         )
 
     def count(self, model: str, used: Usage | None, *, replies: int = 0) -> None:
-        name, used = model or self.template.llm_policy.model or "", used or Usage()
-        count, before = self.used.get(name, (0, Usage()))
-        total = {one: getattr(before, one) + getattr(used, one) for one in Usage.__struct_fields__}
-        self.used[name] = count + replies, Usage(**total)
+        total = self.used[model or self.template.llm_policy.model or ""]
+        total.replies += replies
+        if used:
+            total.add(used)
 
 
 class _Playing:

@@ -27,8 +27,8 @@ MOST_OF_BUDGET: Final = 10**15
 LONGEST_OVERLAP: Final = 30 * 24 * 3600
 MOST_TEMPLATES: Final = 100
 
-Limit = Annotated[int, Field(ge=1, le=MOST)]
-Budget = Annotated[int, Field(ge=1, le=MOST_OF_BUDGET)]
+Limit = Annotated[int, Field(ge=1, le=MOST)] | None
+Budget = Annotated[int, Field(ge=1, le=MOST_OF_BUDGET)] | None
 
 
 def _is_ahead(at: datetime) -> datetime:
@@ -45,14 +45,14 @@ Templates = Annotated[wire.Many[wire.Id], Field(min_length=1, max_length=MOST_TE
 class _Scope(wire.StrictModel):
     """What a key may do, and how much of it."""
 
-    rate_limit: Limit | None = None
-    max_concurrent: Limit | None = None
-    sessions_per_hour: Limit | None = None
-    max_running: Limit | None = None
-    tokens_per_day: Budget | None = None
-    tokens_per_month: Budget | None = None
-    turns_per_day: Budget | None = None
-    turns_per_month: Budget | None = None
+    rate_limit: Limit = None
+    max_concurrent: Limit = None
+    sessions_per_hour: Limit = None
+    max_running: Limit = None
+    tokens_per_day: Budget = None
+    tokens_per_month: Budget = None
+    turns_per_day: Budget = None
+    turns_per_month: Budget = None
     read_only: bool = False
     templates: Templates | None = None
     expires_at: Expiry | None = None
@@ -154,7 +154,7 @@ async def list_keys(
     about a minute.
     """
     found = await keys.listed(authenticator.db, before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda key: pagination.cursor(key.created_at, key.id))
+    rows, following = asked.cut(found, pagination.by("created_at"))
     used = await authenticator.used_by(rows)
     counted = [_counted(authenticator, key, one) for key, one in zip(rows, used, strict=True)]
     return wire.Json(pagination.page(counted, following))

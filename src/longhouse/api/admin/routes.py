@@ -10,7 +10,7 @@ from longhouse.api.admin import docs
 from longhouse.api.http.json_route import of_app, strict_router
 from longhouse.api.pagination import Omittable, Page
 from longhouse.api.sessions.listing import ListedSession, listed
-from longhouse.api.sessions.routes import SessionFilters, cursor_of
+from longhouse.api.sessions.routes import SessionFilters
 from longhouse.runtime.workers.instances import InstanceStatus
 from longhouse.store import leases, registry
 from longhouse.store.database import Database
@@ -46,7 +46,7 @@ class Instances(pagination.Paged):
 async def list_sessions(db: Db, asked: Annotated[AllSessions, Query()]) -> wire.Json[Page[SessionOfOwner]]:
     """The sessions of all owners, newest first."""
     found = await session_lists.search(db, **asked.filters, before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, cursor_of)
+    rows, following = asked.cut(found, pagination.by("created_at"))
     shown = zip(await listed(db, rows), rows, strict=True)
     data: list[SessionOfOwner] = [{**one, "owner": row.owner, "user": row.user} for one, row in shown]
     return wire.Json(pagination.page(data, following))
@@ -63,12 +63,11 @@ async def count_sessions(db: Db, asked: Annotated[AllFacets, Query()]) -> wire.J
 async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> wire.Json[Page[RegisteredInstance]]:
     """The instances of all workers, most recently used first; `metrics.history` has their recent states."""
     found = await registry.instances(db, **asked.filters, before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda one: pagination.cursor(one.last_used_at, one.instance_id))
-    return wire.Json(pagination.page(rows, following))
+    return wire.Json(asked.page(found, pagination.by("last_used_at", "instance_id")))
 
 
 @router.get("/admin/workers", responses={200: docs.listed("One page of workers.", docs.WORKER)})
 async def list_workers(db: Db, asked: Annotated[pagination.Paged, Query()]) -> wire.Json[Page[WorkerRow]]:
     """The registered workers, most recently started first."""
     found = await leases.workers(db, before=asked.before, limit=asked.fetched)
-    return wire.Json(pagination.page(*asked.cut(found, lambda one: pagination.cursor(one.started_at, one.worker_id))))
+    return wire.Json(asked.page(found, pagination.by("started_at", "worker_id")))

@@ -127,11 +127,8 @@ def _session(caller: Caller, ref: str) -> Session:
 
 
 def _shown(result: Result) -> TriedOutcome:
-    files: list[TriedFile] = [
-        {"path": one.path, "media_type": one.media_type, "size": len(one.content)} for one in result.made
-    ]
+    files = [wire.body_of(TriedFile, one, size=len(one.content)) for one in result.made]
     outcome = result.outcome
     if isinstance(outcome, Fault):
-        error: TriedError = {"code": outcome.code, "message": outcome.message}
-        return {"status": "error", "content": None, "error": error, "files": files}
+        return {"status": "error", "content": None, "error": wire.body_of(TriedError, outcome), "files": files}
     return {"status": "ok", "content": outcome.content[:MOST_SHOWN], "error": None, "files": files}

@@ -95,7 +95,7 @@ async def list_schedules(
 ) -> wire.Json[Page[ShownSchedule]]:
     """Your schedules, newest first; `limit` (≤ 200), `before` (the `next` of the previous page)."""
     found = await schedules.listed(scheduler.db, owner=caller.owner, before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda one: pagination.cursor(one.created_at, one.id))
+    rows, following = asked.cut(found, pagination.by("created_at"))
     last = await schedules.last_runs(scheduler.db, [one.id for one in rows])
     return wire.Json(pagination.page([_shown(one, last.get(one.id)) for one in rows], following))
 
@@ -157,8 +157,7 @@ async def list_runs(
     """What became of past firings, newest first: fired, skipped, missed or failed."""
     found = await _found(caller, scheduler, schedule_id)
     rows = await schedules.runs(scheduler.db, found.id, before=asked.before, limit=asked.fetched)
-    page, following = asked.cut(rows, lambda one: pagination.cursor(one["fired_at"], one["id"]))
-    return wire.Json(pagination.page(page, following))
+    return wire.Json(asked.page(rows, lambda one: pagination.cursor(one["fired_at"], one["id"])))
 
 
 async def _found(caller: Caller, scheduler: Scheduler, schedule_id: str) -> Schedule:

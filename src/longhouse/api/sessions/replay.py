@@ -212,13 +212,7 @@ def _selection(replied: Replied, offered: Sequence[str]) -> ShownSelection | Non
     def scored(names: Sequence[str]) -> list[ScoredTool]:
         return [{"name": name, "score": chosen.scores.get(name)} for name in names]
 
-    return {
-        "query": chosen.query,
-        "stage": chosen.stage,
-        "offered": scored(offered),
-        "left_out": scored(chosen.left_out),
-        "more": chosen.more,
-    }
+    return wire.body_of(ShownSelection, chosen, offered=scored(offered), left_out=scored(chosen.left_out))
 
 
 class StepRecord(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict, cast
 
 from fastapi import Depends, Query
 from pydantic import Field
@@ -225,7 +225,7 @@ async def list_sessions(
     found = await session_lists.search(
         sessions.db, before=asked.before, limit=asked.fetched, owner=caller.owner, **asked.filters
     )
-    rows, following = asked.cut(found, cursor_of)
+    rows, following = asked.cut(found, pagination.by("created_at"))
     return wire.Json(pagination.page(await listed(sessions.db, rows), following))
 
 
@@ -334,10 +334,6 @@ def _accepted(session: Session) -> wire.Json[Accepted]:
     return wire.Json({"session_id": session.id, "state": session.state}, status_code=202)
 
 
-def cursor_of(row: session_store.SessionRow) -> str:
-    return pagination.cursor(row.created_at, row.id)
-
-
 async def detailed(db: Database, session: Session) -> DetailedSession:
     """A session with all details, and its title."""
     counters = await session_counters.counted(db, {session.id: session.head}, may_lag=OFTEN)
@@ -358,29 +354,27 @@ def _paused(spent: SpentBudget | None) -> Paused | None:
 def described(session: Session, status: WaitingStatus) -> DescribedSession:
     """A session with all details; its state includes that of its sub-agents."""
     turn = session.turn
-    return {
-        "session_id": session.id,
-        "template_id": session.agent,
-        "template": session.agent,
-        "version": turn.version if turn else session.version,
-        "instance_id": turn.instance if turn else None,
-        "conversation_id": session.conversation,
-        "label": session.label,
-        "forked_from": forked_from(session.origins[-1]) if session.origins else None,
-        "trace_id": turn.trace if turn else None,
-        "state": status.state or session.state,
-        "task": turn.task if turn else None,
-        "counters": _counters(turn),
-        "context_snapshot": snapshot_of(session, status),
-        "questions": [_question(one, session) for one in status.questions],
-        "queued": len(session.queue),
-        "result": turn.answer if turn and turn.ended else None,
-        "error": turn.error if turn else None,
-        "usage": turn.usage if turn else None,
-        "head": session.head,
-        "created_at": session.created_at,
-        "updated_at": session.updated_at,
-    }
+    return wire.body_of(
+        DescribedSession,
+        session,
+        session_id=session.id,
+        template_id=session.agent,
+        template=session.agent,
+        version=turn.version if turn else session.version,
+        instance_id=turn.instance if turn else None,
+        conversation_id=session.conversation,
+        forked_from=forked_from(session.origins[-1]) if session.origins else None,
+        trace_id=turn.trace if turn else None,
+        state=status.state or session.state,
+        task=turn.task if turn else None,
+        counters=_counters(turn),
+        context_snapshot=snapshot_of(session, status),
+        questions=[_question(one, session) for one in status.questions],
+        queued=len(session.queue),
+        result=turn.answer if turn and turn.ended else None,
+        error=turn.error if turn else None,
+        usage=turn.usage if turn else None,
+    )
 
 
 def forked_from(origin: events.Origin) -> ForkedFrom:
@@ -400,8 +394,8 @@ def snapshot_of(session: Session, status: WaitingStatus) -> ContextSnapshot:
 
 
 def _counters(turn: Turn | None) -> TurnCounters:
-    counters: Any = {name: getattr(turn, name, 0) for name in TurnCounters.__annotations__}
-    return counters
+    counters = {name: getattr(turn, name, 0) for name in TurnCounters.__annotations__}
+    return cast("TurnCounters", counters)
 
 
 def _question(question: Question, top: Session) -> SessionQuestion:

@@ -293,16 +293,8 @@ def _replayed(strategy: BaseAgent, request: Request, reply: Reply) -> Said:
 def _said(
     reply: events.Replied | Reply, answer: str | None, calls: Iterable[events.Called | Intent], problem: str
 ) -> Said:
-    return {
-        "text": reply.text,
-        "reasoning": reply.reasoning,
-        "answer": answer,
-        "calls": [{"tool": one.tool, "arguments": one.arguments} for one in calls],
-        "problem": problem,
-        "finish": reply.finish,
-        "model": reply.model,
-        "usage": reply.usage,
-    }
+    said = [wire.body_of(SaidCall, one) for one in calls]
+    return wire.body_of(Said, reply, answer=answer, calls=said, problem=problem)
 
 
 def _answer_in(arguments: str) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict, cast
 
 import msgspec
 from fastapi import Query
@@ -204,11 +204,9 @@ def summary(rows: Sequence[UsedOnDay], since: date, until: date, prices: Prices)
     }
 
 
-def _of_model(model: str, counted: CountedUsage) -> UsageOfModel:
+def _of_model(model: str, counted: Mapping[str, object]) -> UsageOfModel:
     """Without the turns: one may have replies of several models."""
-    of_model: Any = {"model": model, **counted}
-    del of_model["turns"]
-    return of_model
+    return cast("UsageOfModel", {"model": model, **{name: counted[name] for name in Tokens.__annotations__}})
 
 
 def owners(rows: Sequence[UsedOnDay], prices: Prices) -> list[UsageOfOwner]:
@@ -226,8 +224,7 @@ def _counted(rows: Sequence[UsedOnDay], prices: Prices) -> CountedUsage:
     total = Used()
     for row in rows:
         total.add(row.used)
-    counted: Any = {**msgspec.structs.asdict(total), "cost": prices.cost(rows)}
-    return counted
+    return cast("CountedUsage", {**msgspec.structs.asdict(total), "cost": prices.cost(rows)})
 
 
 def _busiest(groups: Mapping[Any, CountedUsage]) -> list[tuple[Any, CountedUsage]]:

@@ -248,9 +248,8 @@ class _Stage(msgspec.Struct, frozen=True):
             turns.append(TurnReport(turn=len(turns) + 1, status="failed", reason=str(error)))
         finally:
             # Nobody's key: whoever has the command line has the house.
-            charge = partial(usage.charge, self.db, key="", owner=LOCAL_OWNER)
-            for name, (replies, used) in rehearsal.used.items():
-                await charge(model=name, usage=used, replies=replies)
+            for name, used in rehearsal.used.items():
+                await usage.charge(self.db, key="", owner=LOCAL_OWNER, model=name, usage=used, replies=0)
         return SessionReport(session_id=source.session_id, status=status_of(turns), turns=turns)
 
 

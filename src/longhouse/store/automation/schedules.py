@@ -4,7 +4,7 @@ the fleet to lock its row fires it: nothing is fired twice, and nothing is lost 
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, cast
 
 import msgspec
 
@@ -285,9 +285,9 @@ async def last_runs(db: Executor, schedules: Sequence[str]) -> dict[str, ShownSc
 
 
 def _run(row: Mapping[str, Any]) -> ShownScheduleRun:
-    run: Any = dict(row)
+    run = dict(row)
     error = {name: run.pop(name) for name in RunError.__annotations__}
-    return {**run, "error": error if error["message"] else None}
+    return cast("ShownScheduleRun", {**run, "error": error if error["message"] else None})
 
 
 async def last_session(db: Executor, schedule: Schedule) -> str | None:

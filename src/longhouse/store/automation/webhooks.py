@@ -256,15 +256,4 @@ async def pause_without_key(db: Database) -> list[str]:
 
 async def listening(db: Executor, owner: str | None = None) -> list[Listener]:
     """The webhooks that are told of what happens: of all owners, or of one. None whose key is not valid any more."""
-    return [
-        Listener(
-            row["id"],
-            row["owner"],
-            frozenset(row["events"]),
-            row["agent"],
-            row["told_since"],
-            row["told_after"],
-            None if row["templates"] is None else frozenset(row["templates"]),
-        )
-        for row in await db.rows(LISTENING, owner=owner)
-    ]
+    return [msgspec.convert(dict(row), Listener) for row in await db.rows(LISTENING, owner=owner)]

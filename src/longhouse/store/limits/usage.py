@@ -159,9 +159,9 @@ def _of(found: dict[str, Used], model: str) -> Used:
     return found.setdefault(model, Used())
 
 
-async def charge(db: Database, *, key: str, owner: str, model: str, usage: Usage, replies: int = 1) -> None:
-    """Counts what was used outside any journal, as by a replay. Not sent twice: nobody is charged for one reply
-    twice."""
+async def charge(db: Database, *, key: str, owner: str, model: str, usage: Usage | Used, replies: int = 1) -> None:
+    """Counts what was used outside any journal, as by a replay, and so many replies more. Not sent twice: nobody is
+    charged for one reply twice."""
     used = Used(replies=replies)
     used.add(usage)
     await db.once(CHARGE, key=key, owner=owner, model=model, **asdict(used))
