@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar
 
+from fastapi import Query
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import CoreSchema
@@ -100,6 +101,9 @@ class Paged(Limited):
     def filters(self) -> dict[str, Any]:
         """The fields besides the page."""
         return self.model_dump(exclude={"limit", "before"})
+
+
+PagedQuery = Annotated[Paged, Query()]
 
 
 def cursor(moment: datetime, row_id: str) -> str:

@@ -149,7 +149,7 @@ async def create_webhook(caller: auth.User, held: TheWebhooks, asked: NewWebhook
 
 @router.get("/v1/webhooks", responses={200: docs.listed("One page of webhooks.", SHOWN)})
 async def list_webhooks(
-    caller: auth.User, held: TheWebhooks, asked: Annotated[pagination.Paged, Query()]
+    caller: auth.User, held: TheWebhooks, asked: pagination.PagedQuery
 ) -> wire.Json[Page[ShownWebhook]]:
     """The caller's webhooks, newest first; a key that is limited to templates sees those that were made with it."""
     found = await webhooks.listed(held.db, viewer_of(caller), before=asked.before, limit=asked.fetched)

@@ -103,6 +103,7 @@ LISTED: Final[dict[str, Any]] = {
     "created_at": "2026-01-31T12:00:00Z",
     "last_used_at": "2026-01-31T13:20:00Z",
 }
+WITH_SECRET: Final = {**LISTED, "key": "lh_<43 characters>"}
 COUNTED: Final[dict[str, Any]] = {
     **LISTED,
     "limits": {
@@ -135,7 +136,7 @@ TheAuthenticator = Annotated[Authenticator, of_app("authenticator")]
     "/admin/keys",
     status_code=201,
     openapi_extra=wire.example(name="the website", owner="shop", role="user", rate_limit=120),
-    responses={201: wire.answer("The key; its secret is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
+    responses={201: wire.answer("The key; its secret is not shown again.", WITH_SECRET)},
 )
 async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked: NewKey) -> wire.Json[KeyWithSecret]:
     """Creates a key, which acts for its owner; limits that are not given come from the settings."""
@@ -145,9 +146,7 @@ async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked:
 
 
 @router.get("/admin/keys", responses={200: docs.listed("One page of keys.", COUNTED)})
-async def list_keys(
-    authenticator: TheAuthenticator, asked: Annotated[pagination.Paged, Query()]
-) -> wire.Json[Page[CountedKey]]:
+async def list_keys(authenticator: TheAuthenticator, asked: pagination.PagedQuery) -> wire.Json[Page[CountedKey]]:
     """All keys, newest first, including revoked ones; `limit` (≤ 200), `before` (the `next` of the previous page).
 
     `limits` are those that hold; `used` is what counts against them now, in all processes. `last_used_at` is exact to
@@ -182,7 +181,7 @@ async def change_key(
 
 @router.post(
     "/admin/keys/{key_id}/rotate",
-    responses={200: wire.answer("The new secret, which is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
+    responses={200: wire.answer("The new secret, which is not shown again.", WITH_SECRET)},
 )
 async def rotate_key(
     caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: Annotated[KeyRotation, Query()]

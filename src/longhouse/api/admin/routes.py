@@ -67,7 +67,7 @@ async def list_instances(db: Db, asked: Annotated[Instances, Query()]) -> wire.J
 
 
 @router.get("/admin/workers", responses={200: docs.listed("One page of workers.", docs.WORKER)})
-async def list_workers(db: Db, asked: Annotated[pagination.Paged, Query()]) -> wire.Json[Page[WorkerRow]]:
+async def list_workers(db: Db, asked: pagination.PagedQuery) -> wire.Json[Page[WorkerRow]]:
     """The registered workers, most recently started first."""
     found = await leases.workers(db, before=asked.before, limit=asked.fetched)
     return wire.Json(asked.page(found, pagination.by("started_at", "worker_id")))

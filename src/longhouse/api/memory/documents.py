@@ -153,7 +153,7 @@ async def add_document(
 
 @router.get("/v1/documents")
 async def list_documents(
-    caller: auth.User, library: Library, asked: Annotated[pagination.Paged, Query()]
+    caller: auth.User, library: Library, asked: pagination.PagedQuery
 ) -> wire.Json[Page[ShownDocument]]:
     """Your documents and the shared ones, those that changed last first."""
     await library.ship()

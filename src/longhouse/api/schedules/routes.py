@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import Query, Request
+from fastapi import Request
 
 from longhouse.api import auth, pagination, repeating, wire
 from longhouse.api.caller import Caller
@@ -91,7 +91,7 @@ async def _made_before(caller: Caller, scheduler: Scheduler, accepted: RequestId
 
 @router.get("")
 async def list_schedules(
-    caller: auth.User, scheduler: Held, asked: Annotated[pagination.Paged, Query()]
+    caller: auth.User, scheduler: Held, asked: pagination.PagedQuery
 ) -> wire.Json[Page[ShownSchedule]]:
     """Your schedules, newest first; `limit` (≤ 200), `before` (the `next` of the previous page)."""
     found = await schedules.listed(scheduler.db, owner=caller.owner, before=asked.before, limit=asked.fetched)
@@ -152,7 +152,7 @@ async def run_schedule(
 
 @router.get("/{schedule_id}/runs")
 async def list_runs(
-    caller: auth.User, scheduler: Held, schedule_id: str, asked: Annotated[pagination.Paged, Query()]
+    caller: auth.User, scheduler: Held, schedule_id: str, asked: pagination.PagedQuery
 ) -> wire.Json[Page[ShownScheduleRun]]:
     """What became of past firings, newest first: fired, skipped, missed or failed."""
     found = await _found(caller, scheduler, schedule_id)

@@ -87,10 +87,10 @@ THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY
 WRITE: Final = """
     INSERT INTO webhook_deliveries (id, webhook_id, type, session_id, from_session, agent, payload, next_at)
     SELECT new.id, w.id, new.type, new.session_id, new.from_session, new.agent, new.payload, 'infinity'
-    FROM unnest(:ids::text[], :webhooks::text[], :types::text[], :sessions::text[], :sources::text[], :agents::text[],
-                :payloads::text[])
+    FROM unnest(:ids::text[], :webhook_id::text[], :type::text[], :session_id::text[], :from_session::text[],
+                :agent::text[], :payload::text[])
          WITH ORDINALITY AS new (id, webhook, type, session_id, from_session, agent, payload, nth)
-    JOIN (SELECT id FROM webhooks WHERE id = ANY(:webhooks) ORDER BY id FOR KEY SHARE) w ON w.id = new.webhook
+    JOIN (SELECT id FROM webhooks WHERE id = ANY(:webhook_id) ORDER BY id FOR KEY SHARE) w ON w.id = new.webhook
     ORDER BY new.nth ON CONFLICT (id) DO NOTHING
 """
 # The first that waits is locked: whoever ends it meanwhile sees what was written here, and makes it due. It is looked
@@ -387,16 +387,9 @@ async def last_moves(db: Executor, heads: Mapping[str, int]) -> list[LastMove]:
 
 
 async def _write(tx: Transaction, new: Sequence[NewDelivery]) -> int:
-    tag = await tx.run(
-        WRITE,
-        ids=[delivery_id(one.webhook_id, one.key) for one in new],
-        webhooks=[one.webhook_id for one in new],
-        types=[one.type for one in new],
-        sessions=[one.session_id for one in new],
-        sources=[one.from_session for one in new],
-        agents=[one.agent for one in new],
-        payloads=[one.payload for one in new],
-    )
+    columns = ("webhook_id", "type", "session_id", "from_session", "agent", "payload")
+    values = {name: [getattr(one, name) for one in new] for name in columns}
+    tag = await tx.run(WRITE, ids=[delivery_id(one.webhook_id, one.key) for one in new], **values)
     pairs = sorted({(one.webhook_id, one.session_id) for one in new})
     await tx.run(SET_DUE, webhooks=[one for one, _ in pairs], sessions=[one for _, one in pairs])
     return int(tag.rpartition(" ")[2])
