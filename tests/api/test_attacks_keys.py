@@ -197,7 +197,7 @@ async def inside(house: House, key: Client, visitors: int) -> None:
     """Waits until so many requests of this key are being served."""
     inflight: InflightRequests = house.app.authenticator.inflight
     async with asyncio.timeout(10):
-        while len(inflight.of(key.id)) != visitors:
+        while len(inflight.of(key=key.id)) != visitors:
             await asyncio.sleep(0.01)
 
 

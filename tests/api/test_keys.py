@@ -105,9 +105,9 @@ async def test_what_was_begun_with_a_secret_ends_with_it_whichever_process_rotat
                 async with asyncio.timeout(10):
                     last = [event async for event in sse(begun)][-1]
                 assert (last.event, last.json["error"]["code"]) == ("error", "invalid_api_key")
-                left = {one.key_digest for one in house.app.authenticator.inflight.of(shop.id)}
+                left = {one.key_digest for one in house.app.authenticator.inflight.of(key=shop.id)}
                 assert left == {keys.digest_of(rotated[1])}, "the new secret is served on"
-                assert house.app.authenticator.inflight.of(other.id)
+                assert house.app.authenticator.inflight.of(key=other.id)
                 await anext(sse(fresh))
 
 

@@ -27,7 +27,7 @@ from longhouse.journal.fold import fold
 from longhouse.store import journals, leases, migrate
 from longhouse.store.automation import webhook_deliveries, webhooks
 from longhouse.store.automation.webhook_deliveries import NewDelivery
-from longhouse.store.automation.webhooks import Viewer, Webhook
+from longhouse.store.automation.webhooks import ShownWebhook, Viewer
 from longhouse.store.database import Database, Transaction, bound, open_database
 from server_helpers import plan_nodes, started
 from webhook_receiver import Receiver, receiving
@@ -39,7 +39,7 @@ OPTIONS = DeliveryOptions(retry_delays=[0.05] * 50, timeout=5, pause_after=3600,
 MANY = 2_000
 
 
-async def made(db: Database, url: str = "https://example.com/hook", **values: Any) -> Webhook:
+async def made(db: Database, url: str = "https://example.com/hook", **values: Any) -> ShownWebhook:
     kinds = ["session.rested", "question.opened"]
     fields = {"url": url, "events": kinds, "agent": None, "description": "", "status": "active", **values}
     return (await webhooks.create(db, VIEWER, **fields))[0]
@@ -66,12 +66,12 @@ async def turn(
     return session_id
 
 
-async def told_of(db: Database, hook: Webhook) -> list[str]:
+async def told_of(db: Database, hook: ShownWebhook) -> list[str]:
     rows = "SELECT session_id FROM webhook_deliveries WHERE webhook_id = :id ORDER BY nth"
     return [row["session_id"].removeprefix("clerk_") for row in await db.rows(rows, id=hook.id)]
 
 
-async def collected(db: Database, collector: Collector, hook: Webhook, last: str) -> list[str]:
+async def collected(db: Database, collector: Collector, hook: ShownWebhook, last: str) -> list[str]:
     """What the webhook was told of, once it was told of this one."""
     async with asyncio.timeout(60):
         while (told := await told_of(db, hook))[-1:] != [last]:
@@ -147,7 +147,7 @@ async def one_without_a_key_is_paused_and_that_is_logged(db: Database, collector
     assert [one["webhook"] for one in logs if one["event"] == "webhook_paused"] == [hook.id]
 
 
-async def one_that_cannot_be_read_keeps_no_other_back(db: Database, collector: Collector, hook: Webhook) -> None:
+async def one_that_cannot_be_read_keeps_no_other_back(db: Database, collector: Collector, hook: ShownWebhook) -> None:
     bad = await turn(db, "bad", *ENDED)
     mended = await db.value("SELECT body::text FROM journal WHERE session_id = :id AND seq = 3", id=bad)
     broken = events.encode(events.Called(call="no step", tool="clocktool", arguments="{}"))
@@ -162,7 +162,7 @@ async def one_that_cannot_be_read_keeps_no_other_back(db: Database, collector: C
     await collected(db, collector, hook, "bad")
 
 
-async def hints_come_between_the_pages_of_a_sweep(db: Database, collector: Collector, hook: Webhook) -> None:
+async def hints_come_between_the_pages_of_a_sweep(db: Database, collector: Collector, hook: ShownWebhook) -> None:
     for nth in range(webhook_deliveries.PAGE + 5):
         await turn(db, f"many {nth}", *ENDED)
     async with asyncio.timeout(10):
@@ -204,16 +204,16 @@ async def little_is_read_however_many_sessions_there_are(db: Database) -> None:
     assert await examined(db, webhook_deliveries.AT_WORK, owners=[OWNER]) < 10
 
 
-def delivery(hook: Webhook, session_id: str, nth: int) -> NewDelivery:
+def delivery(hook: ShownWebhook, session_id: str, nth: int) -> NewDelivery:
     payload = payload_of("session.rested", clock.now(), {"session_id": session_id, "nth": nth})
     return NewDelivery(hook.id, f"{session_id}:{nth}", "session.rested", session_id, session_id, "clerk", payload)
 
 
-async def due(db: Database, hook: Webhook) -> list[str]:
+async def due(db: Database, hook: ShownWebhook) -> list[str]:
     return [one.id for one in await webhook_deliveries.due(db, hook.id, under_way=[], limit=100)]
 
 
-def id_of(hook: Webhook, session_id: str, nth: int) -> str:
+def id_of(hook: ShownWebhook, session_id: str, nth: int) -> str:
     return webhook_deliveries.delivery_id(hook.id, f"{session_id}:{nth}")
 
 
@@ -274,7 +274,7 @@ async def test_of_a_session_one_waits_and_the_others_cost_nothing(db: Database) 
 
 
 async def neither_is_lost_when_one_is_written_while_the_other_ends(
-    db: Database, hook: Webhook, session_id: str, write: Any
+    db: Database, hook: ShownWebhook, session_id: str, write: Any
 ) -> None:
     locked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -323,7 +323,7 @@ async def sending(db: Database, egress: Egress, lookup: Lookup, timeout: float =
         yield
 
 
-async def errors(db: Database, hook: Webhook) -> set[str]:
+async def errors(db: Database, hook: ShownWebhook) -> set[str]:
     return {one.last_error or "" for one in await webhook_deliveries.log_of(db, hook.id, limit=200)}
 
 
@@ -363,7 +363,9 @@ async def test_who_is_reached_is_decided_when_something_is_sent(db: Database) ->
         await no_more_sockets_than_a_process_may_have(db, receiver)
 
 
-async def a_name_that_is_never_resolved_holds_up_nothing_else(db: Database, hook: Webhook, receiver: Receiver) -> None:
+async def a_name_that_is_never_resolved_holds_up_nothing_else(
+    db: Database, hook: ShownWebhook, receiver: Receiver
+) -> None:
     go_on = Event()
 
     def ask(host: str, port: int) -> Sequence[tuple[Any, ...]]:

@@ -249,7 +249,7 @@ def test_time_in_which_a_lost_step_waits_is_nobodys_and_is_told() -> None:
         counters.add(record)
         assert counters.questions == (record.event is ASKED_STEP)
     assert (counters.waiting_seconds, counters.work_seconds) == (3600, 0)
-    assert effects_of(records) == []
+    assert effects_of("s", records) == []
 
 
 def test_what_is_said_while_a_lost_step_waits_is_read_when_it_is_tried_again() -> None:
@@ -299,11 +299,12 @@ def test_what_was_broken_off_may_have_happened_unless_it_still_needed_approval(c
         events.Returned(call="unapproved", outcome=Fault(code=code, message="over")),
     ]
     records = [events.Recorded(seq=1 + nth, at=BEGAN, event=event) for nth, event in enumerate(told)]
-    assert [(one.call, one.state, one.doubt, one.lost) for one in effects_of(records)] == [
+    found = effects_of("s", records)
+    assert [(one["call_id"], one["state"], one["doubt"], one["workers_lost"]) for one in found] == [
         ("doubtful", "unknown", "it did not answer", 1),
-        ("lost", "unknown", "", 1),
-        ("runs", "unknown", "", 1),
-        ("unapproved", "not_begun", "", 0),
+        ("lost", "unknown", None, 1),
+        ("runs", "unknown", None, 1),
+        ("unapproved", "not_begun", None, 0),
     ]
 
 

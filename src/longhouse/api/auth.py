@@ -5,11 +5,11 @@ import hmac
 import ipaddress
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from fastapi import Depends, Request
@@ -118,13 +118,13 @@ class Authenticator:
     async def sign_out(self, token: str) -> None:
         """Signs a browser out and ends its requests in flight."""
         await browser_sessions.delete(self.db, token)
-        self.inflight.sign_out(keys.digest_of(token))
+        self.inflight.end(browser=keys.digest_of(token))
 
     async def revoke(self, key_id: str) -> bool:
         """Revokes the key and ends the requests in flight that use it, of browsers too."""
         found = await keys.revoke(self.db, key_id)
         if found:
-            self.inflight.end(key_id)
+            self.inflight.end(key=key_id)
         return found
 
     async def rotate(self, key_id: str, *, overlap: float = 0.0) -> tuple[Key, str] | None:
@@ -132,12 +132,8 @@ class Authenticator:
         ends."""
         rotated = await keys.rotate(self.db, key_id, overlap=overlap)
         if rotated and not overlap:
-            self.inflight.end(key_id)
+            self.inflight.end(key=key_id)
         return rotated
-
-    async def change(self, key_id: str, changes: Mapping[str, Any]) -> Key | None:
-        """Changes fields of the key; what it has under way goes on."""
-        return await keys.change(self.db, key_id, changes)
 
     def limits_of(self, key: Key) -> KeyLimits:
         """The limits that hold for a key: its own, and those of the settings."""
@@ -207,12 +203,12 @@ class Authenticator:
         """Ends requests in flight whose key another process has revoked or rotated, or whose browser it signed out."""
         await self.inflight.not_empty.wait()
         await asyncio.sleep(POLL_EVERY)
-        if digests := self.inflight.key_digests:
+        if digests := self.inflight.named("key_digest"):
             for digest in await keys.invalid(self.db, digests):
-                self.inflight.end_with(digest)
-        if browsers := self.inflight.browsers:
+                self.inflight.end(key_digest=digest)
+        if browsers := self.inflight.named("browser"):
             for browser in await browser_sessions.ended(self.db, browsers):
-                self.inflight.sign_out(browser)
+                self.inflight.end(browser=browser)
 
     async def _find_caller(self, request: Request) -> Caller:
         return LOCAL if await self.is_open() else await self._caller_of(request)

@@ -50,15 +50,15 @@ class Caller:
     def may_use(self, template: str) -> bool:
         return self.templates is None or template in self.templates
 
-    def uses(self, template: str) -> None:
-        """Raises if the key may not use this template."""
+    def uses(self, template: str, *, param: str = "model") -> None:
+        """Raises if the key may not use this template, which the request names in `param`."""
         if self.templates is not None and template not in self.templates:
             allowed = ", ".join(sorted(self.templates)) or "none"
             raise CallerError(
                 f"This key may not use the agent {template!r}; it may use: {allowed}.",
                 status=403,
                 code="template_not_allowed",
-                param="model",
+                param=param,
             )
 
     def uses_all(self) -> None:

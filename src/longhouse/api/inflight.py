@@ -1,12 +1,10 @@
 """Requests in flight: drained when the server stops, ended when their key is revoked, with an error that says why."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Final
+from typing import Final, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -61,76 +59,51 @@ class InflightRequest:
 
 
 class InflightRequests:
-    """The requests in flight, by key."""
+    """The requests in flight that a key is charged for."""
 
     def __init__(self) -> None:
-        self._by_key: defaultdict[str, set[InflightRequest]] = defaultdict(set)
+        self._all: set[InflightRequest] = set()
         self.not_empty = asyncio.Event()
         """Set while there are requests in flight."""
-        self.empty = asyncio.Event()
-        """Set while there are none."""
-        self.empty.set()
 
-    def of(self, key: str) -> list[InflightRequest]:
-        return list(self._by_key.get(key, ()))
+    def of(self, **whose: str) -> list[InflightRequest]:
+        """Those of a `key`, of a `browser`, or with a `key_digest`."""
+        wanted = whose.items()
+        return [one for one in self._all if all(getattr(one, name) == value for name, value in wanted)]
 
     async def enter(self, inflight: InflightRequest, key: str, meter: Meter) -> None:
         """Counts a request for its key; raises if the key is over its limit."""
         inflight.meter = meter  # also for a refused request: its response carries the rate limit headers
         await meter.enter()
         inflight.key = key
-        self._by_key[key].add(inflight)
+        self._all.add(inflight)
         self.not_empty.set()
-        self.empty.clear()
 
     def leave(self, inflight: InflightRequest) -> None:
         """Removes the request; one that never entered is ignored."""
-        if not inflight.meter or not inflight.key:
+        if not inflight.meter or inflight not in self._all:
             return
         inflight.meter.leave()
-        self._by_key[inflight.key].remove(inflight)
-        if not self._by_key[inflight.key]:
-            del self._by_key[inflight.key]
-        if not self._by_key:
+        self._all.remove(inflight)
+        if not self._all:
             self.not_empty.clear()
-            self.empty.set()
 
-    def end(self, key: str) -> None:
-        """Ends all requests of this key, except the current one."""
-        self._end(self.of(key))
-
-    def end_all(self) -> None:
-        """Ends all requests; their clients are told that the server stops."""
-        for inflight in list(self._all):
-            if inflight.task:
-                inflight.task.cancel()
-
-    @property
-    def browsers(self) -> set[str]:
-        """The signed-in browsers that have sent some."""
-        return {one.browser for one in self._all if one.browser}
-
-    @property
-    def key_digests(self) -> set[str]:
-        return {one.key_digest for one in self._all if one.key_digest}
-
-    def sign_out(self, browser: str) -> None:
-        """Ends all requests of this browser, except the current one."""
-        self._end([one for one in self._all if one.browser == browser])
-
-    def end_with(self, key_digest: str) -> None:
-        """Ends all requests that were sent with this secret of a key, except the current one."""
-        self._end([one for one in self._all if one.key_digest == key_digest])
-
-    @property
-    def _all(self) -> Iterator[InflightRequest]:
-        return chain.from_iterable(self._by_key.values())
-
-    def _end(self, requests: Iterable[InflightRequest]) -> None:
-        for inflight in requests:
+    def end(self, **whose: str) -> None:
+        """Ends all requests of a `key`, of a `browser`, or with a `key_digest`, except the current one."""
+        for inflight in self.of(**whose):
             if inflight.task and inflight.task is not asyncio.current_task() and not inflight.is_revoked:
                 inflight.is_revoked = True
                 inflight.task.cancel()
+
+    def end_all(self) -> None:
+        """Ends all requests; their clients are told that the server stops."""
+        for inflight in self._all:
+            if inflight.task:
+                inflight.task.cancel()
+
+    def named(self, what: Literal["browser", "key_digest"]) -> set[str]:
+        """The signed-in browsers, or the digests of keys, that have sent some."""
+        return {getattr(one, what) for one in self._all} - {""}
 
 
 class DrainMiddleware:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar
 
+from fastapi import Query
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
 from pydantic_core import CoreSchema
@@ -86,6 +87,10 @@ class Limited(wire.StrictModel):
         page = rows[: self.limit]
         return page, cursor(page[-1]) if len(rows) > self.limit else None
 
+    def page(self, rows: Sequence[Row], cursor: Callable[[Row], str]) -> "Page[Row]":
+        """The page of these rows."""
+        return page(*self.cut(rows, cursor))
+
 
 class Paged(Limited):
     """The query of a list, newest first."""
@@ -98,8 +103,16 @@ class Paged(Limited):
         return self.model_dump(exclude={"limit", "before"})
 
 
+PagedQuery = Annotated[Paged, Query()]
+
+
 def cursor(moment: datetime, row_id: str) -> str:
     return base64.urlsafe_b64encode(f"{moment.isoformat()} {row_id}".encode()).decode()
+
+
+def by(moment: str, row_id: str = "id") -> Callable[[Any], str]:
+    """The cursor of a row, which has its moment and its id under these names."""
+    return lambda row: cursor(getattr(row, moment), getattr(row, row_id))
 
 
 class Page(TypedDict, Generic[T]):

@@ -23,7 +23,6 @@ from longhouse.api.admin import routes as admin_routes
 from longhouse.api.admin import sessions as admin_sessions
 from longhouse.api.admin.models import ConfiguredModel
 from longhouse.api.admin.operations import Operations
-from longhouse.api.admin.retention import RetainDays
 from longhouse.api.auth import Authenticator
 from longhouse.api.console import pages
 from longhouse.api.console import session as browser_session
@@ -218,7 +217,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "prices": parts.prices,
         "operations": Operations(parts.db, counts, parts.toolbox, parts.activity, is_mirrored=parts.is_mirrored),
         "eraser": Eraser(inbox),
-        "retain_days": RetainDays(parts.retain_days),
+        "retain_days": parts.retain_days,
         "webhooks": WebhookService(parts.db, parts.egress),
         "schedules": parts.scheduler,
         "declined": parts.declined,

@@ -1,8 +1,7 @@
 """Webhooks: who is told of what happens in the caller's sessions, and the log of what was sent."""
 
 import uuid
-from datetime import datetime
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 import structlog
@@ -19,11 +18,13 @@ from longhouse.egress import LONGEST_URL, Egress
 from longhouse.errors import CallerError
 from longhouse.integrations.webhooks.collector import payload_of
 from longhouse.store.automation import webhook_deliveries, webhooks
-from longhouse.store.automation.webhook_deliveries import TEST, Delivery, DeliveryStatus
-from longhouse.store.automation.webhooks import EventType, Status, TooMany, Viewer, Webhook
+from longhouse.store.automation.webhook_deliveries import TEST, DeliveryStatus, ShownDelivery
+from longhouse.store.automation.webhooks import EventType, ShownWebhook, TooMany, Viewer
 from longhouse.store.database import Database
 
 log = structlog.get_logger()
+
+Found = TypeVar("Found")
 
 EVENTS: Final[tuple[EventType, ...]] = get_args(EventType)
 LONGEST_OVERLAP: Final = 30 * 24 * 3600
@@ -42,13 +43,10 @@ class NewWebhook(wire.StrictModel):
     description: wire.Line = ""
 
 
-class ChangedWebhook(wire.StrictModel):
+class ChangedWebhook(NewWebhook):
     """What is not named stays."""
 
     url: Url = "https://example.com"
-    events: Events = Field(default_factory=lambda: list(EVENTS))
-    agent: Agent = None
-    description: wire.Line = ""
     status: Literal["active", "disabled"] = "active"
 
 
@@ -62,47 +60,9 @@ class LogQuery(pagination.Paged):
     status: Omittable[DeliveryStatus] = Field(None, description="Deliveries of this status alone")
 
 
-class ShownWebhook(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    object: Literal["webhook"] = "webhook"
-    url: str
-    events: list[EventType]
-    agent: str | None
-    description: str
-    status: Status
-    reason: str | None
-    """Why it is paused."""
-    failing_since: datetime | None
-    """No delivery has succeeded since."""
-    former_until: datetime | None
-    """Until then, deliveries are signed with the former secret too."""
-    key_id: str
-    """The key that it acts for; empty: no keys were set."""
-    created_at: datetime
-    updated_at: datetime
-
-
 class WebhookWithSecret(ShownWebhook, frozen=True, kw_only=True):
     secret: str
     """Not shown again."""
-
-
-class ShownDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    """What the receiver gets as `webhook-id`."""
-    object: Literal["webhook.delivery"] = "webhook.delivery"
-    webhook_id: str
-    type: str
-    session_id: str | None
-    status: DeliveryStatus
-    attempts: int
-    next_attempt_at: datetime | None
-    attempted_at: datetime | None
-    last_status: int | None
-    """The HTTP status of the last answer; null: there was none."""
-    last_error: str | None
-    payload: dict[str, Any]
-    created_at: datetime
 
 
 class WebhookService(msgspec.Struct, frozen=True):
@@ -111,7 +71,7 @@ class WebhookService(msgspec.Struct, frozen=True):
     db: Database
     egress: Egress
 
-    async def find(self, caller: Caller, webhook_id: str) -> Webhook:
+    async def find(self, caller: Caller, webhook_id: str) -> ShownWebhook:
         return _there(await webhooks.find(self.db, viewer_of(caller), webhook_id))
 
     def check_url(self, url: str) -> None:
@@ -183,24 +143,23 @@ async def create_webhook(caller: auth.User, held: TheWebhooks, asked: NewWebhook
     except TooMany:
         message = f"There are {webhooks.MOST} webhooks already: delete one that is not needed."
         raise CallerError(message, status=409, code="too_many_webhooks") from None
-    log.info("webhook_created", webhook=made.id, owner=made.owner, by=caller.key)
+    log.info("webhook_created", webhook=made.id, owner=caller.owner, by=caller.key)
     return wire.Json(_with_secret(made, secret), status_code=201, headers=NO_STORE)
 
 
 @router.get("/v1/webhooks", responses={200: docs.listed("One page of webhooks.", SHOWN)})
 async def list_webhooks(
-    caller: auth.User, held: TheWebhooks, asked: Annotated[pagination.Paged, Query()]
+    caller: auth.User, held: TheWebhooks, asked: pagination.PagedQuery
 ) -> wire.Json[Page[ShownWebhook]]:
     """The caller's webhooks, newest first; a key that is limited to templates sees those that were made with it."""
     found = await webhooks.listed(held.db, viewer_of(caller), before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda one: pagination.cursor(one.created_at, one.id))
-    return wire.Json(pagination.page([_shown(one) for one in rows], following))
+    return wire.Json(asked.page(found, pagination.by("created_at")))
 
 
 @router.get(PATH, responses={200: wire.answer("The webhook.", SHOWN)})
 async def get_webhook(caller: auth.User, held: TheWebhooks, webhook_id: str) -> wire.Json[ShownWebhook]:
     """One webhook, without its secret."""
-    return wire.Json(_shown(await held.find(caller, webhook_id)))
+    return wire.Json(await held.find(caller, webhook_id))
 
 
 @router.patch(
@@ -223,8 +182,8 @@ async def change_webhook(
     if "events" in changes:
         changes["events"] = _once(asked.events)
     changed = _there(await webhooks.change(held.db, viewer_of(caller), webhook_id, changes))
-    log.info("webhook_changed", webhook=changed.id, owner=changed.owner, by=caller.key, changed=sorted(changes))
-    return wire.Json(_shown(changed))
+    log.info("webhook_changed", webhook=changed.id, owner=caller.owner, by=caller.key, changed=sorted(changes))
+    return wire.Json(changed)
 
 
 @router.delete(PATH, status_code=204)
@@ -241,11 +200,9 @@ async def rotate_secret(
     caller: auth.User, held: TheWebhooks, webhook_id: str, asked: Annotated[SecretRotation, Query()]
 ) -> wire.Json[WebhookWithSecret]:
     """Gives a webhook a new secret. For `overlap_seconds` each delivery is signed with the old one too."""
-    rotated = await webhooks.rotate(held.db, viewer_of(caller), webhook_id, overlap=asked.overlap_seconds)
-    if rotated is None:
-        raise _no_webhook()
-    made, secret = rotated
-    log.info("webhook_rotated", webhook=made.id, owner=made.owner, by=caller.key, overlap=asked.overlap_seconds)
+    viewer, overlap = viewer_of(caller), asked.overlap_seconds
+    made, secret = _there(await webhooks.rotate(held.db, viewer, webhook_id, overlap=overlap))
+    log.info("webhook_rotated", webhook=made.id, owner=caller.owner, by=caller.key, overlap=overlap)
     return wire.Json(_with_secret(made, secret), headers=NO_STORE)
 
 
@@ -259,7 +216,7 @@ async def send_test(caller: auth.User, held: TheWebhooks, webhook_id: str) -> wi
     found = _active(await held.find(caller, webhook_id))
     payload = payload_of(TEST, clock.now(), {"webhook_id": found.id})
     made = await webhook_deliveries.add_test(held.db, found.id, uuid.uuid4().hex, payload)
-    return wire.Json(_sent(made), status_code=202)
+    return wire.Json(made, status_code=202)
 
 
 @router.get(f"{PATH}/deliveries", responses={200: docs.listed("One page of the log.", SENT)})
@@ -276,8 +233,7 @@ async def list_deliveries(
         before=asked.before,
         limit=asked.fetched,
     )
-    rows, following = asked.cut(found, lambda one: pagination.cursor(one.created_at, one.id))
-    return wire.Json(pagination.page([_sent(one) for one in rows], following))
+    return wire.Json(asked.page(found, pagination.by("created_at")))
 
 
 @router.post(
@@ -293,7 +249,7 @@ async def retry_delivery(
     found = await webhook_deliveries.retry(held.db, webhook.id, delivery_id, templates=_templates(caller))
     if found is None:
         raise wire.not_found("There is no such delivery.", code="delivery_not_found")
-    return wire.Json(_sent(found), status_code=202)
+    return wire.Json(found, status_code=202)
 
 
 def viewer_of(caller: Caller) -> Viewer:
@@ -314,7 +270,7 @@ def _once(events: list[EventType]) -> list[EventType]:
     return list(dict.fromkeys(events))
 
 
-def _there(found: Webhook | None) -> Webhook:
+def _there(found: Found | None) -> Found:
     if found is None:
         raise _no_webhook()
     return found
@@ -324,39 +280,12 @@ def _no_webhook() -> CallerError:
     return wire.not_found("There is no such webhook.", code="webhook_not_found")
 
 
-def _active(found: Webhook) -> Webhook:
+def _active(found: ShownWebhook) -> ShownWebhook:
     if found.status != "active":
         message = f"The webhook is {found.status}: set its status to active first."
         raise CallerError(message, status=409, code="webhook_not_active")
     return found
 
 
-def _values(webhook: Webhook) -> dict[str, Any]:
-    names = ("id", "url", "agent", "description", "status", "reason", "failing_since", "former_until", "key_id")
-    shown = {name: getattr(webhook, name) for name in (*names, "created_at", "updated_at")}
-    return {**shown, "events": list(webhook.events)}
-
-
-def _shown(webhook: Webhook) -> ShownWebhook:
-    return ShownWebhook(**_values(webhook))
-
-
-def _with_secret(webhook: Webhook, secret: str) -> WebhookWithSecret:
-    return WebhookWithSecret(**_values(webhook), secret=secret)
-
-
-def _sent(one: Delivery) -> ShownDelivery:
-    return ShownDelivery(
-        id=one.id,
-        webhook_id=one.webhook_id,
-        type=one.type,
-        session_id=one.session_id,
-        status=one.status,
-        attempts=one.attempts,
-        next_attempt_at=one.next_attempt_at,
-        attempted_at=one.attempted_at,
-        last_status=one.last_status,
-        last_error=one.last_error,
-        payload=msgspec.json.decode(one.payload),
-        created_at=one.created_at,
-    )
+def _with_secret(webhook: ShownWebhook, secret: str) -> WebhookWithSecret:
+    return WebhookWithSecret(**msgspec.structs.asdict(webhook), secret=secret)

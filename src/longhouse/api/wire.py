@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar, cast
 
 import msgspec
 import pydantic
@@ -465,6 +465,12 @@ def example(**body: Any) -> dict[str, Any]:
 def answer(description: str, example: Any = None, kind: Any = None) -> dict[str, Any]:
     """What the OpenAPI document says of a response besides its schema; `kind`: its type, where the route names none."""
     return {"description": description, "example": example, "kind": kind}
+
+
+def body_of(kind: type[Item], source: object, **own: Any) -> Item:
+    """A body of this type: these fields, and the others as the source has them under the same names."""
+    names = kind.__annotations__
+    return cast("Item", {name: own[name] if name in own else getattr(source, name) for name in names})
 
 
 class Json(Response, Generic[Body_co]):

@@ -88,9 +88,9 @@ async def show_schedule(
     typer.echo(_line(found))
     typer.echo(f"  {plain(found.prompt)}")
     for run in last:
-        times = f" {run.count} times until {_at(run.last_due_at)}" if run.count > 1 else ""
-        parts = (run.session_id or "", run.ended or "", plain(run.error or ""))
-        typer.echo("  ".join(("", f"{_at(run.due_at)}{times}", run.state, *filter(None, parts))))
+        times = f" {run['count']} times until {_at(run['last_due_at'])}" if run["count"] > 1 else ""
+        parts = (run["session_id"] or "", run["outcome"] or "", plain(run["error"]["message"]) if run["error"] else "")
+        typer.echo("  ".join(("", f"{_at(run['due_at'])}{times}", run["state"], *filter(None, parts))))
 
 
 async def pause_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
@@ -111,7 +111,7 @@ async def run_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
         if caller is None:
             raise SetupError(found.stopped or f"its key is not valid any more. {with_another_key(found.id)}")
         run = await scheduler.run(caller, found, new_run_id())
-    typer.echo(run.session_id)
+    typer.echo(run["session_id"])
 
 
 async def delete_schedule(settings: Settings, schedule_id: ScheduleId) -> None:

@@ -18,8 +18,8 @@ from longhouse.integrations.webhooks.collector import payload_of
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.settings import Settings
 from longhouse.store.automation import webhook_deliveries, webhooks
-from longhouse.store.automation.webhook_deliveries import TEST, Delivery, DeliveryStatus
-from longhouse.store.automation.webhooks import TooMany, Viewer, Webhook
+from longhouse.store.automation.webhook_deliveries import TEST, DeliveryStatus, ShownDelivery
+from longhouse.store.automation.webhooks import ShownWebhook, TooMany, Viewer
 
 PAGE: Final = 200
 
@@ -147,7 +147,7 @@ def _missing(webhook_id: str) -> SetupError:
     return SetupError(f"there is no webhook {webhook_id!r} of this owner; `longhouse webhooks list` shows all.")
 
 
-def _check_active(found: Webhook | None, webhook_id: str) -> None:
+def _check_active(found: ShownWebhook | None, webhook_id: str) -> None:
     """Raises if the webhook is not active: an event would wait unseen."""
     if found is None:
         raise _missing(webhook_id)
@@ -155,7 +155,7 @@ def _check_active(found: Webhook | None, webhook_id: str) -> None:
         raise SetupError(f"the webhook is {found.status}: `longhouse webhooks resume {webhook_id}` has it go on.")
 
 
-def _described(one: Webhook) -> str:
+def _described(one: ShownWebhook) -> str:
     parts = [f"{one.id}  {one.status}, {plain(one.url)}, {', '.join(one.events)}"]
     parts += [f"of {one.agent}"] if one.agent else []
     parts += [plain(one.description)] if one.description else []
@@ -164,7 +164,7 @@ def _described(one: Webhook) -> str:
     return ", ".join(parts)
 
 
-def _sent(one: Delivery) -> str:
+def _sent(one: ShownDelivery) -> str:
     parts = [f"{one.id}  {one.created_at:%Y-%m-%d %H:%M:%S}  {one.type}, {one.status}, {one.attempts} attempts"]
     parts += [one.session_id] if one.session_id else []
     parts += [plain(one.last_error)] if one.last_error else []

@@ -5,6 +5,7 @@ it had; where the record has none, the agent went another way, and nobody knows 
 written to a journal.
 """
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -35,6 +36,7 @@ from longhouse.runtime.steps.model_stream import listen
 from longhouse.runtime.steps.reply_handler import ReplyHandler, in_order
 from longhouse.runtime.workers.instances import ModelFor, strategy_of
 from longhouse.store.database import Database
+from longhouse.store.limits.usage import Used
 from longhouse.tools.bindings.base import Binding, Work, class_binding
 from longhouse.tools.offering import Offering
 from longhouse.tools.toolbox import Toolbox
@@ -152,8 +154,9 @@ class TurnReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.calls) or then.steps != now.steps or then.ended != now.ended
 
 
-def went(records: Sequence[Event], ended: str, answer: str | None) -> Went:
-    """How a turn with these events went; its final answer is no call here, and thoughts are not compared."""
+def went(records: Sequence[Event], turn: Turn | None) -> Went:
+    """How a turn with these events went; its final answer is no call here, and thoughts are not compared. `turn`: as it
+    is at its end; None: it did not come to it."""
     replies = [one for one in records if isinstance(one, Replied)]
     usages = [one.usage for one in replies if one.usage]
     return Went(
@@ -163,8 +166,8 @@ def went(records: Sequence[Event], ended: str, answer: str | None) -> Went:
             for one in records
             if isinstance(one, Called) and one.role not in ("finishes", "reasons")
         ),
-        answer=answer,
-        ended=ended,
+        answer=turn.answer if turn and turn.ended else None,
+        ended=turn.ended if turn else "",
         prompt_tokens=sum(one.prompt_tokens for one in usages),
         completion_tokens=sum(one.completion_tokens for one in usages),
     )
@@ -205,8 +208,8 @@ class Rehearsal:
     offering: Offering
     memory: SessionMemory
     packages: Sequence[str] = ()
-    used: dict[str, tuple[int, Usage]] = field(default_factory=dict)
-    """Model -> its replies, and what was used of it."""
+    used: defaultdict[str, Used] = field(default_factory=lambda: defaultdict(Used))
+    """Model -> what was used of it."""
 
     async def check(self) -> None:
         """Raises SetupError if this process lacks the class of the template, or what its model is asked with."""
@@ -219,10 +222,7 @@ class Rehearsal:
         if end is None or isinstance(end, events.Cancelled):
             why = "it has not ended" if end is None else "it was cancelled"
             return TurnReport(turn=turn.number, status="skipped", reason=why)
-        after = fold(turn.records, turn.before).turn
-        recorded = went(
-            [one.event for one in turn.records], after.ended if after else "", after.answer if after else None
-        )
+        recorded = went([one.event for one in turn.records], fold(turn.records, turn.before).turn)
         playing = _Playing(self, turn, remembered)
         try:
             await playing.play()
@@ -246,10 +246,10 @@ class Rehearsal:
         )
 
     def count(self, model: str, used: Usage | None, *, replies: int = 0) -> None:
-        name, used = model or self.template.llm_policy.model or "", used or Usage()
-        count, before = self.used.get(name, (0, Usage()))
-        total = {one: getattr(before, one) + getattr(used, one) for one in Usage.__struct_fields__}
-        self.used[name] = count + replies, Usage(**total)
+        total = self.used[model or self.template.llm_policy.model or ""]
+        total.replies += replies
+        if used:
+            total.add(used)
 
 
 class _Playing:
@@ -271,9 +271,7 @@ class _Playing:
 
     @property
     def went(self) -> Went:
-        turn = self._session.turn
-        ended = turn.ended if turn and not self.reason else ""
-        return went(self._new, ended, turn.answer if turn and ended else None)
+        return went(self._new, None if self.reason else self._session.turn)
 
     async def play(self) -> None:
         self._begin()

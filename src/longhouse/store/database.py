@@ -1,6 +1,7 @@
 """Statements with named parameters, and retries that survive a restart of Postgres."""
 
 import asyncio
+import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -95,6 +96,11 @@ def bound(sql: str, values: dict[str, object]) -> tuple[Any, ...]:
         missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
         raise TypeError(f"missing values: {missing}, unknown names: {unknown}, in the statement {sql.strip()[:200]!r}")
     return (numbered, *[values[name] for name in names])
+
+
+def lock_number(name: str) -> int:
+    """The key of an advisory lock for what has this name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], signed=True)
 
 
 class Executor(ABC):

@@ -18,7 +18,7 @@ MOVE: Final = """
 # Other sessions of the same key may be in the same statement.
 _SPENT: Final = """
     CASE WHEN moved.key_id IS NOT NULL THEN (
-        SELECT spent_budget(moved.key_id, sum(other.total)::bigint, sum(other.turns)::bigint)
+        SELECT spent_budget(moved.key_id, sum(other.total_tokens)::bigint, sum(other.turns)::bigint)
         FROM moved other WHERE other.key_id = moved.key_id
     ) END
 """

@@ -27,8 +27,8 @@ MOST_OF_BUDGET: Final = 10**15
 LONGEST_OVERLAP: Final = 30 * 24 * 3600
 MOST_TEMPLATES: Final = 100
 
-Limit = Annotated[int, Field(ge=1, le=MOST)]
-Budget = Annotated[int, Field(ge=1, le=MOST_OF_BUDGET)]
+Limit = Annotated[int, Field(ge=1, le=MOST)] | None
+Budget = Annotated[int, Field(ge=1, le=MOST_OF_BUDGET)] | None
 
 
 def _is_ahead(at: datetime) -> datetime:
@@ -45,14 +45,14 @@ Templates = Annotated[wire.Many[wire.Id], Field(min_length=1, max_length=MOST_TE
 class _Scope(wire.StrictModel):
     """What a key may do, and how much of it."""
 
-    rate_limit: Limit | None = None
-    max_concurrent: Limit | None = None
-    sessions_per_hour: Limit | None = None
-    max_running: Limit | None = None
-    tokens_per_day: Budget | None = None
-    tokens_per_month: Budget | None = None
-    turns_per_day: Budget | None = None
-    turns_per_month: Budget | None = None
+    rate_limit: Limit = None
+    max_concurrent: Limit = None
+    sessions_per_hour: Limit = None
+    max_running: Limit = None
+    tokens_per_day: Budget = None
+    tokens_per_month: Budget = None
+    turns_per_day: Budget = None
+    turns_per_month: Budget = None
     read_only: bool = False
     templates: Templates | None = None
     expires_at: Expiry | None = None
@@ -90,26 +90,20 @@ class CountedKey(Key, frozen=True, kw_only=True):
 
 NO_STORE: Final = {"cache-control": "no-store"}
 LISTED: Final[dict[str, Any]] = {
+    **dict.fromkeys(Key.__struct_fields__),
     "id": "key_0123456789abcdef0123456789abcdef",
     "name": "the website",
     "owner": "shop",
     "role": "user",
     "rate_limit": 120,
-    "max_concurrent": None,
-    "sessions_per_hour": None,
-    "max_running": None,
     "tokens_per_day": 200_000,
-    "tokens_per_month": None,
-    "turns_per_day": None,
-    "turns_per_month": None,
     "read_only": False,
     "templates": ["support"],
     "expires_at": "2026-12-31T00:00:00Z",
     "created_at": "2026-01-31T12:00:00Z",
-    "revoked_at": None,
     "last_used_at": "2026-01-31T13:20:00Z",
-    "former_until": None,
 }
+WITH_SECRET: Final = {**LISTED, "key": "lh_<43 characters>"}
 COUNTED: Final[dict[str, Any]] = {
     **LISTED,
     "limits": {
@@ -142,7 +136,7 @@ TheAuthenticator = Annotated[Authenticator, of_app("authenticator")]
     "/admin/keys",
     status_code=201,
     openapi_extra=wire.example(name="the website", owner="shop", role="user", rate_limit=120),
-    responses={201: wire.answer("The key; its secret is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
+    responses={201: wire.answer("The key; its secret is not shown again.", WITH_SECRET)},
 )
 async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked: NewKey) -> wire.Json[KeyWithSecret]:
     """Creates a key, which acts for its owner; limits that are not given come from the settings."""
@@ -152,16 +146,14 @@ async def create_key(caller: auth.Admin, authenticator: TheAuthenticator, asked:
 
 
 @router.get("/admin/keys", responses={200: docs.listed("One page of keys.", COUNTED)})
-async def list_keys(
-    authenticator: TheAuthenticator, asked: Annotated[pagination.Paged, Query()]
-) -> wire.Json[Page[CountedKey]]:
+async def list_keys(authenticator: TheAuthenticator, asked: pagination.PagedQuery) -> wire.Json[Page[CountedKey]]:
     """All keys, newest first, including revoked ones; `limit` (≤ 200), `before` (the `next` of the previous page).
 
     `limits` are those that hold; `used` is what counts against them now, in all processes. `last_used_at` is exact to
     about a minute.
     """
     found = await keys.listed(authenticator.db, before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda key: pagination.cursor(key.created_at, key.id))
+    rows, following = asked.cut(found, pagination.by("created_at"))
     used = await authenticator.used_by(rows)
     counted = [_counted(authenticator, key, one) for key, one in zip(rows, used, strict=True)]
     return wire.Json(pagination.page(counted, following))
@@ -180,7 +172,7 @@ async def change_key(
     changes = asked.model_dump(exclude_unset=True)
     if not changes:
         raise CallerError("Say what to change.")
-    key = await authenticator.change(key_id, changes)
+    key = await keys.change(authenticator.db, key_id, changes)
     if key is None:
         raise wire.not_found("There is no such key, or it was revoked.", code="key_not_found")
     log.info("api_key_changed", key=key.id, owner=key.owner, by=caller.key, changed=sorted(changes))
@@ -189,7 +181,7 @@ async def change_key(
 
 @router.post(
     "/admin/keys/{key_id}/rotate",
-    responses={200: wire.answer("The new secret, which is not shown again.", {**LISTED, "key": "lh_<43 characters>"})},
+    responses={200: wire.answer("The new secret, which is not shown again.", WITH_SECRET)},
 )
 async def rotate_key(
     caller: auth.Admin, authenticator: TheAuthenticator, key_id: str, asked: Annotated[KeyRotation, Query()]

@@ -169,11 +169,9 @@ class Operations:
         db, now = self._db, clock.now()
         workers = await leases.workers(db, before=None, limit=MOST_WORKERS)
         rows = await self._counts.rows()
-        waiting, troubled = await db.row(statistics.WAITING), await db.row(statistics.TROUBLED)
-        size = await db.row(statistics.SIZE)
-        assert waiting is not None
-        assert troubled is not None
-        assert size is not None
+        [waiting] = await db.rows(statistics.WAITING)
+        [troubled] = await db.rows(statistics.TROUBLED)
+        [size] = await db.rows(statistics.SIZE)
         lag = await db.value(statistics.MIRROR_LAG) if self._is_mirrored else None
         found: Looked = {
             "version": longhouse.__version__,

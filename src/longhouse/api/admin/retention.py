@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any, Final, TypedDict
 
-import msgspec
 import structlog
 from pydantic import Field
 
@@ -15,12 +14,6 @@ log = structlog.get_logger()
 
 MOST: Final = 36_500
 Days = Annotated[int, Field(ge=1, le=MOST)] | None
-
-
-class RetainDays(msgspec.Struct, frozen=True):
-    """What the settings say."""
-
-    days: int | None = None
 
 
 class PolicyDays(wire.StrictModel):
@@ -54,10 +47,11 @@ Db = Annotated[Database, of_app("db")]
 
 
 @router.get("/admin/retention", responses={200: wire.answer("The default and the policies of owners.", LISTED)})
-async def list_policies(db: Db, default: Annotated[RetainDays, of_app("retain_days")]) -> wire.Json[RetentionPolicies]:
+async def list_policies(db: Db, default: Annotated[int | None, of_app("retain_days")]) -> wire.Json[RetentionPolicies]:
     """After how many days sessions are erased: `default_days` of the settings, and the policies of owners."""
     found = await retention.policies(db)
-    return wire.Json({"default_days": default.days, "data": [_described(*one) for one in found.items()]})
+    data: list[RetentionPolicy] = [{"owner": owner, "days": days} for owner, days in found.items()]
+    return wire.Json({"default_days": default, "data": data})
 
 
 @router.put(
@@ -70,7 +64,7 @@ async def put_policy(caller: auth.Admin, db: Db, owner: wire.Id, asked: NewPolic
     days: Any = asked.days.model_dump(exclude_unset=True)
     await retention.put(db, owner, days)
     log.info("retention_changed", by=caller.key, **days)
-    return wire.Json(_described(owner, days))
+    return wire.Json({"owner": owner, "days": days})
 
 
 @router.delete("/admin/owners/{owner}/retention", status_code=204)
@@ -80,7 +74,3 @@ async def delete_policy(caller: auth.Admin, db: Db, owner: wire.Id) -> wire.NoCo
         raise wire.not_found("This owner has no policy of its own.", code="policy_not_found")
     log.info("retention_changed", by=caller.key)
     return wire.NoContent()
-
-
-def _described(owner: str, days: retention.Policy) -> RetentionPolicy:
-    return {"owner": owner, "days": days}

@@ -100,15 +100,8 @@ async def _filters(catalog: Catalog, asked: SearchRequest) -> SearchFilters:
 
 
 def _tool(hit: SearchHit) -> FoundTool:
-    legs: Legs = {"lexical": hit.lexical, "semantic": hit.semantic, "clause": hit.clause}
-    return {"name": hit.name, "version": hit.version, "score": hit.score, "legs": legs}
+    return wire.body_of(FoundTool, hit, legs=wire.body_of(Legs, hit))
 
 
 def _agent(hit: AgentHit) -> FoundAgent:
-    return {
-        "name": hit.name,
-        "version": hit.version,
-        "score": hit.score,
-        "confidence": hit.confidence,
-        "legs": {"own": hit.own, "tool": hit.tool},
-    }
+    return wire.body_of(FoundAgent, hit, legs=wire.body_of(AgentLegs, hit))

@@ -20,7 +20,7 @@ from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.events import Fault
 from longhouse.journal.fold import blank, extended
-from longhouse.journal.session import Open, Session, Turn
+from longhouse.journal.session import Open, Session
 from longhouse.tools.toolbox import Result, Toolbox
 
 log = structlog.get_logger()
@@ -73,13 +73,6 @@ class Trial(wire.StrictModel):
     """Needed by tools whose effect must not happen twice, and by those that need approval."""
 
 
-class _TryingPlace(msgspec.Struct, frozen=True):
-    """What a tool needs of a session; nothing of it is stored."""
-
-    session: Session
-    turn: Turn
-
-
 router = strict_router("Admin", auth.admin)
 
 
@@ -115,13 +108,13 @@ async def try_tool(
 
 async def _performed(toolbox: Toolbox, tool: Tool, asked: Trial, caller: Caller) -> Result:
     arguments = msgspec.json.encode(asked.arguments).decode()
-    place = _place(caller, f"{tool.name}@{tool.version}")
+    session = _session(caller, f"{tool.name}@{tool.version}")
     call = Open(call=uuid.uuid4().hex, tool=tool.name, version=tool.version, arguments=arguments, seq=0)
-    return await toolbox.perform(call, place.session, place.turn)
+    return await toolbox.perform(call, session, session.latest_turn)
 
 
-def _place(caller: Caller, ref: str) -> _TryingPlace:
-    """A session that exists for this one call."""
+def _session(caller: Caller, ref: str) -> Session:
+    """A session that exists for this one call; nothing of it is stored."""
     now, trace = clock.now(), uuid.uuid4().hex
     session = blank(f"{AGENT}_{uuid.uuid4()}")
     limits = events.Limits(max_iterations=1, max_clarifications=0, time_budget=600.0)
@@ -130,16 +123,12 @@ def _place(caller: Caller, ref: str) -> _TryingPlace:
         events.Prompted(trace=trace, content=(f"Try {ref}.",)),
         events.Started(trace=trace, prompt=2, version=1, instance="", limits=limits, date=now.date().isoformat()),
     )
-    session = extended(session, began, now)
-    return _TryingPlace(session, session.latest_turn)
+    return extended(session, began, now)
 
 
 def _shown(result: Result) -> TriedOutcome:
-    files: list[TriedFile] = [
-        {"path": one.path, "media_type": one.media_type, "size": len(one.content)} for one in result.made
-    ]
+    files = [wire.body_of(TriedFile, one, size=len(one.content)) for one in result.made]
     outcome = result.outcome
     if isinstance(outcome, Fault):
-        error: TriedError = {"code": outcome.code, "message": outcome.message}
-        return {"status": "error", "content": None, "error": error, "files": files}
+        return {"status": "error", "content": None, "error": wire.body_of(TriedError, outcome), "files": files}
     return {"status": "ok", "content": outcome.content[:MOST_SHOWN], "error": None, "files": files}

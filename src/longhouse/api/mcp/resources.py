@@ -36,7 +36,7 @@ async def listed(library: DocumentLibrary, caller: Caller, cursor: str | None) -
     except ValueError:
         raise CallerError("cursor should be the nextCursor of an earlier page.", param="cursor") from None
     found = await documents.page(library.db, caller.owner, before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda row: pagination.cursor(row.changed_at, row.reg_id))
+    rows, following = asked.cut(found, pagination.by("changed_at", "reg_id"))
     return types.ListResourcesResult(resources=[_resource(row) for row in rows], next_cursor=following)
 
 

@@ -153,12 +153,12 @@ async def add_document(
 
 @router.get("/v1/documents")
 async def list_documents(
-    caller: auth.User, library: Library, asked: Annotated[pagination.Paged, Query()]
+    caller: auth.User, library: Library, asked: pagination.PagedQuery
 ) -> wire.Json[Page[ShownDocument]]:
     """Your documents and the shared ones, those that changed last first."""
     await library.ship()
     found = await documents.page(library.db, caller.owner, before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda row: pagination.cursor(row.changed_at, row.reg_id))
+    rows, following = asked.cut(found, pagination.by("changed_at", "reg_id"))
     return wire.Json(pagination.page([described(row) for row in rows], following))
 
 
@@ -208,34 +208,14 @@ async def delete_document(
 
 
 def described(document: Document) -> ShownDocument:
-    return {
-        "object": "document",
-        "reg_id": document.reg_id,
-        "title": document.title,
-        "shared": document.owner is None,
-        "version": document.version,
-        "filename": document.filename,
-        "format": document.format,
-        "size": document.size,
-        "digest": document.digest,
-        "pages": document.pages,
-        "chunks": document.chunks,
-        "added_by": document.added_by,
-        "created_at": document.added_at,
-        "changed_at": document.changed_at,
-    }
+    own = {"object": "document", "shared": document.owner is None, "created_at": document.added_at}
+    return wire.body_of(ShownDocument, document, **own)
 
 
 def _facts(document: Document, caller: Caller) -> dict[str, Any]:
     """What a log record says of a document; no word of it."""
-    return {
-        "owner": document.owner,
-        "reg_id": document.reg_id,
-        "version": document.version,
-        "pages": document.pages,
-        "passages": document.chunks,
-        "by": caller.publisher,
-    }
+    facts = {name: getattr(document, name) for name in ("owner", "reg_id", "version", "pages")}
+    return {**facts, "passages": document.chunks, "by": caller.publisher}
 
 
 async def _found(library: DocumentLibrary, caller: Caller, reg_id: str) -> Document:

@@ -219,8 +219,7 @@ async def list_interactions(
     rows = await held.ledger.retrieve(
         caller.owner, conversation_id, before=asked.before, limit=asked.fetched, **filters
     )
-    data, following = asked.cut(rows, _cursor)
-    return wire.Json(pagination.page(data, following))
+    return wire.Json(asked.page(rows, pagination.by("timestamp")))
 
 
 @router.post(PATH, status_code=201, openapi_extra=wire.example(**EXAMPLE), responses=refuses(409))
@@ -302,10 +301,6 @@ def _new(one: NewInteraction, conversation: str, trace: str) -> Interaction:
     return new_interaction(
         conversation, at=one.timestamp, pair_id=one.pair_id or "", trace_id=one.trace_id or trace, **given
     )
-
-
-def _cursor(row: Interaction) -> str:
-    return pagination.cursor(row.timestamp, row.id)
 
 
 def _busy(agent: str) -> CallerError:

@@ -150,7 +150,7 @@ async def list_files(
         limit=asked.fetched,
         directories=asked.directories == "true",
     )
-    rows, following = asked.cut(found, lambda row: pagination.cursor(row.updated_at, row.id))
+    rows, following = asked.cut(found, pagination.by("updated_at"))
     return wire.Json(pagination.page([_described(row) for row in rows], following))
 
 
@@ -241,15 +241,13 @@ def _refused(verdict: Verdict, path: str) -> CallerError:
 
 def _described(entry: ScopedEntry) -> MemoryFile:
     names = memory_scopes.names_of(entry.scope)
-    return {
-        "object": "memory.file",
-        "path": entry.path,
-        "is_directory": entry.is_directory,
-        "size": entry.size,
-        "updated_at": entry.updated_at,
-        "written_by": writer(entry.written_by),
-        "scope": names.scope if names else None,
-        "agent": names.agent if names else None,
-        "user": names.user if names else None,
-        "conversation_id": names.conversation if names else None,
-    }
+    return wire.body_of(
+        MemoryFile,
+        entry,
+        object="memory.file",
+        written_by=writer(entry.written_by),
+        scope=names.scope if names else None,
+        agent=names.agent if names else None,
+        user=names.user if names else None,
+        conversation_id=names.conversation if names else None,
+    )

@@ -29,7 +29,7 @@ from longhouse.runtime.steps.delegation import PriorOf
 from longhouse.search.router import AUTO
 from longhouse.store import journals, sessions
 from longhouse.store.automation import schedules
-from longhouse.store.automation.schedules import Schedule, ScheduleRun
+from longhouse.store.automation.schedules import Schedule, ShownScheduleRun
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import UNREACHABLE, Database, Transaction
 from longhouse.store.journals import Placed
@@ -104,29 +104,35 @@ class Scheduler(msgspec.Struct, frozen=True):
         except ValueError as error:
             stopped = f"Its next run cannot be computed: {error}."
         caller = None if stopped else await self.authenticator.caller_of(schedule.key_id)
+        attempts: list[_Attempt] = []
         if caller is None or due is None:
-            await self._stop(schedule, stopped or NO_KEY)
-            return
-        attempts = []
-        if due.missed:
-            first, last = due.missed[0], due.missed[-1]
-            attempts = [_Attempt(first, "missed", count=len(due.missed), last_due_at=last)]
-        attempts += await self._attempts(schedule, caller, due.fires)
+            # It fires no more until somebody changes it, and says why.
+            stopped, next_at = stopped or NO_KEY, None
+            attempts.append(_Attempt(schedule.next_at or now, "failed", error=stopped, code="stopped"))
+        else:
+            next_at = due.next_at
+            if due.missed:
+                first, last = due.missed[0], due.missed[-1]
+                attempts.append(_Attempt(first, "missed", count=len(due.missed), last_due_at=last))
+            attempts += await self._attempts(schedule, caller, due.fires)
 
         async def write(tx: Transaction) -> list[tuple[_Attempt, Placed | None]]:
             if not await schedules.claim(tx, schedule):
                 return []
             placed = [await self._write(tx, schedule, one) for one in attempts]
-            await schedules.move(tx, schedule, due.next_at)
+            await schedules.move(tx, schedule, next_at, stopped=stopped)
             return placed
 
-        for attempt, placed in await self.db.together(write):
+        written = await self.db.together(write)
+        for attempt, placed in written:
             self.count(attempt.state, attempt.count)
             if placed:
                 self.inbox.notify(placed)
                 log.info("schedule_fired", schedule=schedule.id, session=placed.session_id)
+        if written and stopped:
+            log.info("schedule_stopped", schedule=schedule.id)
 
-    async def run(self, caller: Caller, schedule: Schedule, run_id: str) -> schedules.ShownRun:
+    async def run(self, caller: Caller, schedule: Schedule, run_id: str) -> ShownScheduleRun:
         """Fires a schedule now, with the rights of the caller; once for each id."""
         if known := await schedules.find_run(self.db, run_id):
             return known
@@ -227,20 +233,18 @@ class Scheduler(msgspec.Struct, frozen=True):
                 attempt = structs.replace(attempt, state=state, error=str(error), code=error.code)
         await schedules.record(
             tx,
-            ScheduleRun(
-                id=known,
-                schedule_id=schedule.id,
-                state=attempt.state,
-                due_at=attempt.due_at,
-                last_due_at=attempt.last_due_at or attempt.due_at,
-                count=attempt.count,
-                is_manual=run_id is not None,
-                session_id=placed.session_id if placed else None,
-                trace_id=trace if placed else None,
-                seq=placed.seq if placed else None,
-                error=attempt.error,
-                code=attempt.code,
-            ),
+            schedule.id,
+            id=known,
+            state=attempt.state,
+            due_at=attempt.due_at,
+            last_due_at=attempt.last_due_at or attempt.due_at,
+            count=attempt.count,
+            is_manual=run_id is not None,
+            session_id=placed.session_id if placed else None,
+            trace_id=trace if placed else None,
+            seq=placed.seq if placed else None,
+            error=attempt.error,
+            code=attempt.code,
         )
         return attempt, placed
 
@@ -279,21 +283,6 @@ class Scheduler(msgspec.Struct, frozen=True):
             accepted=accepted,
             most_waiting=MOST_WAITING,
         )
-
-    async def _stop(self, schedule: Schedule, why: str) -> None:
-        """It fires no more until somebody changes it, and says why."""
-
-        async def write(tx: Transaction) -> bool:
-            if not await schedules.claim(tx, schedule):
-                return False
-            due_at = schedule.next_at or await schedules.now(tx)
-            await self._write(tx, schedule, _Attempt(due_at, "failed", error=why, code="stopped"))
-            await schedules.move(tx, schedule, None, stopped=why)
-            return True
-
-        if await self.db.together(write):
-            self.count("failed", 1)
-            log.info("schedule_stopped", schedule=schedule.id)
 
 
 async def _pay(target: _Target, *, opens: bool) -> None:

@@ -1,6 +1,6 @@
 """What schedules are made of, read and checked: when, for whom, and what is said."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -17,20 +17,17 @@ from longhouse.timing import Missed, Timing
 LONGEST_PROMPT: Final = 100_000
 
 
-def _is_cron(text: str) -> str:
-    try:
-        cron.parse(text)
-    except ValueError as error:
-        raise PydanticCustomError("cron", "{problem}", {"problem": str(error)}) from None
-    return text
+def _read_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Refuses what this cannot read, with its words."""
 
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except ValueError as error:
+            raise PydanticCustomError("schedule", "{problem}", {"problem": str(error)}) from None
+        return text
 
-def _is_zone(name: str) -> str:
-    try:
-        cron.zone_of(name)
-    except ValueError as error:
-        raise PydanticCustomError("time_zone", "{problem}", {"problem": str(error)}) from None
-    return name
+    return AfterValidator(check)
 
 
 def _is_moment(text: str) -> str:
@@ -43,9 +40,9 @@ def _is_moment(text: str) -> str:
 
 Agent = Annotated[str, Field(min_length=1, max_length=512)]
 Prompt = Annotated[str, Field(min_length=1, max_length=LONGEST_PROMPT)]
-CronText = Annotated[str, Field(max_length=cron.LONGEST), AfterValidator(_is_cron)]
+CronText = Annotated[str, Field(max_length=cron.LONGEST), _read_by(cron.parse)]
 Moment = Annotated[str, Field(max_length=64), AfterValidator(_is_moment)]
-Zone = Annotated[str, Field(max_length=64), AfterValidator(_is_zone)]
+Zone = Annotated[str, Field(max_length=64), _read_by(cron.zone_of)]
 
 
 class _Fields(wire.StrictModel):

@@ -1,12 +1,11 @@
 """Schedule routes: create, list, read, change, pause, delete, fire now, and what became of past firings."""
 
 import uuid
-from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import Query, Request
+from fastapi import Request
 
 from longhouse.api import auth, pagination, repeating, wire
 from longhouse.api.caller import Caller
@@ -18,7 +17,7 @@ from longhouse.api.schedules.firing import Scheduler, new_run_id, no_such_schedu
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
 from longhouse.errors import CallerError
 from longhouse.store.automation import schedules
-from longhouse.store.automation.schedules import Ended, RunState, Schedule, SchedulePlan, ShownRun
+from longhouse.store.automation.schedules import Schedule, SchedulePlan, ShownScheduleRun
 from longhouse.store.requests import RequestIdentity
 
 RACES: Final = 20
@@ -28,30 +27,6 @@ NAMESPACE: Final = uuid.UUID("0f0b3a2e-5d39-4a55-9d0a-1c8f63e0a9b4")
 
 State = Literal["active", "paused", "stopped", "ended"]
 Held = Annotated[Scheduler, of_app("schedules")]
-
-
-class RunError(TypedDict):
-    message: str
-    code: str | None
-
-
-class ShownScheduleRun(TypedDict):
-    """What became of a moment at which a schedule was due, or of several that were missed together."""
-
-    id: str
-    object: Literal["schedule.run"]
-    schedule_id: str
-    state: RunState
-    due_at: datetime
-    last_due_at: datetime
-    count: int
-    fired_at: datetime
-    manual: bool
-    session_id: str | None
-    trace_id: str | None
-    outcome: Ended | None
-    """How its turn ended; null: it has not, or there is none."""
-    error: RunError | None
 
 
 class ShownSchedule(SchedulePlan, frozen=True, kw_only=True):
@@ -116,11 +91,11 @@ async def _made_before(caller: Caller, scheduler: Scheduler, accepted: RequestId
 
 @router.get("")
 async def list_schedules(
-    caller: auth.User, scheduler: Held, asked: Annotated[pagination.Paged, Query()]
+    caller: auth.User, scheduler: Held, asked: pagination.PagedQuery
 ) -> wire.Json[Page[ShownSchedule]]:
     """Your schedules, newest first; `limit` (≤ 200), `before` (the `next` of the previous page)."""
     found = await schedules.listed(scheduler.db, owner=caller.owner, before=asked.before, limit=asked.fetched)
-    rows, following = asked.cut(found, lambda one: pagination.cursor(one.created_at, one.id))
+    rows, following = asked.cut(found, pagination.by("created_at"))
     last = await schedules.last_runs(scheduler.db, [one.id for one in rows])
     return wire.Json(pagination.page([_shown(one, last.get(one.id)) for one in rows], following))
 
@@ -143,7 +118,8 @@ async def change_schedule(
         former = await _found(caller, scheduler, schedule_id)
         _uses(caller, former.template)
         if "template" in asked.model_fields_set:
-            await _may_use(caller, scheduler, asked.template)
+            _uses(caller, asked.template)
+            await scheduler.template(asked.template, caller.owner)
         now = await schedules.now(scheduler.db)
         columns = {**columns_of(asked, now, former), "key_id": caller.key or None}
         if await schedules.change(scheduler.db, former, columns):
@@ -171,18 +147,17 @@ async def run_schedule(
     _uses(caller, found.template)
     key = idempotency_key(request.headers)
     run_id = f"run_{uuid.uuid5(NAMESPACE, f'{found.id}/{key}').hex}" if key else new_run_id()
-    return wire.Json(_shown_run(await scheduler.run(caller, found, run_id)), status_code=201)
+    return wire.Json(await scheduler.run(caller, found, run_id), status_code=201)
 
 
 @router.get("/{schedule_id}/runs")
 async def list_runs(
-    caller: auth.User, scheduler: Held, schedule_id: str, asked: Annotated[pagination.Paged, Query()]
+    caller: auth.User, scheduler: Held, schedule_id: str, asked: pagination.PagedQuery
 ) -> wire.Json[Page[ShownScheduleRun]]:
     """What became of past firings, newest first: fired, skipped, missed or failed."""
     found = await _found(caller, scheduler, schedule_id)
     rows = await schedules.runs(scheduler.db, found.id, before=asked.before, limit=asked.fetched)
-    page, following = asked.cut(rows, lambda one: pagination.cursor(one.at, one.id))
-    return wire.Json(pagination.page([_shown_run(one) for one in page], following))
+    return wire.Json(asked.page(rows, lambda one: pagination.cursor(one["fired_at"], one["id"])))
 
 
 async def _found(caller: Caller, scheduler: Scheduler, schedule_id: str) -> Schedule:
@@ -192,25 +167,15 @@ async def _found(caller: Caller, scheduler: Scheduler, schedule_id: str) -> Sche
     return found
 
 
-async def _may_use(caller: Caller, scheduler: Scheduler, template: str) -> None:
-    """Raises if there is no such agent, or the key may not use it."""
-    _uses(caller, template)
-    await scheduler.template(template, caller.owner)
-
-
 def _uses(caller: Caller, template: str) -> None:
-    try:
-        caller.uses(template.partition("@")[0])
-    except CallerError as error:
-        error.param = "template"
-        raise
+    caller.uses(template.partition("@")[0], param="template")
 
 
 async def _shown_now(scheduler: Scheduler, schedule: Schedule) -> ShownSchedule:
     return _shown(schedule, (await schedules.last_runs(scheduler.db, [schedule.id])).get(schedule.id))
 
 
-def _shown(schedule: Schedule, last: ShownRun | None) -> ShownSchedule:
+def _shown(schedule: Schedule, last: ShownScheduleRun | None) -> ShownSchedule:
     plan: dict[str, Any] = {name: getattr(schedule, name) for name in SchedulePlan.__struct_fields__}
     if schedule.stopped:
         plan["next_at"] = None
@@ -219,7 +184,7 @@ def _shown(schedule: Schedule, last: ShownRun | None) -> ShownSchedule:
         state=_state(schedule),
         stopped_reason=schedule.stopped,
         metadata=msgspec.json.decode(schedule.metadata),
-        last_run=_shown_run(last) if last else None,
+        last_run=last,
     )
 
 
@@ -229,21 +194,3 @@ def _state(schedule: Schedule) -> State:
     if schedule.is_paused:
         return "paused"
     return "active" if schedule.next_at else "ended"
-
-
-def _shown_run(run: ShownRun) -> ShownScheduleRun:
-    return {
-        "id": run.id,
-        "object": "schedule.run",
-        "schedule_id": run.schedule_id,
-        "state": run.state,
-        "due_at": run.due_at,
-        "last_due_at": run.last_due_at,
-        "count": run.count,
-        "fired_at": run.at,
-        "manual": run.is_manual,
-        "session_id": run.session_id,
-        "trace_id": run.trace_id,
-        "outcome": run.ended,
-        "error": {"message": run.error, "code": run.code} if run.error else None,
-    }

@@ -99,18 +99,15 @@ async def list_sources(session: Loaded) -> wire.Json[Page[ShownSource]]:
 
 
 def _described(session: Session, artifact: Artifact, here: str) -> ShownArtifact:
-    file = artifact.file
-    return {
-        "id": str(artifact.seq),
-        "session_id": session.id,
-        "path": file.path,
-        "media_type": file.media_type,
-        "size": file.size,
-        "digest": file.digest,
-        "call_id": file.call,
-        "created_at": artifact.at,
-        "download": f"{here}/{artifact.seq}",
-    }
+    return wire.body_of(
+        ShownArtifact,
+        artifact.file,
+        id=str(artifact.seq),
+        session_id=session.id,
+        call_id=artifact.file.call,
+        created_at=artifact.at,
+        download=f"{here}/{artifact.seq}",
+    )
 
 
 def _headers(artifact: Artifact) -> dict[str, str]:

@@ -3,9 +3,10 @@
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +14,13 @@ import msgspec
 
 from longhouse import clock
 from longhouse.agents.strategies.base import AgentRegistry
+from longhouse.agents.strategies.protocol import Request
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding
 from longhouse.api import auth, wire
 from longhouse.api.http.json_route import refuses, strict_router
-from longhouse.api.sessions.replay import StepRecord, composed, offered_then, request_at, steps_from
+from longhouse.api.sessions.replay import BeforeReply, composed, offered_then, request_at, steps_from
 from longhouse.api.sessions.routes import SESSION_PATH, Held, Sessions
 from longhouse.api.sessions.timeline import LineStream
 from longhouse.errors import CallerError
@@ -77,7 +79,7 @@ async def make(
     with archive.writing(target, verify) as writer:
         media_types = await exporting.write_tree(sessions.db, writer, found)
         parts = _RequestInputs(sessions)
-        replays = tuple([await parts.collect(session) for session in found.sessions])
+        replays = tuple([await _replayed(sessions.db, session, parts.request) for session in found.sessions])
         await parts.write(writer)
         manifest = CapsuleManifest(
             made_at=clock.now(), session=session_id, sessions=replays, files=media_types, parts=writer.parts
@@ -95,31 +97,19 @@ class _RequestInputs:
         self._tools: dict[tuple[str, int], Tool | None] = {}
         self._texts: list[TextLine] = []
 
-    async def collect(self, row: SessionLine) -> Replayed:
-        """Composes every request of a session up to its head, and keeps what that took."""
-        requests = same = 0
-        async with aclosing(steps_from(self._sessions.db, row.id, 1)) as steps:
-            async for step in steps:
-                if step.record.seq > row.head:
-                    break
-                requests += 1
-                same += await self._is_same(row, step)
-                await asyncio.sleep(0)  # composing the request of a long session takes milliseconds
-        return await _replayed(self._sessions.db, row.id, row.head, requests, same)
-
-    async def _is_same(self, row: SessionLine, step: StepRecord) -> bool:
-        asked = step.asked
+    async def request(self, row: SessionLine, asked: BeforeReply) -> Request | None:
+        """Composes the request before a reply of a session, and keeps what that took."""
         ref = (row.agent, asked.turn.version)
         if ref not in self._templates:
             self._templates[ref] = await self._sessions.catalog.templates.find(*ref)
         offered = await offered_then(asked, self._described)
         template = self._templates[ref]
         if template is None or AgentRegistry.get(template.base_agent_class) is None:
-            return False
+            return None
         request, text = await composed(self._sessions.memory, asked, template, offered)
         if text:
             self._texts.append(TextLine(session_id=row.id, seq=asked.seq, text=text))
-        return request.digest == asked.replied.digest
+        return request
 
     async def _described(self, name: str, version: int) -> Tool | None:
         if (name, version) not in self._tools:
@@ -161,10 +151,22 @@ async def described(catalog: Catalog, name: str, version: int) -> Tool | None:
     return found.tool if found else None
 
 
-async def _replayed(db: Database, session_id: str, head: int, requests: int, same: int) -> Replayed:
-    session = await journals.load_up_to(db, blank(session_id), head)
+async def _replayed(
+    db: Database, row: SessionLine, compose: Callable[[SessionLine, BeforeReply], Awaitable[Request | None]]
+) -> Replayed:
+    """Composes every request of a session up to its head, and folds its journal."""
+    requests = same = 0
+    async with aclosing(steps_from(db, row.id, 1)) as steps:
+        async for step in steps:
+            if step.record.seq > row.head:
+                break
+            request = await compose(row, step.asked)
+            requests += 1
+            same += request is not None and request.digest == step.asked.replied.digest
+            await asyncio.sleep(0)  # composing the request of a long session takes milliseconds
+    session = await journals.load_up_to(db, blank(row.id), row.head)
     digest = hashlib.sha256(msgspec.json.encode(session)).hexdigest()
-    return Replayed(id=session_id, state=session.state, head=head, fold=digest, requests=requests, same=same)
+    return Replayed(id=row.id, state=session.state, head=row.head, fold=digest, requests=requests, same=same)
 
 
 async def replay(sessions: Sessions, session_id: str) -> list[tuple[Replayed, Replayed | None]]:
@@ -178,17 +180,9 @@ async def replay(sessions: Sessions, session_id: str) -> list[tuple[Replayed, Re
     manifest = await imported.manifest_of(db, capsule) if capsule else None
     is_known = manifest is not None and manifest.fold_version == FOLD_VERSION
     then = {one.id: one for one in manifest.sessions} if manifest and is_known else {}
-    results = []
-    for row in found.sessions if found else ():
-        requests = same = 0
-        async with aclosing(steps_from(db, row.id, 1)) as steps:
-            async for step in steps:
 
-                async def resolve(name: str, version: int) -> Tool | None:
-                    return await described(sessions.catalog, name, version)
+    async def compose(row: SessionLine, asked: BeforeReply) -> Request | None:
+        return await request_at(sessions, partial(described, sessions.catalog), row.agent, asked)
 
-                request = await request_at(sessions, resolve, row.agent, step.asked)
-                requests += 1
-                same += request is not None and request.digest == step.asked.replied.digest
-        results.append((await _replayed(db, row.id, row.head, requests, same), then.get(row.id)))
-    return results
+    rows = found.sessions if found else ()
+    return [(await _replayed(db, row, compose), then.get(row.id)) for row in rows]

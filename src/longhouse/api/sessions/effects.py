@@ -1,7 +1,6 @@
 """GET /v1/sessions/{id}/effects: the calls of a session that may have changed the world, and what became of each."""
 
-from datetime import datetime
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Final
 
 from fastapi import Query
 from pydantic import Field
@@ -11,8 +10,7 @@ from longhouse.api.http.json_route import strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.timeline import Number
-from longhouse.journal.calls.effects import CallEffect, EffectState, effects_of
-from longhouse.journal.events import Fault
+from longhouse.journal.calls.effects import ShownEffect, effects_of
 from longhouse.store import journals
 
 EXAMPLE: Final = {
@@ -35,26 +33,6 @@ EXAMPLE: Final = {
 router = strict_router("Sessions", auth.user)
 
 
-class ShownEffect(TypedDict):
-    """A call that may have changed the world."""
-
-    call_id: str
-    tool: str
-    version: int
-    effect: str
-    key: str
-    """The idempotency key that the tool was given."""
-    arguments: str
-    state: EffectState
-    doubt: str | None
-    workers_lost: int
-    fault: Fault | None
-    by: str | None
-    intended_at: datetime
-    deadline: datetime | None
-    settled_at: datetime | None
-
-
 class Effects(pagination.Limited):
     before: Omittable[Number] = Field(None, description="Only calls before this event: the `next` of the page before")
 
@@ -70,24 +48,4 @@ async def list_effects(
     seqs = await journals.effect_seqs(sessions.db, row.id, before=asked.before, limit=asked.fetched)
     shown, following = seqs[: asked.limit], str(seqs[asked.limit - 1]) if len(seqs) > asked.limit else None
     records = await journals.read(sessions.db, row.id, after=shown[-1] - 1) if shown else []
-    page = [effect for effect in effects_of(records) if asked.before is None or effect.seq < asked.before]
-    return wire.Json(pagination.page([_described(row.id, effect) for effect in page], following))
-
-
-def _described(session_id: str, effect: CallEffect) -> ShownEffect:
-    return {
-        "call_id": effect.call,
-        "tool": effect.tool,
-        "version": effect.version,
-        "effect": effect.effect,
-        "key": f"{session_id}:{effect.call}",
-        "arguments": effect.arguments,
-        "state": effect.state,
-        "doubt": effect.doubt or None,
-        "workers_lost": effect.lost,
-        "fault": effect.fault,
-        "by": effect.by or None,
-        "intended_at": effect.intended_at,
-        "deadline": effect.deadline,
-        "settled_at": effect.settled_at,
-    }
+    return wire.Json(pagination.page(effects_of(row.id, records, before=asked.before), following))

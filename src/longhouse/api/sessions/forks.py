@@ -93,15 +93,8 @@ def _shown(forked: Fork) -> wire.Json[ForkedSession]:
 
 
 def _branched(branch: Branch) -> BranchedSession:
-    session = branch.session
-    return {
-        "session_id": session.id,
-        "template": session.agent,
-        "label": session.label,
-        "forked_from": forked_from(branch.origin),
-        "state": session.state,
-        "head": session.head,
-    }
+    session, origin = branch.session, forked_from(branch.origin)
+    return wire.body_of(BranchedSession, session, session_id=session.id, template=session.agent, forked_from=origin)
 
 
 def _no_such_event(head: int) -> CallerError:

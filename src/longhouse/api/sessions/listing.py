@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from longhouse import clock
+from longhouse.api import wire
 from longhouse.api.sessions.waiting import ASKING, shown
 from longhouse.journal.counters import Counters
 from longhouse.store.database import Database
@@ -60,25 +61,18 @@ async def _questions_below(db: Database, rows: Sequence[SessionRow]) -> Counter[
 
 def _row(row: SessionRow, counters: Counters, below: int, now: datetime) -> ListedSession:
     work, waiting = counters.seconds(now, asks_person=row.state in ASKING)
-    return {
-        "session_id": row.id,
-        "template_id": row.agent,
-        "template": row.agent,
-        "version": row.version,
-        "conversation_id": row.conversation_id,
-        "label": row.label,
-        "parent": row.parent,
-        "trace_id": row.trace_id,
-        "state": row.state,
-        "title": counters.shown_title,
-        "task": row.task,
-        "turns": counters.turns,
-        "steps": counters.steps,
-        "tokens": counters.tokens,
-        "work_seconds": work,
-        "waiting_seconds": waiting,
-        "questions": counters.questions + below,
-        "error": counters.error,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-    }
+    return wire.body_of(
+        ListedSession,
+        row,
+        session_id=row.id,
+        template_id=row.agent,
+        template=row.agent,
+        title=counters.shown_title,
+        turns=counters.turns,
+        steps=counters.steps,
+        tokens=counters.tokens,
+        work_seconds=work,
+        waiting_seconds=waiting,
+        questions=counters.questions + below,
+        error=counters.error,
+    )

@@ -139,12 +139,21 @@ Resolve = Callable[[str, int], Awaitable[Tool | None]]
 async def request_at(sessions: Sessions, resolve: Resolve, agent: str, asked: BeforeReply) -> Request | None:
     """The model request of a step; None if its agent is not known here any more."""
     capsule = await capsules.capsule_of(sessions.db, asked.session.id)
-    if capsule:
-        return await _imported(sessions, capsule, agent, asked)
-    template = await sessions.catalog.templates.find(agent, asked.turn.version)
+    template = await template_then(sessions, capsule, agent, asked.turn.version)
     if template is None or AgentRegistry.get(template.base_agent_class) is None:
         return None
+    if capsule:
+        return await _imported(sessions, capsule, template, asked)
     return (await composed(sessions.memory, asked, template, await offered_then(asked, resolve)))[0]
+
+
+async def template_then(sessions: Sessions, capsule: str | None, agent: str, version: int) -> Template | None:
+    """A version of an agent: of this house, or the one that came with a capsule."""
+    templates = sessions.catalog.templates
+    if not capsule:
+        return await templates.find(agent, version)
+    described = await capsules.descriptor(sessions.db, capsule, "template", agent, version)
+    return templates.decoded(described, version) if described else None
 
 
 async def offered_then(asked: BeforeReply, resolve: Resolve) -> list[Tool]:
@@ -157,17 +166,13 @@ async def offered_then(asked: BeforeReply, resolve: Resolve) -> list[Tool]:
     return [tool for tool in tools if tool]
 
 
-async def _imported(sessions: Sessions, capsule: str, agent: str, asked: BeforeReply) -> Request | None:
+async def _imported(sessions: Sessions, capsule: str, template: Template, asked: BeforeReply) -> Request:
     """The request of a session from another house, with the versions and the memory that came along."""
-    db, catalog, version = sessions.db, sessions.catalog, asked.turn.version
-    described = await capsules.descriptor(db, capsule, "template", agent, version)
-    template = catalog.templates.decoded(described, version) if described else None
-    if template is None or AgentRegistry.get(template.base_agent_class) is None:
-        return None
+    db = sessions.db
 
     async def resolve(name: str, version: int) -> Tool | None:
         described = await capsules.descriptor(db, capsule, "tool", name, version)
-        return catalog.tools.decoded(described, version).tool if described else None
+        return sessions.catalog.tools.decoded(described, version).tool if described else None
 
     text = await capsules.remembered(db, asked.session.id, asked.seq)
     shown = replace(asked.session, recall=text, asked=asked.replied.source)
@@ -207,13 +212,7 @@ def _selection(replied: Replied, offered: Sequence[str]) -> ShownSelection | Non
     def scored(names: Sequence[str]) -> list[ScoredTool]:
         return [{"name": name, "score": chosen.scores.get(name)} for name in names]
 
-    return {
-        "query": chosen.query,
-        "stage": chosen.stage,
-        "offered": scored(offered),
-        "left_out": scored(chosen.left_out),
-        "more": chosen.more,
-    }
+    return wire.body_of(ShownSelection, chosen, offered=scored(offered), left_out=scored(chosen.left_out))
 
 
 class StepRecord(msgspec.Struct, frozen=True):

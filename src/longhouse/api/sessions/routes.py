@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict, cast
 
 from fastapi import Depends, Query
 from pydantic import Field
@@ -41,7 +41,7 @@ from longhouse.store.delegation import tree
 from longhouse.store.limits import budgets
 from longhouse.store.limits.budgets import SpentBudget
 from longhouse.store.lists import session_counters, session_lists
-from longhouse.store.lists.session_lists import Facets
+from longhouse.store.lists.session_lists import SessionCounts
 
 SearchText = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -83,16 +83,6 @@ class Approval(wire.StrictModel):
     decision: events.Decision
     result: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     comment: str = Field("", max_length=MAX_TEXT)
-
-
-class SessionCounts(TypedDict):
-    """How many sessions have each value, most first."""
-
-    sessions: int
-    is_complete: bool
-    states: dict[str, int]
-    agents: dict[str, int]
-    failing_tools: dict[str, int]
 
 
 class TurnCounters(TypedDict):
@@ -235,7 +225,7 @@ async def list_sessions(
     found = await session_lists.search(
         sessions.db, before=asked.before, limit=asked.fetched, owner=caller.owner, **asked.filters
     )
-    rows, following = asked.cut(found, cursor_of)
+    rows, following = asked.cut(found, pagination.by("created_at"))
     return wire.Json(pagination.page(await listed(sessions.db, rows), following))
 
 
@@ -245,8 +235,9 @@ async def count_sessions(
 ) -> wire.Json[SessionCounts]:
     """How many of your sessions are in which state, of which agent, and in how many a tool failed; filtered as the
     list is. Of the newest 10,000 sessions; `is_complete` says whether these are all."""
-    found = await session_lists.facets(sessions.db, owner=caller.owner, **asked.filters)
-    return wire.Json(facets(found))
+    counts: Any = {**await session_lists.facets(sessions.db, owner=caller.owner, **asked.filters)}
+    del counts["owners"]
+    return wire.Json(counts)
 
 
 @router.get(SESSION_PATH)
@@ -343,21 +334,6 @@ def _accepted(session: Session) -> wire.Json[Accepted]:
     return wire.Json({"session_id": session.id, "state": session.state}, status_code=202)
 
 
-def facets(found: Facets) -> SessionCounts:
-    """The counts of sessions, without those of owners."""
-    return {
-        "sessions": found.sessions,
-        "is_complete": found.is_complete,
-        "states": found.states,
-        "agents": found.agents,
-        "failing_tools": found.failing_tools,
-    }
-
-
-def cursor_of(row: session_store.SessionRow) -> str:
-    return pagination.cursor(row.created_at, row.id)
-
-
 async def detailed(db: Database, session: Session) -> DetailedSession:
     """A session with all details, and its title."""
     counters = await session_counters.counted(db, {session.id: session.head}, may_lag=OFTEN)
@@ -378,29 +354,27 @@ def _paused(spent: SpentBudget | None) -> Paused | None:
 def described(session: Session, status: WaitingStatus) -> DescribedSession:
     """A session with all details; its state includes that of its sub-agents."""
     turn = session.turn
-    return {
-        "session_id": session.id,
-        "template_id": session.agent,
-        "template": session.agent,
-        "version": turn.version if turn else session.version,
-        "instance_id": turn.instance if turn else None,
-        "conversation_id": session.conversation,
-        "label": session.label,
-        "forked_from": forked_from(session.origins[-1]) if session.origins else None,
-        "trace_id": turn.trace if turn else None,
-        "state": status.state or session.state,
-        "task": turn.task if turn else None,
-        "counters": _counters(turn),
-        "context_snapshot": snapshot_of(session, status),
-        "questions": [_question(one, session) for one in status.questions],
-        "queued": len(session.queue),
-        "result": turn.answer if turn and turn.ended else None,
-        "error": turn.error if turn else None,
-        "usage": turn.usage if turn else None,
-        "head": session.head,
-        "created_at": session.created_at,
-        "updated_at": session.updated_at,
-    }
+    return wire.body_of(
+        DescribedSession,
+        session,
+        session_id=session.id,
+        template_id=session.agent,
+        template=session.agent,
+        version=turn.version if turn else session.version,
+        instance_id=turn.instance if turn else None,
+        conversation_id=session.conversation,
+        forked_from=forked_from(session.origins[-1]) if session.origins else None,
+        trace_id=turn.trace if turn else None,
+        state=status.state or session.state,
+        task=turn.task if turn else None,
+        counters=_counters(turn),
+        context_snapshot=snapshot_of(session, status),
+        questions=[_question(one, session) for one in status.questions],
+        queued=len(session.queue),
+        result=turn.answer if turn and turn.ended else None,
+        error=turn.error if turn else None,
+        usage=turn.usage if turn else None,
+    )
 
 
 def forked_from(origin: events.Origin) -> ForkedFrom:
@@ -420,11 +394,8 @@ def snapshot_of(session: Session, status: WaitingStatus) -> ContextSnapshot:
 
 
 def _counters(turn: Turn | None) -> TurnCounters:
-    return {
-        "iteration": turn.iteration if turn else 0,
-        "searches_used": turn.searches_used if turn else 0,
-        "clarifications_used": turn.clarifications_used if turn else 0,
-    }
+    counters = {name: getattr(turn, name, 0) for name in TurnCounters.__annotations__}
+    return cast("TurnCounters", counters)
 
 
 def _question(question: Question, top: Session) -> SessionQuestion:

@@ -1,6 +1,6 @@
 """Asks the model of a step again, on what it saw then or on what another version would show it; nothing is recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Final, NoReturn, TypedDict
@@ -10,14 +10,14 @@ from msgspec import structs
 from pydantic import Field
 
 from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
-from longhouse.agents.strategies.protocol import Reply, Request
+from longhouse.agents.strategies.protocol import Intent, Reply, Request
 from longhouse.agents.template import LLMPolicy, Template
 from longhouse.agents.tool import Tool
 from longhouse.api import auth, wire
 from longhouse.api.caller import Caller
 from longhouse.api.http.json_route import of_app, refuses, strict_router
 from longhouse.api.pagination import Digits
-from longhouse.api.sessions.replay import BeforeReply, asked_at, composed, offered_then, request_at
+from longhouse.api.sessions.replay import BeforeReply, asked_at, composed, offered_then, request_at, template_then
 from longhouse.api.sessions.routes import SESSION_PATH, Sessions
 from longhouse.errors import CallerError, ProviderError, SetupError
 from longhouse.journal import events
@@ -128,7 +128,8 @@ class StepReplays(msgspec.Struct, frozen=True):
         if asked.template_version is not None:
             template = endpoint = await self._version(row, asked.template_version)
         else:
-            template = endpoint = await self._template_then(row, then, capsule) or _unknown(row, then)
+            known = await template_then(self.sessions, capsule, row.agent, then.turn.version)
+            template = endpoint = known or _unknown(row, then)
             # A template from elsewhere says nothing of where our requests and our keys go.
             if capsule:
                 endpoint = replace(template, llm_policy=LLMPolicy(model=template.llm_policy.model))
@@ -156,13 +157,6 @@ class StepReplays(msgspec.Struct, frozen=True):
         except SetupError as error:
             message = f"The model of {endpoint.ref} cannot be asked by this process."
             raise CallerError(message, status=503, kind="server_error", code="provider_error") from error
-
-    async def _template_then(self, row: SessionRow, then: BeforeReply, capsule: str | None) -> Template | None:
-        version = then.turn.version
-        if not capsule:
-            return await self.sessions.catalog.templates.find(row.agent, version)
-        described = await capsules.descriptor(self.sessions.db, capsule, "template", row.agent, version)
-        return self.sessions.catalog.templates.decoded(described, version) if described else None
 
     async def _version(self, row: SessionRow, version: int) -> Template:
         """A version of the session's template, active or not, that its owner may see."""
@@ -284,32 +278,23 @@ async def _recorded(sessions: Sessions, session_id: str, then: BeforeReply) -> S
             called.append(record.event)
     answers = (_answer_in(one.arguments) for one in called if one.role == "finishes")
     is_answer = not called and not replied.thought and not replied.problem
-    return {
-        "text": replied.text,
-        "reasoning": replied.reasoning,
-        "answer": replied.text if is_answer else next(answers, None),
-        "calls": [{"tool": one.tool, "arguments": one.arguments} for one in called],
-        "problem": replied.problem,
-        "finish": replied.finish,
-        "model": replied.model,
-        "usage": replied.usage,
-    }
+    answer = replied.text if is_answer else next(answers, None)
+    return _said(replied, answer, called, replied.problem)
 
 
 def _replayed(strategy: BaseAgent, request: Request, reply: Reply) -> Said:
     verdict = strategy.interpret(request, reply)
     finishing = {tool.name for tool in request.offered if tool.finishes or tool.role == "finishes"}
     answers = (_answer_in(one.arguments) for one in verdict.intents if one.tool in finishing)
-    return {
-        "text": reply.text,
-        "reasoning": reply.reasoning,
-        "answer": verdict.answer if verdict.answer is not None else next(answers, None),
-        "calls": [{"tool": one.tool, "arguments": one.arguments} for one in verdict.intents],
-        "problem": verdict.problem,
-        "finish": reply.finish,
-        "model": reply.model,
-        "usage": reply.usage,
-    }
+    answer = verdict.answer if verdict.answer is not None else next(answers, None)
+    return _said(reply, answer, verdict.intents, verdict.problem)
+
+
+def _said(
+    reply: events.Replied | Reply, answer: str | None, calls: Iterable[events.Called | Intent], problem: str
+) -> Said:
+    said = [wire.body_of(SaidCall, one) for one in calls]
+    return wire.body_of(Said, reply, answer=answer, calls=said, problem=problem)
 
 
 def _answer_in(arguments: str) -> str | None:
@@ -339,4 +324,4 @@ def _changes(recorded: Said, replayed: Said) -> StepChanges:
 
 
 def _made(said: Said) -> list[MadeCall]:
-    return [MadeCall(one["tool"], one["arguments"]) for one in said["calls"]]
+    return [MadeCall(**one) for one in said["calls"]]

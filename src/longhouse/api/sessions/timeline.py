@@ -210,15 +210,9 @@ def _tree(row: SessionRow, found: TreeTimelines) -> ShownTimeline:
 
 
 def _session(session_id: str, shown: SessionTimeline) -> SessionTurns:
-    return {
-        "session_id": session_id,
-        "agent": shown.agent,
-        "label": shown.label,
-        "version": shown.version,
-        "state": shown.state,
-        "earlier_turns": shown.timeline.turns_before,
-        "turns": [_turn(shown, turn) for turn in shown.turns],
-    }
+    turns = [_turn(shown, turn) for turn in shown.turns]
+    earlier = shown.timeline.turns_before
+    return wire.body_of(SessionTurns, shown, session_id=session_id, earlier_turns=earlier, turns=turns)
 
 
 def _turn(shown: SessionTimeline, turn: TimelineTurn) -> ShownTurn:
@@ -245,7 +239,7 @@ def _step(shown: SessionTimeline, step: TimelineStep) -> ShownTimelineStep:
         "replied_at": step.ended_at,
         "ended_at": None if is_open else max([step.ended_at, *filter(None, ends)]),
         "model_seconds": _seconds(step.began_at, step.ended_at),
-        "retries": [{"at": retry.at, "reason": retry.reason} for retry in step.retries],
+        "retries": [wire.body_of(ShownRetry, retry) for retry in step.retries],
         "text": (step.replied.problem or step.replied.text)[:SHOWN],
         "calls": [_call(shown, use) for use in step.uses],
     }
@@ -308,7 +302,7 @@ def _step_row(step: StepRecord, request: Request | None) -> ShownStep:
         "turn": step.turn,
         "at": at,
         "model": replied.model,
-        "usage": {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens},
+        "usage": wire.body_of(StepUsage, usage),
         "seconds": _seconds(step.asked.session.updated_at or at, at),
         "tools": [call.name for call in replied.calls],
         "offered": step.asked.tools,

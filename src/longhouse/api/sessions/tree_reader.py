@@ -37,38 +37,41 @@ class ShownCall(TypedDict):
     function: CalledFunction
 
 
-class Activity(TypedDict):
-    """What an agent does, as clients see it: `x_agent` of a chat, and the events of sub-agents. What else it has
-    depends on `event`."""
-
+class _AnyActivity(TypedDict):
     event: str
     agent: str
     session_id: str
     conversation_id: str
     trace_id: str
     depth: int
-    state: NotRequired[str]
-    call_id: NotRequired[str]
-    tool: NotRequired[str]
-    arguments: NotRequired[str]
-    status: NotRequired[str]
-    content: NotRequired[str]
-    by: NotRequired[str]
-    reason: NotRequired[str]
-    waiting_for: NotRequired[Literal["clarification", "approval", "client"]]
-    name: NotRequired[str]
-    asked_by: NotRequired[str]
-    asked_in: NotRequired[str]
-    ignored: NotRequired[Sequence[str]]
-    routed: NotRequired[dict[str, Any]]
-    subagent_name: NotRequired[str]
-    role: NotRequired[str]
-    chat_id: NotRequired[str]
-    timestamp: NotRequired[float]
-    task: NotRequired[str]
-    tool_calls: NotRequired[list[ShownCall]]
-    tool_call_id: NotRequired[str]
-    response: NotRequired[str]
+
+
+class Activity(_AnyActivity, total=False):
+    """What an agent does, as clients see it: `x_agent` of a chat, and the events of sub-agents. What else it has
+    depends on `event`."""
+
+    state: str
+    call_id: str
+    tool: str
+    arguments: str
+    status: str
+    content: str
+    by: str
+    reason: str
+    waiting_for: Literal["clarification", "approval", "client"]
+    name: str
+    asked_by: str
+    asked_in: str
+    ignored: Sequence[str]
+    routed: dict[str, Any]
+    subagent_name: str
+    role: str
+    chat_id: str
+    timestamp: float
+    task: str
+    tool_calls: list[ShownCall]
+    tool_call_id: str
+    response: str
 
 
 SubagentEventName = Literal[

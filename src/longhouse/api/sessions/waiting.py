@@ -175,16 +175,13 @@ async def is_over(db: Database, session: Session, *, has_subagents: bool) -> boo
     `has_subagents` are shown too, none at all."""
     if session.can_move or not (await waiting_status(db, session)).rests:
         return False
-    roots = [Root(session.id, session.id, None)] if has_subagents else []
-    nodes = await tree.nodes(db, roots, open_only=True)
-    return not any(node.can_move for node in nodes if node.id != session.id)
+    return not has_subagents or not any(node.can_move for node in await _below(db, session.id))
 
 
 async def background_questions(db: Database, session: Session, known: Sequence[Question] = ()) -> list[Question]:
     """What sub-agents ask that the session does not wait for (`wait: false`), also after its turn has ended; without
     those that are known."""
-    found = await tree.nodes(db, [Root(session.id, session.id, None)], open_only=True)
-    questions = await _asked_by(db, [node for node in found if node.id != session.id])
+    questions = await _asked_by(db, await _below(db, session.id))
     return [one for one in questions if not any(map(one.is_same, known))]
 
 
@@ -197,8 +194,13 @@ async def _asked_by(db: Database, nodes: Sequence[Node]) -> list[Question]:
 
 async def tree_ids(db: Database, session_id: str) -> list[str]:
     """The session and the sub-agents that work for it, whether it waits for them or not."""
+    return list(dict.fromkeys([session_id, *(node.id for node in await _below(db, session_id))]))
+
+
+async def _below(db: Database, session_id: str) -> list[Node]:
+    """The sub-agents that work for a session, whether it waits for them or not."""
     found = await tree.nodes(db, [Root(session_id, session_id, None)], open_only=True)
-    return list(dict.fromkeys([session_id, *(node.id for node in found)]))
+    return [node for node in found if node.id != session_id]
 
 
 async def _of_subagents(db: Database, session: Session) -> list[Question]:

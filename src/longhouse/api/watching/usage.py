@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict, cast
 
 import msgspec
 from fastapi import Query
@@ -198,22 +198,15 @@ def summary(rows: Sequence[UsedOnDay], since: date, until: date, prices: Prices)
             {"key": key, "name": _name(key, name), "owner": owner, **one}
             for (key, name, owner), one in _busiest(by_key)
         ],
-        "models": [{"model": model, **_tokens(one)} for model, one in _busiest(by_model)],
+        "models": [_of_model(model, one) for model, one in _busiest(by_model)],
         "days": [{"day": day, **one} for day, one in sorted(by_day.items())],
         "unpriced": sorted({row.model for row in rows if row.used.total_tokens} - prices.of_models.keys()),
     }
 
 
-def _tokens(counted: CountedUsage) -> Tokens:
+def _of_model(model: str, counted: Mapping[str, object]) -> UsageOfModel:
     """Without the turns: one may have replies of several models."""
-    return {
-        "replies": counted["replies"],
-        "prompt_tokens": counted["prompt_tokens"],
-        "cached_tokens": counted["cached_tokens"],
-        "completion_tokens": counted["completion_tokens"],
-        "total_tokens": counted["total_tokens"],
-        "cost": counted["cost"],
-    }
+    return cast("UsageOfModel", {"model": model, **{name: counted[name] for name in Tokens.__annotations__}})
 
 
 def owners(rows: Sequence[UsedOnDay], prices: Prices) -> list[UsageOfOwner]:
@@ -231,15 +224,7 @@ def _counted(rows: Sequence[UsedOnDay], prices: Prices) -> CountedUsage:
     total = Used()
     for row in rows:
         total.add(row.used)
-    return {
-        "turns": total.turns,
-        "replies": total.replies,
-        "prompt_tokens": total.prompt_tokens,
-        "cached_tokens": total.cached_tokens,
-        "completion_tokens": total.completion_tokens,
-        "total_tokens": total.total_tokens,
-        "cost": prices.cost(rows),
-    }
+    return cast("CountedUsage", {**msgspec.structs.asdict(total), "cost": prices.cost(rows)})
 
 
 def _busiest(groups: Mapping[Any, CountedUsage]) -> list[tuple[Any, CountedUsage]]:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 import typer
@@ -248,21 +248,19 @@ class _Stage(msgspec.Struct, frozen=True):
             turns.append(TurnReport(turn=len(turns) + 1, status="failed", reason=str(error)))
         finally:
             # Nobody's key: whoever has the command line has the house.
-            charge = partial(usage.charge, self.db, key="", owner=LOCAL_OWNER)
-            for name, (replies, used) in rehearsal.used.items():
-                await charge(model=name, usage=used, replies=replies)
+            for name, used in rehearsal.used.items():
+                await usage.charge(self.db, key="", owner=LOCAL_OWNER, model=name, usage=used, replies=0)
         return SessionReport(session_id=source.session_id, status=status_of(turns), turns=turns)
 
 
 def _summary(draft: Template, is_active: bool, reports: Sequence[SessionReport]) -> dict[str, Any]:
     turns = [turn for one in reports for turn in one.turns]
-    names: Sequence[Status] = ("same", "changed", "another_way", "failed", "skipped")
     pairs = [(one.recorded, one.replayed) for one in turns if one.recorded and one.replayed]
     return {
         "template": draft.name,
         "version": draft.version,
         "is_active": is_active,
-        "turns": {name: sum(one.status == name for one in turns) for name in names},
+        "turns": {name: sum(one.status == name for one in turns) for name in get_args(Status)},
         "tokens": {
             "recorded": sum(then.tokens for then, _ in pairs),
             "replayed": sum(now.tokens for _, now in pairs),

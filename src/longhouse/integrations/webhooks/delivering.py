@@ -1,13 +1,19 @@
 """Sends what waits for webhooks: each webhook by one worker of the fleet at a time, each session in its order.
 
+They are signed as by Standard Webhooks (https://www.standardwebhooks.com), version 1: HMAC-SHA256 with a shared secret.
+
 A worker that is killed in the middle leaves its webhook to another; what it was sending is sent again.
 """
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -18,7 +24,6 @@ from longhouse import background, clock
 from longhouse.egress import Egress, Lookup, parse
 from longhouse.integrations.webhooks.collector import Collector
 from longhouse.integrations.webhooks.resolving import Resolver
-from longhouse.integrations.webhooks.signing import headers_of
 from longhouse.models.http.client import Endpoint, StatusFailure, json_headers, open_pool
 from longhouse.models.http.connection import Timeouts
 from longhouse.models.http.failure import HttpFailure
@@ -83,10 +88,12 @@ class Deliverer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        expire = partial(webhook_deliveries.expire, self._db, days=self._options.log_days)
+        set_left_due = partial(webhook_deliveries.set_left_due, self._db)
         async with (
             background.running("webhook_deliveries", self.step),
-            background.running("webhook_log", self.expire, every=EXPIRE_EVERY, after=0.4),
-            background.running("webhook_queue", self.set_left_due, every=SET_DUE_EVERY, after=0.5),
+            background.running("webhook_log", expire, every=EXPIRE_EVERY, after=0.4),
+            background.running("webhook_queue", set_left_due, every=SET_DUE_EVERY, after=0.5),
         ):
             try:
                 yield
@@ -108,12 +115,6 @@ class Deliverer:
                 work = background.guarded("webhook_delivery", self._deliver(webhook_id))
                 self._tasks[webhook_id] = task = asyncio.create_task(work)
                 task.add_done_callback(lambda _, ended=webhook_id: self._tasks.pop(ended, None))  # type: ignore[misc]
-
-    async def expire(self) -> None:
-        await webhook_deliveries.expire(self._db, days=self._options.log_days)
-
-    async def set_left_due(self) -> None:
-        await webhook_deliveries.set_left_due(self._db)
 
     async def _deliver(self, webhook_id: str) -> None:
         """Sends what is due, until nothing is, or another worker has the webhook."""
@@ -202,6 +203,18 @@ class Deliverer:
             reason = f"Nothing could be delivered since {since:%Y-%m-%d %H:%M} UTC. {error}"
         if reason and await webhooks.pause(self._db, webhook_id, reason):
             log.warning("webhook_paused", message="nothing is sent to this webhook any more", webhook=webhook_id)
+
+
+def headers_of(delivery: str, timestamp: int, payload: bytes, secrets: Sequence[str]) -> dict[str, str]:
+    """The headers by which a receiver knows that the payload is ours; one signature for each secret."""
+    signed = f"{delivery}.{timestamp}.".encode() + payload
+    keys = (base64.b64decode(secret.removeprefix(webhooks.PREFIX)) for secret in secrets)
+    signatures = (hmac.digest(key, signed, hashlib.sha256) for key in keys)
+    return {
+        "webhook-id": delivery,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{base64.b64encode(one).decode()}" for one in signatures),
+    }
 
 
 class RunningWebhooks(msgspec.Struct, frozen=True):

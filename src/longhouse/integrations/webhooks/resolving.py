@@ -8,7 +8,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Any, Final
 
 MOST_THREADS: Final = 32
@@ -42,25 +42,14 @@ class Resolver:
         return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
     async def _in_thread(self, host: str, port: int) -> Sequence[tuple[Any, ...]]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Sequence[tuple[Any, ...]]] = loop.create_future()
-
-        def give(found: Sequence[tuple[Any, ...]] | None, error: Exception | None) -> None:
-            if answer.done():
-                return
-            if found is None:
-                answer.set_exception(error or OSError(f"{host} has no address"))
-            else:
-                answer.set_result(found)
+        answer: Future[Sequence[tuple[Any, ...]]] = Future()
+        answer.set_running_or_notify_cancel()  # whoever waits may be cancelled; the thread is not
 
         def run() -> None:
-            found, error = None, None
             try:
-                found = self._ask(host, port)
-            except Exception as raised:  # noqa: BLE001 - it is raised where the answer is awaited
-                error = raised
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(give, found, error)
+                answer.set_result(self._ask(host, port))
+            except Exception as error:  # noqa: BLE001 - it is raised where the answer is awaited
+                answer.set_exception(error)
 
         threading.Thread(target=run, name="webhook-resolver", daemon=True).start()
-        return await answer
+        return await asyncio.wrap_future(answer)

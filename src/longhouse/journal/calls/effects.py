@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final, Literal
-
-import msgspec
+from typing import Final, Literal, TypedDict
 
 from longhouse.journal.calls import open_calls
 from longhouse.journal.events import Called, Decided, Fault, Recorded, Resumed, Returned
@@ -24,67 +22,75 @@ BROKEN_OFF: Final = frozenset({"abandoned", "cancelled", "forgotten", "worker_lo
 """Codes of faults with which a call was ended from outside, whatever it had done by then."""
 
 
-class CallEffect(msgspec.Struct):
-    """One call of a tool that is `idempotent` or `once`."""
+class ShownEffect(TypedDict):
+    """A call that may have changed the world."""
 
-    seq: int
-    call: str
+    call_id: str
     tool: str
     version: int
     effect: str
+    key: str
+    """The idempotency key that the tool was given."""
     arguments: str
+    state: EffectState
+    doubt: str | None
+    """How its result was lost; it stays when the call is settled."""
+    workers_lost: int
+    """In all its tries."""
+    fault: Fault | None
+    by: str | None
+    """Who said how it ended, if not the tool."""
     intended_at: datetime
     deadline: datetime | None
-    state: EffectState = "intended"
-    settled_at: datetime | None = None
-    by: str = ""
-    """Who said how it ended, if not the tool."""
-    doubt: str = ""
-    """How its result was lost; it stays when the call is settled."""
-    lost: int = 0
-    """How many workers were lost while it ran, in all its tries."""
-    fault: Fault | None = None
+    settled_at: datetime | None
 
 
-def effects_of(records: Iterable[Recorded]) -> list[CallEffect]:
-    """The calls with an effect, in their order."""
-    found: dict[str, CallEffect] = {}
+def effects_of(session_id: str, records: Iterable[Recorded], *, before: int | None = None) -> list[ShownEffect]:
+    """The calls with an effect, in their order: all, or those before this event."""
+    found: dict[str, ShownEffect] = {}
     calls: dict[str, Open] = {}
     for record in records:
         event = record.event
-        if isinstance(event, Called) and event.call_kind == "tool" and event.effect != "read":
-            found[event.call] = CallEffect(
-                seq=record.seq,
-                call=event.call,
-                tool=event.tool,
-                version=event.version,
-                effect=event.effect,
-                arguments=event.arguments,
-                intended_at=record.at,
-                deadline=event.deadline,
-            )
+        is_asked = before is None or record.seq < before
+        if isinstance(event, Called) and event.call_kind == "tool" and event.effect != "read" and is_asked:
+            found[event.call] = {
+                "call_id": event.call,
+                "tool": event.tool,
+                "version": event.version,
+                "effect": event.effect,
+                "key": f"{session_id}:{event.call}",
+                "arguments": event.arguments,
+                "state": "intended",
+                "doubt": None,
+                "workers_lost": 0,
+                "fault": None,
+                "by": None,
+                "intended_at": record.at,
+                "deadline": event.deadline,
+                "settled_at": None,
+            }
         if isinstance(event, Returned) and (effect := found.get(event.call)):
             _settle(effect, event, calls.get(event.call), record.at)
-        before = {**calls} if isinstance(event, Decided | Resumed) else {}
+        former = {**calls} if isinstance(event, Decided | Resumed) else {}
         open_calls.apply(calls, event, record.seq, record.at)
-        for name, was in before.items():
+        for name, was in former.items():
             if (effect := found.get(name)) and (call := calls.get(name)):
-                effect.lost += max(0, call.lost - was.lost)
-                effect.doubt = call.doubt or effect.doubt
+                effect["workers_lost"] += max(0, call.lost - was.lost)
+                effect["doubt"] = call.doubt or effect["doubt"]
     for name, call in calls.items():
         if effect := found.get(name):
-            effect.state = "unknown" if call.uncertain else "intended"
+            effect["state"] = "unknown" if call.uncertain else "intended"
     return list(found.values())
 
 
-def _settle(effect: CallEffect, event: Returned, call: Open | None, at: datetime) -> None:
-    effect.settled_at, effect.by = at, event.by
+def _settle(effect: ShownEffect, event: Returned, call: Open | None, at: datetime) -> None:
+    effect["settled_at"], effect["by"] = at, event.by or None
     if not isinstance(event.outcome, Fault):
-        effect.state = "done"
+        effect["state"] = "done"
         return
-    effect.fault, code = event.outcome, event.outcome.code
+    effect["fault"], code = event.outcome, event.outcome.code
     if code in BROKEN_OFF:
         # The journal does not say when a call began: one that does not wait for approval may have.
-        effect.state = "not_begun" if call and call.approve_by else "unknown"
+        effect["state"] = "not_begun" if call and call.approve_by else "unknown"
     else:
-        effect.state = "not_begun" if code in NOT_BEGUN else "unknown" if code in UNKNOWN else "failed"
+        effect["state"] = "not_begun" if code in NOT_BEGUN else "unknown" if code in UNKNOWN else "failed"

@@ -142,8 +142,8 @@ async def create(
     """Creates a key; returns it with its secret, which cannot be shown again. `more`: names of `CHANGEABLE`."""
     secret = _new_secret()
     values = {**dict.fromkeys(CHANGEABLE), "read_only": False, "name": name, **more}
-    row = await db.row(CREATE, id=f"key_{uuid.uuid4().hex}", owner=owner, role=role, digest=digest_of(secret), **values)
-    assert row is not None
+    identity = {"id": f"key_{uuid.uuid4().hex}", "owner": owner, "role": role, "digest": digest_of(secret)}
+    [row] = await db.rows(CREATE, **identity, **values)
     return Key(*row), secret
 
 

@@ -2,15 +2,14 @@
 the fleet to lock its row fires it: nothing is fired twice, and nothing is lost when a process is killed.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, cast
 
 import msgspec
 
 from longhouse.store import requests
-from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.database import Database, Executor, Transaction, lock_number
 from longhouse.store.lists.pages import Position, page
 from longhouse.store.requests import RequestIdentity
 from longhouse.timing import Missed, Timing
@@ -102,12 +101,12 @@ FORGET_OLD: Final = f"""
 """
 # The end of the turn that a run began is the first one behind its prompt.
 RUNS: Final = """
-    SELECT r.id, r.schedule_id, r.state, r.due_at, r.last_due_at, r.count, r.at, r.is_manual, r.session_id, r.trace_id,
-           r.seq, r.error, r.code, (
+    SELECT r.id, 'schedule.run' AS object, r.schedule_id, r.state, r.due_at, r.last_due_at, r.count, r.at AS fired_at,
+           r.is_manual AS manual, r.session_id, r.trace_id, r.error AS message, r.code, (
                SELECT CASE j.kind WHEN 'Finished' THEN 'COMPLETED' WHEN 'Failed' THEN 'FAILED' ELSE 'CANCELLED' END
                FROM journal j WHERE j.session_id = r.session_id AND j.seq > r.seq AND j.trace_id = r.trace_id
                  AND j.kind IN ('Finished', 'Failed', 'Cancelled') ORDER BY j.seq LIMIT 1
-           ) AS ended
+           ) AS outcome
     FROM schedule_runs r
 """
 RUN_FILTERS: Final = {"schedule": "r.schedule_id = :schedule", "id": "r.id = :id"}
@@ -158,27 +157,28 @@ class Schedule(SchedulePlan, frozen=True, kw_only=True):
         return Timing(self.cron, self.at, self.time_zone)
 
 
-class ScheduleRun(msgspec.Struct, frozen=True, kw_only=True):
+class RunError(TypedDict):
+    message: str
+    code: str | None
+
+
+class ShownScheduleRun(TypedDict):
     """What became of a moment at which a schedule was due, or of several that were missed together."""
 
     id: str
+    object: Literal["schedule.run"]
     schedule_id: str
     state: RunState
     due_at: datetime
     last_due_at: datetime
-    count: int = 1
-    is_manual: bool = False
-    session_id: str | None = None
-    trace_id: str | None = None
-    seq: int | None = None
-    error: str | None = None
-    code: str | None = None
-
-
-class ShownRun(ScheduleRun, frozen=True, kw_only=True):
-    at: datetime
-    ended: Ended | None
-    """How the turn ended that it began; None: it has not, or there is none."""
+    count: int
+    fired_at: datetime
+    manual: bool
+    session_id: str | None
+    trace_id: str | None
+    outcome: Ended | None
+    """How the turn ended that it began; null: it has not, or there is none."""
+    error: RunError | None
 
 
 async def now(db: Executor) -> datetime:
@@ -200,7 +200,7 @@ async def create(
     one with its idempotency key was accepted before."""
     values = {name: fields.get(name) for name in CHANGEABLE}
     asked = {"digest": accepted.digest if accepted else None, "key": accepted.key if accepted else None}
-    lock = (LOCKS, _key(owner))
+    lock = (LOCKS, lock_number(owner))
     with requests.repeated():
         row = await db.alone(lock, CREATE, id=schedule, owner=owner, most=most, **values, **asked)
     return row is not None
@@ -255,34 +255,39 @@ async def lock(tx: Transaction, schedule: Schedule) -> bool:
     return bool(await tx.value(LOCK, id=schedule.id, owner=schedule.owner))
 
 
-async def move(tx: Transaction, schedule: Schedule, next_at: datetime | None, *, stopped: str | None = None) -> None:
+async def move(tx: Transaction, schedule: Schedule, next_at: datetime | None, *, stopped: str | None) -> None:
     """Says when it fires next; `stopped`: why it does not."""
     await tx.run(MOVE, id=schedule.id, next_at=next_at, stopped=stopped)
 
 
-async def record(tx: Transaction, run: ScheduleRun) -> None:
-    await tx.run(RECORD, **{name: getattr(run, name) for name in ScheduleRun.__struct_fields__})
-    if run.session_id is None:
-        await tx.run(FORGET_OLD, schedule=run.schedule_id)
+async def record(tx: Transaction, schedule: str, *, session_id: str | None, **more: Any) -> None:
+    """Records a run; `more`: the rest of its columns."""
+    await tx.run(RECORD, schedule_id=schedule, session_id=session_id, **more)
+    if session_id is None:
+        await tx.run(FORGET_OLD, schedule=schedule)
 
 
-async def find_run(db: Executor, run: str) -> ShownRun | None:
+async def find_run(db: Executor, run: str) -> ShownScheduleRun | None:
     row = await db.row(f"{RUNS} WHERE {RUN_FILTERS['id']}", id=run)
-    return ShownRun(**row) if row else None
+    return _run(row) if row else None
 
 
-async def runs(db: Database, schedule: str, *, before: Position | None, limit: int) -> list[ShownRun]:
+async def runs(db: Database, schedule: str, *, before: Position | None, limit: int) -> list[ShownScheduleRun]:
     """A page of runs of a schedule, newest first."""
-    rows: Sequence[Mapping[str, Any]] = await page(
-        db, RUNS, by="r.at, r.id", before=before, limit=limit, conditions=RUN_FILTERS, schedule=schedule
-    )
-    return [ShownRun(**row) for row in rows]
+    rows = await page(db, RUNS, by="r.at, r.id", before=before, limit=limit, conditions=RUN_FILTERS, schedule=schedule)
+    return [_run(row) for row in rows]
 
 
-async def last_runs(db: Executor, schedules: Sequence[str]) -> dict[str, ShownRun]:
+async def last_runs(db: Executor, schedules: Sequence[str]) -> dict[str, ShownScheduleRun]:
     """Schedule -> its last run, of those that have one."""
-    found = [ShownRun(**row) for row in await db.rows(LAST_RUNS, schedules=list(schedules))]
-    return {one.schedule_id: one for one in found}
+    found = [_run(row) for row in await db.rows(LAST_RUNS, schedules=list(schedules))]
+    return {one["schedule_id"]: one for one in found}
+
+
+def _run(row: Mapping[str, Any]) -> ShownScheduleRun:
+    run = dict(row)
+    error = {name: run.pop(name) for name in RunError.__annotations__}
+    return cast("ShownScheduleRun", {**run, "error": error if error["message"] else None})
 
 
 async def last_session(db: Executor, schedule: Schedule) -> str | None:
@@ -293,7 +298,3 @@ async def last_session(db: Executor, schedule: Schedule) -> str | None:
 
 def encoded(metadata: Mapping[str, str]) -> str:
     return msgspec.json.encode(metadata).decode()
-
-
-def _key(owner: str) -> int:
-    return int.from_bytes(hashlib.sha256(owner.encode()).digest()[:4], signed=True)

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -87,10 +87,10 @@ THERE: Final = "SELECT id FROM sessions WHERE id = ANY(:ids) ORDER BY id FOR KEY
 WRITE: Final = """
     INSERT INTO webhook_deliveries (id, webhook_id, type, session_id, from_session, agent, payload, next_at)
     SELECT new.id, w.id, new.type, new.session_id, new.from_session, new.agent, new.payload, 'infinity'
-    FROM unnest(:ids::text[], :webhooks::text[], :types::text[], :sessions::text[], :sources::text[], :agents::text[],
-                :payloads::text[])
+    FROM unnest(:ids::text[], :webhook_id::text[], :type::text[], :session_id::text[], :from_session::text[],
+                :agent::text[], :payload::text[])
          WITH ORDINALITY AS new (id, webhook, type, session_id, from_session, agent, payload, nth)
-    JOIN (SELECT id FROM webhooks WHERE id = ANY(:webhooks) ORDER BY id FOR KEY SHARE) w ON w.id = new.webhook
+    JOIN (SELECT id FROM webhooks WHERE id = ANY(:webhook_id) ORDER BY id FOR KEY SHARE) w ON w.id = new.webhook
     ORDER BY new.nth ON CONFLICT (id) DO NOTHING
 """
 # The first that waits is locked: whoever ends it meanwhile sees what was written here, and makes it due. It is looked
@@ -314,20 +314,22 @@ class DueDelivery(msgspec.Struct, frozen=True):
     attempts: int
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """An entry of the log."""
-
+# An entry of the log, as it is sent to clients.
+class ShownDelivery(msgspec.Struct, frozen=True, kw_only=True):
     id: str
+    """What the receiver gets as `webhook-id`."""
+    object: Literal["webhook.delivery"] = "webhook.delivery"
     webhook_id: str
     type: str
     session_id: str | None
-    payload: str
     status: DeliveryStatus
     attempts: int
     next_attempt_at: datetime | None
     attempted_at: datetime | None
     last_status: int | None
+    """The HTTP status of the last answer; null: there was none."""
     last_error: str | None
+    payload: dict[str, Any]
     created_at: datetime
 
 
@@ -385,16 +387,9 @@ async def last_moves(db: Executor, heads: Mapping[str, int]) -> list[LastMove]:
 
 
 async def _write(tx: Transaction, new: Sequence[NewDelivery]) -> int:
-    tag = await tx.run(
-        WRITE,
-        ids=[delivery_id(one.webhook_id, one.key) for one in new],
-        webhooks=[one.webhook_id for one in new],
-        types=[one.type for one in new],
-        sessions=[one.session_id for one in new],
-        sources=[one.from_session for one in new],
-        agents=[one.agent for one in new],
-        payloads=[one.payload for one in new],
-    )
+    columns = ("webhook_id", "type", "session_id", "from_session", "agent", "payload")
+    values = {name: [getattr(one, name) for one in new] for name in columns}
+    tag = await tx.run(WRITE, ids=[delivery_id(one.webhook_id, one.key) for one in new], **values)
     pairs = sorted({(one.webhook_id, one.session_id) for one in new})
     await tx.run(SET_DUE, webhooks=[one for one, _ in pairs], sessions=[one for _, one in pairs])
     return int(tag.rpartition(" ")[2])
@@ -417,8 +412,7 @@ async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -
 
 async def there_are(db: Database) -> tuple[bool, bool]:
     """Whether there are webhooks, and whether there are notes: all that an idle process asks."""
-    row = await db.row(THERE_ARE)
-    assert row is not None
+    [row] = await db.rows(THERE_ARE)
     return row["webhooks"], row["news"]
 
 
@@ -472,8 +466,7 @@ async def set_left_due(db: Database) -> None:
 
 async def pending(db: Database, most: int) -> Pending:
     """How much waits for webhooks that are active, `most` at most, and for how long."""
-    row = await db.row(PENDING, most=most)
-    assert row is not None
+    [row] = await db.rows(PENDING, most=most)
     return Pending(*row)
 
 
@@ -485,7 +478,7 @@ async def log_of(
     templates: Sequence[str] | None = None,
     before: Position | None = None,
     limit: int,
-) -> list[Delivery]:
+) -> list[ShownDelivery]:
     """A page of the log of a webhook, newest first. `templates`: of sessions of these alone."""
     found = await page(
         db,
@@ -502,23 +495,26 @@ async def log_of(
         status=status,
         templates=templates,
     )
-    return [Delivery(*row) for row in found]
+    return [_shown(row) for row in found]
 
 
-async def add_test(db: Database, webhook_id: str, key: str, payload: str) -> Delivery:
-    row = await db.row(ADD_TEST, id=delivery_id(webhook_id, key), webhook=webhook_id, payload=payload)
-    assert row is not None
-    return Delivery(*row)
+async def add_test(db: Database, webhook_id: str, key: str, payload: str) -> ShownDelivery:
+    [row] = await db.rows(ADD_TEST, id=delivery_id(webhook_id, key), webhook=webhook_id, payload=payload)
+    return _shown(row)
 
 
 async def retry(
     db: Database, webhook_id: str, delivery: str, *, templates: Sequence[str] | None = None
-) -> Delivery | None:
+) -> ShownDelivery | None:
     """Has a delivery sent again, whether it succeeded or not; None if there is no such one."""
     if "\x00" in delivery:
         return None
     row = await db.row(RETRY, id=delivery, webhook=webhook_id, templates=templates)
-    return Delivery(*row) if row else None
+    return _shown(row) if row else None
+
+
+def _shown(row: Mapping[str, Any]) -> ShownDelivery:
+    return ShownDelivery(**{**row, "payload": msgspec.json.decode(row["payload"])})
 
 
 async def expire(db: Database, *, days: float) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from longhouse.store.access import browser_sessions
-from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.database import Database, Executor, lock_number
 from longhouse.store.lists.pages import Position, page
 
 EventType = Literal["session.rested", "question.opened", "approval.needed", "turn.failed"]
@@ -31,7 +31,7 @@ WAITS_FOR: Final = 3.0
 
 CHANGEABLE: Final = ("url", "events", "agent", "description", "status")
 COLUMNS: Final = """
-    w.id, w.owner, w.key_id, w.url, w.events, w.agent, w.description, w.status, w.reason, w.failing_since,
+    w.id, w.key_id, w.url, w.events, w.agent, w.description, w.status, w.reason, w.failing_since,
     CASE WHEN w.former_until > now() THEN w.former_until END AS former_until, w.created_at, w.updated_at
 """
 # The key of the settings, and nobody's where none was set, have no row.
@@ -42,11 +42,11 @@ VALID_KEY: Final = f"""
     ))
 """
 
-COUNT: Final = "SELECT count(*) FROM webhooks WHERE owner = :owner AND id <> :id"
 CREATE: Final = f"""
     INSERT INTO webhooks AS w (id, owner, key_id, secret, told_since, created_at, updated_at, {", ".join(CHANGEABLE)})
-    VALUES (:id, :owner, :key, :secret, clock_timestamp(), clock_timestamp(), clock_timestamp(),
-            {", ".join(f":{name}" for name in CHANGEABLE)})
+    SELECT :id, :owner, :key, :secret, clock_timestamp(), clock_timestamp(), clock_timestamp(),
+           {", ".join(f":{name}" for name in CHANGEABLE)}
+    WHERE (SELECT count(*) FROM webhooks WHERE owner = :owner AND id <> :id) < {MOST}
     ON CONFLICT (id) DO UPDATE SET url = EXCLUDED.url RETURNING {COLUMNS}
 """
 # A key that is limited to templates has webhooks of its own; what another key made may tell more than it may see.
@@ -102,21 +102,23 @@ class TooMany(Exception):  # noqa: N818 - it says what there is
     """The owner has as many webhooks as it may have."""
 
 
-class Webhook(msgspec.Struct, frozen=True):
-    """A webhook as it is shown: without its secret."""
-
+# As it is listed and sent to clients: without its secret.
+class ShownWebhook(msgspec.Struct, frozen=True, kw_only=True):
     id: str
-    owner: str
-    key_id: str
+    object: Literal["webhook"] = "webhook"
     url: str
-    events: Sequence[EventType]
+    events: list[EventType]
     agent: str | None
     description: str
     status: Status
     reason: str | None
+    """Why it is paused."""
     failing_since: datetime | None
+    """No delivery has succeeded since."""
     former_until: datetime | None
-    """Until then, what is sent is signed with its former secret too."""
+    """Until then, deliveries are signed with the former secret too."""
+    key_id: str
+    """The key that it acts for; empty: no keys were set."""
     created_at: datetime
     updated_at: datetime
 
@@ -162,24 +164,18 @@ def new_secret() -> str:
     return PREFIX + base64.b64encode(secrets.token_bytes(RANDOM_BYTES)).decode()
 
 
-async def create(db: Database, viewer: Viewer, **values: Any) -> tuple[Webhook, str]:
+async def create(db: Database, viewer: Viewer, **values: Any) -> tuple[ShownWebhook, str]:
     """Creates a webhook; returns it with its secret, which cannot be shown again. `values`: all of `CHANGEABLE`."""
-    new_id, secret = f"wh_{uuid.uuid4().hex}", new_secret()
-
-    async def write(tx: Transaction) -> Webhook:
-        await tx.run("SELECT pg_advisory_xact_lock(:family, hashtext(:owner))", family=LOCK, owner=viewer.owner)
-        if await tx.value(COUNT, owner=viewer.owner, id=new_id) >= MOST:
-            raise TooMany
-        row = await tx.row(CREATE, id=new_id, owner=viewer.owner, key=viewer.key, secret=secret, **values)
-        assert row is not None
-        return Webhook(*row)
-
-    created = await db.together(write)
+    owner, secret, new_id = viewer.owner, new_secret(), f"wh_{uuid.uuid4().hex}"
+    lock = (LOCK, lock_number(owner))
+    row = await db.alone(lock, CREATE, id=new_id, owner=owner, key=viewer.key, secret=secret, **values)
+    if row is None:
+        raise TooMany
     await _appends_have_ended(db)
-    return created, secret
+    return ShownWebhook(**row), secret
 
 
-async def listed(db: Database, viewer: Viewer, *, before: Position | None = None, limit: int) -> list[Webhook]:
+async def listed(db: Database, viewer: Viewer, *, before: Position | None = None, limit: int) -> list[ShownWebhook]:
     """A page of webhooks, newest first."""
     found = await page(
         db,
@@ -190,17 +186,17 @@ async def listed(db: Database, viewer: Viewer, *, before: Position | None = None
         conditions={"owner": "w.owner = :owner", "only_of": "w.key_id = :only_of"},
         **viewer.seen,
     )
-    return [Webhook(*row) for row in found]
+    return [ShownWebhook(**row) for row in found]
 
 
-async def find(db: Database, viewer: Viewer, webhook_id: str) -> Webhook | None:
+async def find(db: Database, viewer: Viewer, webhook_id: str) -> ShownWebhook | None:
     if "\x00" in webhook_id:
         return None  # Postgres refuses NUL characters even in a look-up
     row = await db.row(FIND, id=webhook_id, **viewer.seen)
-    return Webhook(*row) if row else None
+    return ShownWebhook(**row) if row else None
 
 
-async def change(db: Database, viewer: Viewer, webhook_id: str, changes: Mapping[str, Any]) -> Webhook | None:
+async def change(db: Database, viewer: Viewer, webhook_id: str, changes: Mapping[str, Any]) -> ShownWebhook | None:
     """Changes fields of a webhook; None if there is no such one."""
     if "\x00" in webhook_id:
         return None
@@ -219,7 +215,7 @@ async def change(db: Database, viewer: Viewer, webhook_id: str, changes: Mapping
         # By itself: who records a failed attempt locks the delivery first, and then the webhook.
         await db.run(SEND_NOW, id=webhook_id)
         await _appends_have_ended(db)
-    return Webhook(*row) if row else None
+    return ShownWebhook(**row) if row else None
 
 
 async def _appends_have_ended(db: Database) -> None:
@@ -236,7 +232,7 @@ async def delete(db: Database, viewer: Viewer, webhook_id: str) -> bool:
     return "\x00" not in webhook_id and await db.value(DELETE, id=webhook_id, **viewer.seen) is not None
 
 
-async def rotate(db: Database, viewer: Viewer, webhook_id: str, *, overlap: float) -> tuple[Webhook, str] | None:
+async def rotate(db: Database, viewer: Viewer, webhook_id: str, *, overlap: float) -> tuple[ShownWebhook, str] | None:
     """Gives a webhook a new secret, which cannot be shown again; None if there is no such one.
 
     `overlap`: seconds for which it signs with the former secret too.
@@ -245,7 +241,7 @@ async def rotate(db: Database, viewer: Viewer, webhook_id: str, *, overlap: floa
         return None
     secret = new_secret()
     row = await db.row(ROTATE, id=webhook_id, secret=secret, overlap=float(overlap), **viewer.seen)
-    return (Webhook(*row), secret) if row else None
+    return (ShownWebhook(**row), secret) if row else None
 
 
 async def pause(db: Database, webhook_id: str, reason: str) -> bool:
@@ -260,15 +256,4 @@ async def pause_without_key(db: Database) -> list[str]:
 
 async def listening(db: Executor, owner: str | None = None) -> list[Listener]:
     """The webhooks that are told of what happens: of all owners, or of one. None whose key is not valid any more."""
-    return [
-        Listener(
-            row["id"],
-            row["owner"],
-            frozenset(row["events"]),
-            row["agent"],
-            row["told_since"],
-            row["told_after"],
-            None if row["templates"] is None else frozenset(row["templates"]),
-        )
-        for row in await db.rows(LISTENING, owner=owner)
-    ]
+    return [msgspec.convert(dict(row), Listener) for row in await db.rows(LISTENING, owner=owner)]

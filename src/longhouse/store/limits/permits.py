@@ -72,8 +72,7 @@ class KeyUse(msgspec.Struct, frozen=True):
 async def take(db: Database, key_id: str, kind: str, *, size: int, seconds: float, block: int) -> Granted:
     """Takes a block of permits from a bucket that holds `size` and fills evenly within `seconds`."""
     values = {"key": key_id, "kind": kind, "size": float(size), "seconds": seconds, "block": float(block)}
-    row = await db.row(TAKE, **values)
-    assert row is not None
+    [row] = await db.rows(TAKE, **values)
     return Granted(row["granted"], row["left_over"])
 
 

@@ -6,14 +6,13 @@ runs under a limit has a place of it: a row of the table `places`, whose column 
 transaction that holds the limit's lock.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import asyncpg
 import msgspec
 
-from longhouse.store.database import Database, Transaction
+from longhouse.store.database import Database, Transaction, lock_number
 
 LOCKS: Final = 0x706C6163
 """The class of these advisory locks, "plac"; one lock for each limit."""
@@ -213,6 +212,5 @@ async def _let_in(tx: Transaction, held: str, most: int | None) -> list[str]:
 
 async def _lock(tx: Transaction, limits: Mapping[str, int | None]) -> None:
     """Everybody takes the locks in the same order."""
-    digests = {hashlib.sha256(held.encode()).digest() for held in limits}
-    for number in sorted({int.from_bytes(digest[:4], signed=True) for digest in digests}):
+    for number in sorted({lock_number(held) for held in limits}):
         await tx.lock(LOCKS, number)

@@ -6,6 +6,7 @@ from datetime import date
 from typing import Final
 
 import msgspec
+from msgspec.structs import asdict, astuple
 
 from longhouse.journal import events
 from longhouse.journal.events import Event, Usage
@@ -14,67 +15,6 @@ from longhouse.store.rows import Rows
 
 AT_ONCE: Final = 20_000
 """Rows that are added to the days at once."""
-
-_COUNTS: Final = "turns, replies, prompt_tokens, cached_tokens, completion_tokens, total_tokens"
-_SUMS: Final = ", ".join(f"sum({name})::bigint AS {name}" for name in _COUNTS.split(", "))
-
-COLUMNS: Final = {
-    "model": "text",
-    "turns": "bigint",
-    "replies": "bigint",
-    "prompt": "bigint",
-    "cached": "bigint",
-    "completion": "bigint",
-    "total": "bigint",
-}
-_USED: Final = Rows("used", **COLUMNS)
-_NOTHING: Final = (None, *(0 for _ in _COUNTS.split(", ")))
-# A part of the append's statement.
-_WRITE: Final = f"""
-    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
-    SELECT COALESCE(moved.key_id, ''), moved.owner, {{model}},
-           used.turns, used.replies, used.prompt, used.cached, used.completion, used.total
-    FROM moved, {{used}}
-"""
-# Replies that were discarded, summaries and titles name no model: they are by that of the session's last reply. The
-# search for it makes a plan that Postgres would rather make anew each time, so it stands only where it is needed.
-_MODEL: Final = """CASE WHEN used.model <> '' OR used.total = 0 THEN used.model ELSE COALESCE((
-               SELECT j.body ->> 'model' FROM journal j
-               WHERE j.session_id = moved.id AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
-           ), '') END"""
-WRITE: Final = _WRITE.format(model=_MODEL, used=_USED.in_arrays)
-# A part of the statement that appends to several sessions.
-WRITE_TOGETHER: Final = f"""
-    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
-    SELECT COALESCE(key_id, ''), owner, {", ".join(COLUMNS)} FROM moved WHERE model IS NOT NULL
-"""
-CHARGE: Final = f"""
-    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
-    VALUES (:key, :owner, :model, 0, :replies, :prompt, :cached, :completion, :total)
-"""
-# Two processes may do it at once: the second one waits for the first, finds its rows gone, and takes what is left.
-ROLL_UP: Final = f"""
-WITH taken AS (
-    DELETE FROM usage_lately WHERE ctid = ANY(ARRAY(SELECT ctid FROM usage_lately LIMIT {AT_ONCE})) RETURNING *
-)
-INSERT INTO usage_days AS d (key_id, day, owner, model, {_COUNTS})
-SELECT key_id, (at AT TIME ZONE 'UTC')::date AS day, owner, model, {_SUMS} FROM taken
-GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
-ON CONFLICT (key_id, day, owner, model) DO UPDATE SET
-    {", ".join(f"{name} = d.{name} + EXCLUDED.{name}" for name in _COUNTS.split(", "))}
-"""
-FOUND: Final = f"""
-    SELECT u.key_id, COALESCE(k.name, ''), u.owner, u.model, u.day, {_SUMS} FROM (
-        SELECT key_id, owner, model, day, {_COUNTS} FROM usage_days
-        WHERE (:owner::text IS NULL OR owner = :owner) AND (:key::text IS NULL OR key_id = :key)
-          AND day BETWEEN :since AND :until
-        UNION ALL
-        SELECT key_id, owner, model, (at AT TIME ZONE 'UTC')::date, {_COUNTS} FROM usage_lately
-        WHERE (:owner::text IS NULL OR owner = :owner) AND (:key::text IS NULL OR key_id = :key)
-          AND (at AT TIME ZONE 'UTC')::date BETWEEN :since AND :until
-    ) u LEFT JOIN api_keys k ON k.id = u.key_id
-    GROUP BY 1, 2, 3, 4, 5 ORDER BY 5, 3, 1, 4
-"""
 
 
 class Used(msgspec.Struct):
@@ -89,9 +29,63 @@ class Used(msgspec.Struct):
     completion_tokens: int = 0
     total_tokens: int = 0
 
-    def add(self, other: "Used") -> None:
+    def add(self, other: "Used | Usage") -> None:
         for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            setattr(self, name, getattr(self, name) + getattr(other, name, 0))
+
+
+_COUNTS: Final = ", ".join(Used.__struct_fields__)
+_SUMS: Final = ", ".join(f"sum({name})::bigint AS {name}" for name in Used.__struct_fields__)
+
+COLUMNS: Final = {"model": "text", **dict.fromkeys(Used.__struct_fields__, "bigint")}
+_USED: Final = Rows("used", **COLUMNS)
+_NOTHING: Final = (None, *astuple(Used()))
+# A part of the append's statement.
+_WRITE: Final = f"""
+    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
+    SELECT COALESCE(moved.key_id, ''), moved.owner, {{model}},
+           {", ".join(f"used.{name}" for name in Used.__struct_fields__)}
+    FROM moved, {{used}}
+"""
+# Replies that were discarded, summaries and titles name no model: they are by that of the session's last reply. The
+# search for it makes a plan that Postgres would rather make anew each time, so it stands only where it is needed.
+_MODEL: Final = """CASE WHEN used.model <> '' OR used.total_tokens = 0 THEN used.model ELSE COALESCE((
+               SELECT j.body ->> 'model' FROM journal j
+               WHERE j.session_id = moved.id AND j.kind = 'Replied' ORDER BY j.seq DESC LIMIT 1
+           ), '') END"""
+WRITE: Final = _WRITE.format(model=_MODEL, used=_USED.in_arrays)
+# A part of the statement that appends to several sessions.
+WRITE_TOGETHER: Final = f"""
+    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
+    SELECT COALESCE(key_id, ''), owner, {", ".join(COLUMNS)} FROM moved WHERE model IS NOT NULL
+"""
+CHARGE: Final = f"""
+    INSERT INTO usage_lately (key_id, owner, model, {_COUNTS})
+    VALUES (:key, :owner, :model, {", ".join(f":{name}" for name in Used.__struct_fields__)})
+"""
+# Two processes may do it at once: the second one waits for the first, finds its rows gone, and takes what is left.
+ROLL_UP: Final = f"""
+WITH taken AS (
+    DELETE FROM usage_lately WHERE ctid = ANY(ARRAY(SELECT ctid FROM usage_lately LIMIT {AT_ONCE})) RETURNING *
+)
+INSERT INTO usage_days AS d (key_id, day, owner, model, {_COUNTS})
+SELECT key_id, (at AT TIME ZONE 'UTC')::date AS day, owner, model, {_SUMS} FROM taken
+GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+ON CONFLICT (key_id, day, owner, model) DO UPDATE SET
+    {", ".join(f"{name} = d.{name} + EXCLUDED.{name}" for name in Used.__struct_fields__)}
+"""
+FOUND: Final = f"""
+    SELECT u.key_id, COALESCE(k.name, ''), u.owner, u.model, u.day, {_SUMS} FROM (
+        SELECT key_id, owner, model, day, {_COUNTS} FROM usage_days
+        WHERE (:owner::text IS NULL OR owner = :owner) AND (:key::text IS NULL OR key_id = :key)
+          AND day BETWEEN :since AND :until
+        UNION ALL
+        SELECT key_id, owner, model, (at AT TIME ZONE 'UTC')::date, {_COUNTS} FROM usage_lately
+        WHERE (:owner::text IS NULL OR owner = :owner) AND (:key::text IS NULL OR key_id = :key)
+          AND (at AT TIME ZONE 'UTC')::date BETWEEN :since AND :until
+    ) u LEFT JOIN api_keys k ON k.id = u.key_id
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 5, 3, 1, 4
+"""
 
 
 class UsedOnDay(msgspec.Struct, frozen=True):
@@ -116,9 +110,10 @@ def used_by(new: Iterable[Event], *, is_users: bool) -> dict[str, Used]:
             case events.Replied():
                 used = _of(found, event.model)
                 used.replies += 1
-                _charge(used, event.usage)
+                if event.usage:
+                    used.add(event.usage)
             case events.Spent() | events.Condensed() if event.usage and event.usage.total_tokens:
-                _charge(_of(found, ""), event.usage)
+                _of(found, "").add(event.usage)
     return found
 
 
@@ -157,46 +152,19 @@ def columns(used: dict[str, Used]) -> dict[str, object]:
 
 
 def _rows(used: dict[str, Used]) -> list[tuple[str | int, ...]]:
-    return [
-        (
-            model,
-            one.turns,
-            one.replies,
-            one.prompt_tokens,
-            one.cached_tokens,
-            one.completion_tokens,
-            one.total_tokens,
-        )
-        for model, one in used.items()
-    ]
+    return [(model, *astuple(one)) for model, one in used.items()]
 
 
 def _of(found: dict[str, Used], model: str) -> Used:
     return found.setdefault(model, Used())
 
 
-def _charge(used: Used, usage: Usage | None) -> None:
-    if usage:
-        used.prompt_tokens += usage.prompt_tokens
-        used.cached_tokens += usage.cached_tokens
-        used.completion_tokens += usage.completion_tokens
-        used.total_tokens += usage.total_tokens
-
-
-async def charge(db: Database, *, key: str, owner: str, model: str, usage: Usage, replies: int = 1) -> None:
-    """Counts what was used outside any journal, as by a replay. Not sent twice: nobody is charged for one reply
-    twice."""
-    await db.once(
-        CHARGE,
-        key=key,
-        owner=owner,
-        model=model,
-        replies=replies,
-        prompt=usage.prompt_tokens,
-        cached=usage.cached_tokens,
-        completion=usage.completion_tokens,
-        total=usage.total_tokens,
-    )
+async def charge(db: Database, *, key: str, owner: str, model: str, usage: Usage | Used, replies: int = 1) -> None:
+    """Counts what was used outside any journal, as by a replay, and so many replies more. Not sent twice: nobody is
+    charged for one reply twice."""
+    used = Used(replies=replies)
+    used.add(usage)
+    await db.once(CHARGE, key=key, owner=owner, model=model, **asdict(used))
 
 
 async def roll_up(db: Database) -> None:

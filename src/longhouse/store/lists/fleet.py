@@ -75,8 +75,7 @@ class FleetCounts(msgspec.Struct, frozen=True):
 
 
 async def counts(db: Database) -> FleetCounts:
-    row = await db.row(COUNTS, most=MOST_COUNTED, most_asking=MOST_ASKING)
-    assert row is not None
+    [row] = await db.rows(COUNTS, most=MOST_COUNTED, most_asking=MOST_ASKING)
     states = await db.rows(STATES, states=OPEN_STATES, most=MOST_COUNTED)
     return FleetCounts(
         **row,

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -46,22 +46,25 @@ COUNT: Final = f"""
 """
 
 
-class Facets(msgspec.Struct, frozen=True):
-    """How many of the sessions that were looked at have each value, most first."""
+class SessionCounts(TypedDict):
+    """How many sessions have each value, most first."""
 
     sessions: int
     is_complete: bool
     """Whether all were looked at; otherwise the newest ones were."""
     states: dict[str, int]
     agents: dict[str, int]
-    owners: dict[str, int]
     failing_tools: dict[str, int]
+
+
+class AllSessionCounts(SessionCounts):
+    owners: dict[str, int]
 
 
 class _Shared(msgspec.Struct):
     """What somebody has just counted, for all who ask the same; those who come meanwhile wait for it."""
 
-    counted: Facets | None = None
+    counted: AllSessionCounts | None = None
     until: float = 0.0
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
@@ -88,7 +91,7 @@ async def search(
 
 async def facets(
     db: Database, *, owner: str | None, q: str | None = None, tool: str | None = None, **filters: Any
-) -> Facets:
+) -> AllSessionCounts:
     """The newest sessions, counted by state, agent, owner and failing tool; filtered as a list is."""
     known, time = _shared.setdefault(db, {}), asyncio.get_running_loop().time
     for asked in [asked for asked, one in known.items() if one.until < time() and not one.lock.locked()]:
@@ -101,7 +104,7 @@ async def facets(
         return shared.counted
 
 
-async def _facets(db: Database, q: str | None, tool: str | None, **filters: Any) -> Facets:
+async def _facets(db: Database, q: str | None, tool: str | None, **filters: Any) -> AllSessionCounts:
     oldest = await _count_newest(db, **filters)
     if q is not None or tool is not None:
         filters |= _among(oldest, q, tool)
@@ -109,14 +112,14 @@ async def _facets(db: Database, q: str | None, tool: str | None, **filters: Any)
     sql, values = _statement(COUNT, filters)
     for facet, value, number in await db.rows(sql, **values):
         found[facet][value] = number
-    return Facets(
-        sessions=sum(found["state"].values()),
-        is_complete=oldest is None,
-        states=found["state"],
-        agents=_most(found["agent"]),
-        owners=_most(found["owner"]),
-        failing_tools=_most(found["tool"]),
-    )
+    return {
+        "sessions": sum(found["state"].values()),
+        "is_complete": oldest is None,
+        "states": found["state"],
+        "agents": _most(found["agent"]),
+        "failing_tools": _most(found["tool"]),
+        "owners": _most(found["owner"]),
+    }
 
 
 async def _count_newest(db: Database, **filters: Any) -> datetime | None:
