@@ -58,7 +58,7 @@ async def examine(db: Database) -> Checkup:
     facts = await db.row(FACTS)
     assert facts is not None
     schema, names = quoted(db.schema), migrate.MADE.findall("\n".join(one.sql for one in migrate.known()))
-    lacking = {row["table"]: row["rights"] for row in await db.rows(LACKING, schema=schema, names=names, rights=RIGHTS)}
+    lacking = dict(await db.rows(LACKING, schema=schema, names=names, rights=RIGHTS))
     extension = await db.row(columns.EXTENSION)
     vector = (extension["installed_version"] or "") if extension else None
     return Checkup(

@@ -108,8 +108,21 @@ class Executor(ABC):
         found: Sequence[asyncpg.Record] = await self._execute("fetch", bound(sql, values))
         return found
 
+    async def column(self, sql: str, /, **values: object) -> list[Any]:
+        """The first value of each row."""
+        return [row[0] for row in await self.rows(sql, **values)]
+
+    async def read(self, made: Callable[..., T], sql: str, /, **values: object) -> list[T]:
+        """What is made of each row, whose values are the arguments in order."""
+        return [made(*row) for row in await self.rows(sql, **values)]
+
     async def row(self, sql: str, /, **values: object) -> asyncpg.Record | None:
         return await self._execute("fetchrow", bound(sql, values))
+
+    async def read_one(self, made: Callable[..., T], sql: str, /, **values: object) -> T | None:
+        """The same of the only row; None if there is none."""
+        row = await self.row(sql, **values)
+        return made(*row) if row else None
 
     async def value(self, sql: str, /, **values: object) -> Any:
         return await self._execute("fetchval", bound(sql, values))

@@ -106,7 +106,7 @@ async def data_urls(db: Executor, session: str, digests: Iterable[str]) -> dict[
 
 async def held(db: Executor, ids: Sequence[str]) -> dict[str, str | None]:
     """The files that these sessions hold, long bodies too, with their media types as far as they are known."""
-    return {row["digest"]: row["media_type"] for row in await db.rows(HELD, ids=list(ids))}
+    return dict(await db.rows(HELD, ids=list(ids)))
 
 
 async def drop_unused(db: Executor, digests: Iterable[str], *, session: str | None = None) -> None:

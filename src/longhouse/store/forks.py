@@ -544,7 +544,7 @@ class _Writing(msgspec.Struct):
                     scopes[old.key] = memory_scopes.scope_for(kind, *who, self.conversation).key
         for scope, new_scope in scopes.items():
             where = {"owner": source.owner, "scope": scope, "at": at, **mapped}
-            left_out += [row["path"] for row in await source.tx.rows(LATER_MEMORIES, **where)]
+            left_out += await source.tx.column(LATER_MEMORIES, **where)
             await source.tx.run(ADD_MEMORIES, **where, new_scope=new_scope, top=top)
         return left_out
 

@@ -654,5 +654,4 @@ async def snapshot(db: Database, session: Session) -> None:
 
 async def effect_seqs(db: Database, session_id: str, *, before: int | None, limit: int) -> list[int]:
     """Where the last calls of tools stand that may change the world, the latest first."""
-    rows = await db.rows(EFFECTS, session=session_id, before=before or 2**62, limit=limit)
-    return [row["seq"] for row in rows]
+    return await db.column(EFFECTS, session=session_id, before=before or 2**62, limit=limit)

@@ -319,7 +319,7 @@ async def note_trial(db: Database, lease: Lease, trial: int) -> None:
 
 async def abandoned(db: Database, agents: Sequence[str]) -> list[str]:
     """Those of these agents whose sessions nobody claims."""
-    return [row["agent"] for row in await db.rows(ABANDONED, agents=agents)] if agents else []
+    return await db.column(ABANDONED, agents=agents) if agents else []
 
 
 async def runnable(
@@ -336,8 +336,7 @@ async def runnable(
     have been lost. First come owners with the fewest sessions in `running_owners`, those behind `after` before others.
     """
     known = {"running": list(running), "running_owners": list(running_owners), "declined": list(declined)}
-    rows = await db.rows(RUNNABLE, worker=worker, limit=limit, last=after, **known)
-    return [(row["id"], row["owner"]) for row in rows]
+    return [tuple(row) for row in await db.rows(RUNNABLE, worker=worker, limit=limit, last=after, **known)]
 
 
 async def fire(db: Database) -> SweepResult:
@@ -348,7 +347,7 @@ async def fire(db: Database) -> SweepResult:
 
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
-    return {row["id"]: row["fence"] for row in await db.rows(FENCES, sessions=list(sessions))}
+    return dict(await db.rows(FENCES, sessions=list(sessions)))
 
 
 async def is_gone(db: Database, worker: str, *, since: datetime) -> bool:
@@ -421,7 +420,7 @@ async def retire_all(db: Database) -> None:
 
 
 async def suspects(db: Database, worker: str, lease: float) -> list[Suspect]:
-    return [Suspect(*row) for row in await db.rows(SUSPECTS, worker=worker, lease=lease)]
+    return await db.read(Suspect, SUSPECTS, worker=worker, lease=lease)
 
 
 async def delete_dead_worker(db: Database, suspect: Suspect) -> None:

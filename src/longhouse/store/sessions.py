@@ -149,8 +149,7 @@ FORGET_REQUESTS: Final = "DELETE FROM requests WHERE at < now() - interval '24 h
 async def session(db: Database, session_id: str, owner: str) -> SessionRow | None:
     if "\x00" in session_id:
         return None  # Postgres refuses NUL characters even in a look-up
-    row = await db.row(SESSION, session=session_id, owner=owner)
-    return SessionRow(*row) if row else None
+    return await db.read_one(SessionRow, SESSION, session=session_id, owner=owner)
 
 
 async def owner_of(db: Database, session_id: str) -> str | None:
@@ -169,7 +168,7 @@ async def beginning_with(db: Database, start: str) -> list[str]:
     """The session with this id, or the newest few whose id begins so, or the part of it behind the agent's name."""
     if not start.isprintable():
         return []  # Postgres refuses some of them even in a look-up, and no id has them
-    found = [str(row["id"]) for row in await db.rows(BEGINNING, start=start)]
+    found = await db.column(BEGINNING, start=start)
     return [start] if start in found else found
 
 
@@ -187,8 +186,9 @@ async def rested(
     db: Database, fingerprint: str, *, owner: str, agent: str, conversation_id: str | None
 ) -> Rested | None:
     """The session with a rest of this fingerprint; of several, one where it is the newest rest comes first."""
-    row = await db.row(RESTED, fingerprint=fingerprint, owner=owner, agent=agent, conversation=conversation_id)
-    return Rested(*row) if row else None
+    return await db.read_one(
+        Rested, RESTED, fingerprint=fingerprint, owner=owner, agent=agent, conversation=conversation_id
+    )
 
 
 async def mark_rest(db: Database, fingerprint: str, session_id: str, seq: int) -> None:
@@ -217,8 +217,7 @@ async def relatives(db: Executor, session_id: str, *, owner: str, conversation: 
     family = await db.value(FAMILY, session=session_id)
     if family is None:
         return []
-    rows = await db.rows(RELATIVES, owner=owner, conversation=conversation, family=family)
-    return [row["id"] for row in rows]
+    return await db.column(RELATIVES, owner=owner, conversation=conversation, family=family)
 
 
 async def agent_of(db: Database, owner: str, *, conversation: str | None, fingerprint: str | None) -> str | None:
@@ -229,17 +228,15 @@ async def agent_of(db: Database, owner: str, *, conversation: str | None, finger
 
 async def agents_in(db: Database, owner: str, conversation: str) -> list[str]:
     """The agents that clients, or schedules, talk to in this conversation."""
-    return [row["agent"] for row in await db.rows(AGENTS_IN, owner=owner, conversation=conversation)]
+    return await db.column(AGENTS_IN, owner=owner, conversation=conversation)
 
 
 async def request_by_key(db: Database, owner: str, key: str) -> AcceptedRequest | None:
-    row = await db.row(BY_KEY, owner=owner, key=key)
-    return AcceptedRequest(*row) if row else None
+    return await db.read_one(AcceptedRequest, BY_KEY, owner=owner, key=key)
 
 
 async def request_by_digest(db: Database, owner: str, digest: str) -> AcceptedRequest | None:
-    row = await db.row(BY_DIGEST, owner=owner, digest=digest)
-    return AcceptedRequest(*row) if row else None
+    return await db.read_one(AcceptedRequest, BY_DIGEST, owner=owner, digest=digest)
 
 
 async def forget_requests(db: Database) -> None:

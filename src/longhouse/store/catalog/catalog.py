@@ -156,8 +156,7 @@ class Catalog:
     async def served_tools(self, owner: str, *, names: Collection[str] | None = None) -> list[ToolDescriptor]:
         """The tools that this owner's clients may call directly; all of them by name, or those among `names`."""
         if names is None:
-            rows = await self.db.rows(SERVED, owner=owner, limit=MOST_SERVED)
-            versions: Mapping[str, int] = {row["name"]: row["active"] for row in rows}
+            versions: Mapping[str, int] = dict(await self.db.rows(SERVED, owner=owner, limit=MOST_SERVED))
         else:
             versions = await active_versions(self.db, [name for name in names if not name.endswith(".*")], owner)
         direct = [tool for tool in await self.described(versions) if _may_be_direct(tool)]
@@ -175,12 +174,11 @@ class Catalog:
 
     async def existing_tools(self, names: Collection[str], owner: str) -> set[str]:
         """The tools among these that this owner may see, active or not."""
-        return {row["name"] for row in await self.db.rows(THERE, names=[*names], owner=owner)} if names else set()
+        return set(await self.db.column(THERE, names=[*names], owner=owner)) if names else set()
 
     async def spelled_tools(self, letters: Collection[str], owner: str) -> set[str]:
         """The tools that this owner may see whose names have these letters, in whichever spelling; active or not."""
-        rows = await self.db.rows(SPELLED, letters=[*letters], owner=owner) if letters else []
-        return {row["name"] for row in rows}
+        return set(await self.db.column(SPELLED, letters=[*letters], owner=owner)) if letters else set()
 
     async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
         """Counts one use of a tool with a rate limit; False when the limit of this minute is reached."""
@@ -202,15 +200,13 @@ async def active_versions(
     With `limit`, the first ones.
     """
     plain = [name for name in names if not name.endswith(".*")]
-    rows = await db.rows(ACTIVE_NAMES, names=plain, owner=owner) if plain else []
-    found = {row["name"]: row["active"] for row in rows}
+    found = dict(await db.rows(ACTIVE_NAMES, names=plain, owner=owner)) if plain else {}
     versions: dict[str, int] = {}
     for name in names:
         if name in found:
             versions[name] = found[name]
         elif name.endswith(".*"):
-            rows = await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit)
-            versions |= {row["name"]: row["active"] for row in rows}
+            versions |= dict(await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit))
     return dict(islice(versions.items(), limit))
 
 

@@ -282,12 +282,11 @@ class VersionRepository(Generic[T]):
 
     async def names(self, *, owner: str | None = None, limit: int = 1000) -> list[str]:
         """Names with an active version that this owner may see; None as owner sees all."""
-        return [row["name"] for row in await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)]
+        return await self.db.column(NAMES, kind=self.kind, owner=owner, limit=limit)
 
     async def active_ones(self, *, owner: str | None = None, limit: int = 1000) -> list[T]:
         """The same, each in its active version."""
-        rows = await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)
-        return await self.several({row["name"]: row["active"] for row in rows})
+        return await self.several(dict(await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)))
 
     async def page(self, *, after: str | None, limit: int, inactive: bool = True) -> list[CatalogEntry]:
         """A page of names in order; with `inactive`, also those without an active version."""

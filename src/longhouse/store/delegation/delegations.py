@@ -121,8 +121,7 @@ async def begin(
         children, full = await _children(tx, session, tasks)
         edges: list[tuple[str, str]] = []
         if collects or any(children.values()):  # a new agent waits for none
-            rows = await tx.rows(EDGES, owner=session.owner, conversation=session.conversation)
-            edges = [(row["parent"], row["child"]) for row in rows]
+            edges += map(tuple, await tx.rows(EDGES, owner=session.owner, conversation=session.conversation))
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }

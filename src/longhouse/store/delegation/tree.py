@@ -6,7 +6,7 @@ read up to the heads from the same query, are a consistent cut: no event in it l
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 import msgspec
@@ -204,11 +204,11 @@ async def nodes(
         return []
     seen = seen_heads or {}
     flags = {"awaited": awaited, "open_only": open_only}
-    rows = await db.rows(NODES, **_columns(roots), **flags, seen=list(seen), seen_heads=list(seen.values()))
-    return [_node(row) for row in rows]
+    heads = {"seen": list(seen), "seen_heads": list(seen.values())}
+    return await db.read(_node, NODES, **_columns(roots), **flags, **heads)
 
 
-def _node(row: asyncpg.Record) -> Node:
+def _node(*row: Any) -> Node:
     *known, traces, depths, first = row
     reached = {trace: depth for trace, depth in zip(traces, depths, strict=True) if trace is not None}
     return Node(*(*known, reached, first))
@@ -281,16 +281,15 @@ async def left_at_work(db: Database, session: Session) -> list[str]:
 async def heads(db: Database, session: Session, at: datetime | None = None) -> dict[str, int]:
     """Session -> head, of all sub-agents in this conversation; with `at`, the head at that time."""
     given = {"at": at} if at else {}
-    rows = await db.rows(HEADS_AT if at else HEADS, owner=session.owner, conversation=session.conversation, **given)
-    return {row["id"]: row["head"] for row in rows}
+    sql = HEADS_AT if at else HEADS
+    return dict(await db.rows(sql, owner=session.owner, conversation=session.conversation, **given))
 
 
 async def closed_questions(db: Database, session: Session, call: str) -> list[Asker]:
     """The session and its sub-agents, of all its turns, where a person was asked about a call with this id, and the
     question is closed."""
     roots = [Root(session.id, session.id, None)]
-    rows = await db.rows(OVER, **_columns(roots), awaited=False, session=session.id, call=call)
-    return [Asker(*row) for row in rows]
+    return await db.read(Asker, OVER, **_columns(roots), awaited=False, session=session.id, call=call)
 
 
 async def was_answered(db: Database, session: Session, name: str) -> bool:
@@ -315,11 +314,12 @@ async def open_delegation(
     db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]
 ) -> OpenDelegation | None:
     """The task that the call `handle` has started in another turn than that of `trace`; `calls` collected it before."""
-    row = await db.row(BEGUN, session=session.id, handle=handle, calls=[handle, *calls], trace=trace)
-    return OpenDelegation(*row) if row else None
+    return await db.read_one(
+        OpenDelegation, BEGUN, session=session.id, handle=handle, calls=[handle, *calls], trace=trace
+    )
 
 
 async def tools(db: Database, session_id: str, calls: Sequence[str]) -> dict[str, str]:
     """Call -> the name of its tool; empty where the call is not shown as work."""
-    called = [events.decode(row["body"]) for row in await db.rows(TOOLS, session=session_id, calls=list(calls))]
+    called = await db.read(events.decode, TOOLS, session=session_id, calls=list(calls))
     return {one.call: one.tool if one.is_work else "" for one in called if isinstance(one, events.Called)}

@@ -170,7 +170,7 @@ async def forget(
         conversation = await tx.value(WHERE, session=session_id, owner=owner)
         if conversation is None:
             # Perhaps this is a retry, because the answer to the first try was lost.
-            done = [row["session_id"] for row in await tx.rows(DONE, request=request)]
+            done = await tx.column(DONE, request=request)
             return Forgotten(done, []) if done else None
         await tx.run(LOCK, owner=owner, conversation=conversation)  # from here on no session can join the tree
         # In any trace: the journal of a sub-agent contains the tasks of all traces.
@@ -179,7 +179,7 @@ async def forget(
             return None  # before any row of those who wait for them is locked
         await tx.run(LOCK_TASKS, ids=ids)  # before the sessions: the order in which all code locks both
         waiting = [row for row in await tx.rows(OUTCOMES, ids=ids, outcome=fault) if row["is_open"]]
-        there = {row["id"] for row in await tx.rows(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)}))}
+        there = set(await tx.column(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)})))
         if session_id not in there:
             return None  # another request was first
         if at_rest_since and await tx.value(LIVELY, ids=ids, since=at_rest_since):
@@ -268,15 +268,16 @@ def _count(tag: str) -> int:
 
 async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
     """The scopes that belong to this conversation alone: of these sessions, or of all its other sessions."""
-    rows = await tx.rows(SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone)
-    return {scope for row in rows for scope in memory_scopes.passing(*row)}
+    found = await tx.read(
+        memory_scopes.passing, SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone
+    )
+    return set().union(*found)
 
 
 async def scopes_of(tx: Transaction, owner: str, ids: Sequence[str]) -> tuple[set[Scope], set[Scope]]:
     """The scopes of conversations that these sessions can write to, and those of them that nobody else can read."""
-    rows = await tx.rows(CONVERSATIONS, owner=owner, ids=ids)
     theirs, others = set[Scope](), set[Scope]()
-    for conversation in [row["conversation_id"] for row in rows]:
+    for conversation in await tx.column(CONVERSATIONS, owner=owner, ids=ids):
         theirs |= await _shared(tx, owner, conversation, ids, are_gone=True)
         others |= await _shared(tx, owner, conversation, ids, are_gone=False)
     return theirs & others, theirs - others
@@ -284,12 +285,12 @@ async def scopes_of(tx: Transaction, owner: str, ids: Sequence[str]) -> tuple[se
 
 async def since(db: Database, nth: int) -> list[ErasedSession]:
     """A page of the sessions that were erased after this number, in order."""
-    return [ErasedSession(*row) for row in await db.rows(SINCE, nth=nth)]
+    return await db.read(ErasedSession, SINCE, nth=nth)
 
 
 async def gone(db: Database, ids: Sequence[str]) -> set[str]:
     """Those of these sessions that no longer exist."""
-    there = {row["id"] for row in await db.rows(THERE, ids=list(ids))} if ids else set()
+    there = set(await db.column(THERE, ids=list(ids))) if ids else set()
     return set(ids) - there
 
 

@@ -109,9 +109,11 @@ async def plan(db: Database, target: Target) -> ErasurePlan:
         if target.kind != "user":
             return ErasurePlan(counts)
         shared = memory_scopes.of_owner(target.owner).key
-        kept = await tx.rows(KEPT_FILES, owner=target.owner, scope=shared, ids=ids)
-        sessions = await tx.rows(KEPT_SESSIONS, owner=target.owner, ids=ids, user=target.name)
-        return ErasurePlan(counts, [row["id"] for row in sessions], [row["path"] for row in kept])
+        return ErasurePlan(
+            counts,
+            await tx.column(KEPT_SESSIONS, owner=target.owner, ids=ids, user=target.name),
+            await tx.column(KEPT_FILES, owner=target.owner, scope=shared, ids=ids),
+        )
 
     return await db.together(count)
 
@@ -119,11 +121,11 @@ async def plan(db: Database, target: Target) -> ErasurePlan:
 async def _session_ids(tx: Transaction, target: Target) -> list[str]:
     """The sessions of the target, with all that they have called."""
     sql = ALL.format(these=THESE[target.kind])
-    found = {row["id"] for row in await tx.rows(sql, owner=target.owner, name=target.name)}
+    found = set(await tx.column(sql, owner=target.owner, name=target.name))
     if target.kind in ("session", "user"):
         found |= await tree.ever_called(tx, *found)
     if target.kind == "user":
-        found |= {row["id"] for row in await tx.rows(LONELY_WITHOUT, owner=target.owner, ids=sorted(found))}
+        found |= set(await tx.column(LONELY_WITHOUT, owner=target.owner, ids=sorted(found)))
     return sorted(found)
 
 

@@ -4,6 +4,7 @@ can go on with what a killed one began. Here is also what goes besides the sessi
 
 from collections import Counter
 from datetime import datetime
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -172,10 +173,10 @@ async def left(db: Database, *, untouched_for: float) -> list[tuple[Target, date
 async def next_sessions(db: Database, target: Target, at: datetime) -> list[str]:
     """The next sessions to erase, a few; then those from outside in conversations that have nobody left."""
     sql = NEXT.format(these=THESE[target.kind])
-    if rows := await db.rows(sql, owner=target.owner, name=target.name, at=at):
-        return [row["id"] for row in rows]
+    if found := await db.column(sql, owner=target.owner, name=target.name, at=at):
+        return found
     if target.kind == "user":
-        return [row["id"] for row in await db.rows(LONELY, owner=target.owner, at=at)]
+        return await db.column(LONELY, owner=target.owner, at=at)
     return []
 
 
@@ -189,24 +190,23 @@ async def forget_scopes(db: Database, target: Target) -> Counter[str]:
 
 async def _clear(tx: Transaction, scope: Scope) -> Counter[str]:
     await tx.lock(memory_files.LOCKS, scope.lock)
-    rows = await tx.rows(CLEAR, owner=scope.owner, scope=scope.key)
+    are_files = await tx.column(CLEAR, owner=scope.owner, scope=scope.key)
     await tx.run(CLEAR_CALLS, owner=scope.owner, scope=scope.key)
     found = await passages.remove(tx, memory_files.PASSAGES, scope=scope.passages)
-    return Counter(memory_files=sum(row[0] for row in rows), passages=found)
+    return Counter(memory_files=sum(are_files), passages=found)
 
 
 async def scopes(db: Executor, target: Target) -> list[Scope]:
     """The scopes of memory files that belong to the target as a whole."""
     patterns, keys = ["%"], list[str]()
     if target.kind == "user":
-        agents = [row["agent"] for row in await db.rows(AGENTS, owner=target.owner)]
+        agents = await db.column(AGENTS, owner=target.owner)
         patterns, keys = memory_scopes.of_user(target.owner, target.name, agents)
     elif target.kind == "conversation":
         patterns = memory_scopes.of_whole_conversation(target.name)
     elif target.kind == "session":
         return []
-    rows = await db.rows(SCOPES, owner=target.owner, patterns=patterns, keys=keys)
-    return [Scope(target.owner, row["scope"]) for row in rows]
+    return await db.read(partial(Scope, target.owner), SCOPES, owner=target.owner, patterns=patterns, keys=keys)
 
 
 async def forget_schedules(db: Database, target: Target, at: datetime) -> int:
@@ -226,11 +226,10 @@ async def forget_documents(db: Database, owner: str) -> Counter[str]:
     """Deletes some documents of an owner, with their pages, versions and passages; empty if there are none."""
 
     async def write(tx: Transaction) -> Counter[str]:
-        rows = await tx.rows(DROP_DOCUMENTS, owner=owner)
-        if not rows:
+        texts = await tx.column(DROP_DOCUMENTS, owner=owner)
+        if not texts:
             return Counter()
-        found = await passages.remove(tx, DOCUMENT, groups=[row["text_id"] for row in rows])
-        return Counter(documents=len(rows), passages=found)
+        return Counter(documents=len(texts), passages=await passages.remove(tx, DOCUMENT, groups=texts))
 
     return await db.together(write)
 

@@ -90,5 +90,4 @@ async def least(db: Database, default: int | None) -> int | None:
 async def page(db: Database, *, default: int | None, least: int, after: tuple[datetime, str]) -> list[OldSession]:
     """The next sessions, oldest first, with whether they have come to their end."""
     at, session_id = after
-    rows = await db.rows(PAGE_OF, default=default, least=least, at=at, id=session_id)
-    return [OldSession(*row) for row in rows]
+    return await db.read(OldSession, PAGE_OF, default=default, least=least, at=at, id=session_id)

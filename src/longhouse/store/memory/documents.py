@@ -167,7 +167,7 @@ async def save(db: Database, text: DocumentText, replace: Replace) -> tuple[Docu
 
     async def write(tx: Transaction) -> tuple[Document, Change]:
         await tx.lock(LOCKS, _lock(text.owner, text.reg_id))
-        known = await _of_owner(tx, text.owner, text.reg_id)
+        known = await of_owner(tx, text.owner, text.reg_id)
         if known and known.text_id == text.text_id:
             # This is a retry, because the answer to the commit was lost.
             return known, "added" if known.version == 1 else "changed"
@@ -175,7 +175,7 @@ async def save(db: Database, text: DocumentText, replace: Replace) -> tuple[Docu
             return known, "unchanged"
         await _write_version(tx, text, known)
         await replace(tx, known.text_id if known else None)
-        saved = await _of_owner(tx, text.owner, text.reg_id)
+        saved = await of_owner(tx, text.owner, text.reg_id)
         assert saved is not None
         return saved, "changed" if known else "added"
 
@@ -216,7 +216,7 @@ async def remove(db: Database, owner: str | None, reg_id: str, clear: Clear) -> 
 
     async def write(tx: Transaction) -> Document | None:
         await tx.lock(LOCKS, _lock(owner, reg_id))
-        known = await _of_owner(tx, owner, reg_id)
+        known = await of_owner(tx, owner, reg_id)
         if known:
             await clear(tx, known.text_id)
             await tx.run(REMOVE, document=known.id)
@@ -225,35 +225,29 @@ async def remove(db: Database, owner: str | None, reg_id: str, clear: Clear) -> 
     return await db.together(write)
 
 
-async def _of_owner(db: Executor, owner: str | None, reg_id: str) -> Document | None:
-    row = await db.row(OF_OWNER, owner=owner, reg_id=reg_id)
-    return Document(*row) if row else None
-
-
-async def of_owner(db: Database, owner: str | None, reg_id: str) -> Document | None:
+async def of_owner(db: Executor, owner: str | None, reg_id: str) -> Document | None:
     """This owner's document, or the shared one."""
-    return await _of_owner(db, owner, reg_id)
+    return await db.read_one(Document, OF_OWNER, owner=owner, reg_id=reg_id)
 
 
 async def find(db: Database, owner: str | None, reg_id: str) -> Document | None:
     """The document that an owner sees under this name."""
-    row = await db.row(FIND, owner=owner, reg_id=reg_id)
-    return Document(*row) if row else None
+    return await db.read_one(Document, FIND, owner=owner, reg_id=reg_id)
 
 
 async def visible(db: Database, owner: str | None, limit: int) -> list[Document]:
     """The documents that an owner sees, by name."""
-    return [Document(*row) for row in await db.rows(VISIBLE_ONES, owner=owner, limit=limit)]
+    return await db.read(Document, VISIBLE_ONES, owner=owner, limit=limit)
 
 
 async def of_all_owners(db: Database, limit: int) -> list[Document]:
     """The documents of all owners, by name."""
-    return [Document(*row) for row in await db.rows(ALL, limit=limit)]
+    return await db.read(Document, ALL, limit=limit)
 
 
 async def owners(db: Database, reg_id: str, limit: int) -> list[str]:
     """Who has a document of this name, besides a shared one."""
-    return [row["owner"] for row in await db.rows(OWNERS, reg_id=reg_id, limit=limit)]
+    return await db.column(OWNERS, reg_id=reg_id, limit=limit)
 
 
 async def count(db: Executor, owner: str | None) -> int:
@@ -297,7 +291,7 @@ async def of_texts(db: Database, owner: str | None, text_ids: Sequence[str]) -> 
 
 async def hidden(db: Database, owner: str | None) -> list[str]:
     """The `text_id`s of shared documents that an owner does not see, because of an own one of the same name."""
-    return [row["text_id"] for row in await db.rows(HIDDEN, owner=owner)]
+    return await db.column(HIDDEN, owner=owner)
 
 
 async def state(db: Database, owner: str | None) -> str:
@@ -314,13 +308,12 @@ async def outline(db: Database, document: Document) -> list[Section]:
 
 async def contents(db: Database, document: Document, first: int, last: int) -> dict[int, str]:
     """The text of these pages, where there is one."""
-    rows = await db.rows(PAGES, document=document.id, first=first, last=last)
-    return {row["page"]: row["content"] for row in rows}
+    return dict(await db.rows(PAGES, document=document.id, first=first, last=last))
 
 
 async def versions(db: Database, document: Document) -> list[DocumentVersion]:
     """All versions, the newest first."""
-    return [DocumentVersion(*row) for row in await db.rows(VERSIONS, document=document.id)]
+    return await db.read(DocumentVersion, VERSIONS, document=document.id)
 
 
 async def shipped(db: Database, reg_id: str) -> str | None:

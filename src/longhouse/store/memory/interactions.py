@@ -214,7 +214,7 @@ RESET: Final = (
 )
 # Sessions whose records of tools were told since they were made ready to be found.
 UNFOUND: Final = """
-    SELECT s.id, c.head, COALESCE(f.head, 0) AS before FROM sessions s
+    SELECT s.id, COALESCE(f.head, 0) AS before, c.head FROM sessions s
     JOIN projection_cursors c ON c.projection = :name AND c.session_id = s.id
     LEFT JOIN projection_cursors f ON f.projection = :tools AND f.session_id = s.id
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side <> 'external'
@@ -238,7 +238,7 @@ SHOWN: Final = "SELECT id FROM ledger WHERE session_id = :session AND id = ANY(:
 
 async def cursors(db: Executor, ids: Sequence[str]) -> dict[str, int]:
     """Session -> the event up to which the ledger tells it."""
-    known = {row["session_id"]: row["head"] for row in await db.rows(CURSORS, name=PROJECTION, ids=ids)}
+    known = dict(await db.rows(CURSORS, name=PROJECTION, ids=ids))
     return {one: known.get(one, 0) for one in ids}
 
 
@@ -360,13 +360,12 @@ async def of_agent(db: Executor, owner: str, conversation: str, agent: str) -> l
 
 async def behind(db: Executor, owner: str, conversation: str) -> list[str]:
     """The sessions of this conversation with events that the ledger does not tell yet."""
-    rows = await db.rows(BEHIND, name=PROJECTION, owner=owner, conversation=conversation)
-    return [row["id"] for row in rows]
+    return await db.column(BEHIND, name=PROJECTION, owner=owner, conversation=conversation)
 
 
 async def external(db: Executor, owner: str, conversation: str, agent: str) -> list[str]:
     """The interactions that were added from outside and in which this agent takes part, oldest first."""
-    return [row["id"] for row in await db.rows(EXTERNAL, owner=owner, conversation=conversation, agent=agent)]
+    return await db.column(EXTERNAL, owner=owner, conversation=conversation, agent=agent)
 
 
 async def added(db: Executor, owner: str, conversation: str, ids: Sequence[str]) -> list[Interaction]:
@@ -386,7 +385,7 @@ async def by_keys(db: Executor, owner: str, conversation: str, keys: Sequence[Ke
 async def unfound(db: Executor, owner: str, conversation: str) -> list[tuple[str, int, int]]:
     """Sessions whose records of tools are not found by `query` yet: from which event, and up to which."""
     rows = await db.rows(UNFOUND, name=PROJECTION, tools=TOOLS, owner=owner, conversation=conversation)
-    return [(row["id"], row["before"], row["head"]) for row in rows]
+    return [tuple(row) for row in rows]
 
 
 async def of_tools(db: Executor, session_id: str, before: int, head: int) -> list[LedgerRow]:
@@ -401,23 +400,22 @@ async def found(tx: Transaction, session_id: str, head: int, ids: Sequence[str])
     if not await tx.rows(THERE, ids=[session_id]):
         return set()
     await tx.run(FOUND, name=PROJECTION, tools=TOOLS, session=session_id, head=head)
-    return {row["id"] for row in await tx.rows(SHOWN, session=session_id, ids=list(ids))}
+    return set(await tx.column(SHOWN, session=session_id, ids=list(ids)))
 
 
 async def owners(db: Executor, trace: str) -> list[str]:
     """The owners who have something of this trace."""
     sql = "SELECT DISTINCT owner FROM ledger WHERE trace_id = :trace AND shown ORDER BY owner"
-    return [row["owner"] for row in await db.rows(sql, trace=trace)]
+    return await db.column(sql, trace=trace)
 
 
 async def agents(db: Executor, owner: str, conversation: str, append_id: uuid.UUID) -> list[tuple[str, str]]:
     """The sessions of this conversation that this append has not reached, with their agents."""
-    rows = await db.rows(AGENTS, owner=owner, conversation=conversation, append_id=append_id)
-    return [(row["id"], row["agent"]) for row in rows]
+    return [tuple(row) for row in await db.rows(AGENTS, owner=owner, conversation=conversation, append_id=append_id)]
 
 
 async def users(db: Executor, owner: str, conversation: str) -> list[str | None]:
-    return [row["user"] for row in await db.rows(USERS, owner=owner, conversation=conversation)]
+    return await db.column(USERS, owner=owner, conversation=conversation)
 
 
 async def count_sessions(db: Executor) -> int:

@@ -244,8 +244,7 @@ class Memories:
         self.db = db
 
     async def read(self, scope: Scope, path: str) -> File | None:
-        row = await self.db.row(READ, owner=scope.owner, scope=scope.key, path=path)
-        return File(row["content"]) if row else None
+        return await self.db.read_one(File, READ, owner=scope.owner, scope=scope.key, path=path)
 
     async def exists(self, scope: Scope, path: str, *, directory: bool) -> bool:
         return (directory and path == "") or bool(
@@ -253,8 +252,7 @@ class Memories:
         )
 
     async def entry(self, scope: Scope, path: str) -> ScopedEntry | None:
-        row = await self.db.row(ENTRY, owner=scope.owner, scope=scope.key, path=path)
-        return ScopedEntry(*row) if row else None
+        return await self.db.read_one(ScopedEntry, ENTRY, owner=scope.owner, scope=scope.key, path=path)
 
     async def newest(
         self,
@@ -267,24 +265,21 @@ class Memories:
     ) -> list[ScopedEntry]:
         """The files of an owner in all scopes whose keys match one of these patterns, the last written first."""
         moment, entry = before or (None, "")
-        rows = await self.db.rows(
-            NEWEST, owner=owner, scopes=scopes, directories=directories, moment=moment, entry=entry, limit=limit
-        )
-        return [ScopedEntry(*row) for row in rows]
+        where = {"owner": owner, "scopes": scopes, "directories": directories}
+        return await self.db.read(ScopedEntry, NEWEST, **where, moment=moment, entry=entry, limit=limit)
 
     async def read_all(self, scope: Scope, paths: Sequence[str]) -> Sequence[FileVersion]:
         """Those of these files that are there."""
-        rows = await self.db.rows(READ_ALL, owner=scope.owner, scope=scope.key, paths=paths)
-        return [FileVersion(*row) for row in rows]
+        return await self.db.read(FileVersion, READ_ALL, owner=scope.owner, scope=scope.key, paths=paths)
 
     async def unindexed(self, scope: Scope, *, most: int) -> Sequence[FileVersion]:
         """Files that are not in the index as they are now, the newest first: about so many bytes, and at least one."""
-        rows = await self.db.rows(UNINDEXED, owner=scope.owner, scope=scope.key, passages=scope.passages, most=most)
-        return [FileVersion(*row) for row in rows]
+        where = {"owner": scope.owner, "scope": scope.key, "passages": scope.passages}
+        return await self.db.read(FileVersion, UNINDEXED, **where, most=most)
 
     async def list(self, scope: Scope, path: str = "") -> list[FileEntry]:
         """All files and directories below a directory, at every depth."""
-        return [FileEntry(*row) for row in await self.db.rows(LIST, owner=scope.owner, scope=scope.key, path=path)]
+        return await self.db.read(FileEntry, LIST, owner=scope.owner, scope=scope.key, path=path)
 
     async def size(self, scope: Scope, path: str = "") -> int | None:
         """Bytes of a file, or of all files below a directory; None if the path does not exist."""

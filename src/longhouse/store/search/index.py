@@ -178,8 +178,7 @@ def sole_writer(db: Database) -> AbstractAsyncContextManager[bool]:
 
 async def space(db: Database, name: str) -> Space | None:
     """The vector space of an embedding model; None if nothing was indexed with the model."""
-    row = await db.row(KNOWN_MODEL, name=name)
-    return Space(*row) if row else None
+    return await db.read_one(Space, KNOWN_MODEL, name=name)
 
 
 async def make_space(db: Database, name: str, dimensions: int) -> Space:
@@ -199,7 +198,7 @@ async def leading_model(db: Database) -> int | None:
 
 async def behind(db: Database, model: int | None) -> Mapping[str, int]:
     """Kind -> the catalog's generation, for kinds whose index is behind it; without a model, vectors are ignored."""
-    return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model=model)}
+    return dict(await db.rows(BEHIND, model=model))
 
 
 async def now(db: Database, kind: Kind) -> tuple[Any, ...]:
@@ -269,7 +268,7 @@ async def _add(
 
 async def remove_gone(db: Database, kind: Kind) -> None:
     """Removes documents whose name has no active version in the catalog."""
-    names = [row["name"] for row in await db.rows(GONE, kind=kind)]
+    names = await db.column(GONE, kind=kind)
     await db.tuned(BY_KEYS, REMOVE, kind=kind, names=names)
 
 
@@ -299,7 +298,7 @@ async def update_statistics(db: Database) -> None:
 
 async def crowded(db: Database, space: Space | None) -> list[int]:
     """Shards of tools with too many deleted documents, whose other documents should move to other shards."""
-    return [row["id"] for row in await db.rows(CROWDS, model=space.model if space else None)]
+    return await db.column(CROWDS, model=space.model if space else None)
 
 
 async def in_shard(db: Database, shard: int) -> Sequence[asyncpg.Record]:

@@ -215,7 +215,7 @@ async def write(tx: Transaction, entries: Sequence[PassageEntry], *, model: int 
 
 async def _without_erased(tx: Transaction, entries: Sequence[PassageEntry]) -> list[PassageEntry]:
     ids = {entry.group for entry in entries if entry.kind in OF_SESSIONS}
-    erased = {row["session_id"] for row in await tx.rows(ERASED, ids=sorted(ids))} if ids else set()
+    erased = set(await tx.column(ERASED, ids=sorted(ids))) if ids else set()
     return [entry for entry in entries if entry.kind not in OF_SESSIONS or entry.group not in erased]
 
 
@@ -276,7 +276,7 @@ async def _append(tx: Transaction, shard: int, first: int, entries: Sequence[Pas
 
 
 async def other_models(db: Database, model: int) -> list[int]:
-    return [row["id"] for row in await db.rows(OTHER_MODELS, model=model)]
+    return await db.column(OTHER_MODELS, model=model)
 
 
 async def lacking(db: Database, model: int | None, *, after: int, limit: int) -> Sequence[asyncpg.Record]:
