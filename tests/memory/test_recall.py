@@ -14,10 +14,10 @@ from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.session import Session
 from longhouse.memory import recall
+from longhouse.memory.dates import date_words
 from longhouse.memory.file_passages import CHUNK, chunks
+from longhouse.memory.ledger_projection import recall_scope
 from longhouse.memory.recall import Recall, ShownFiles, excerpt
-from longhouse.memory.scopes import recall_scope
-from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.memory.working import Language
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.models.protocol import Embedder
@@ -26,6 +26,7 @@ from longhouse.search.passages import Passage, PassageIndex, PreparedPassages
 from longhouse.store.database import Database
 from longhouse.store.memory.memory_files import Memories
 from longhouse.store.memory.memory_scopes import Scope, scope_for
+from longhouse.store.search import passages
 from server_helpers import LIMITS, folded, turn_of
 
 SAID_AT = datetime(2026, 11, 2, 9, 30, tzinfo=UTC)
@@ -59,12 +60,14 @@ class Past:
     async def said(self, text: str, *, user: str | None = "ann", owner: str = "shop", **about: Any) -> None:
         number = next(_calls)
         conversation, speaker = about.get("conversation", "12345"), about.get("speaker", "user")
-        turn = SpokenTurn(
+        turn = Passage(
             scope=recall_scope(owner, user, conversation),
+            kind="interaction",
             source=f"s:{number}",
             group=about.get("session", "session-then"),
             text=text,
-            speaker=speaker,
+            title=speaker,
+            context=date_words(SAID_AT, text),
             at=SAID_AT,
             thread=about.get("thread", f"thread-{number}"),
             position=10 * number,
@@ -76,7 +79,7 @@ class Past:
                 "target_type": "agent",
             },
         )
-        await self.index.write([passage_of_turn(turn)])
+        await self.index.write([turn])
 
     async def shown(self, session: Session, template: Template = ASKS) -> str:
         return (await self.recall.text_for(session, turn_of(session), template))[0]
@@ -155,7 +158,7 @@ async def test_a_turn_shows_the_same_items_to_its_end_less_those_that_were_delet
         line.removeprefix("> ") for line in text.splitlines() if line.startswith("> ")
     ]
 
-    await past.index.delete("interaction", groups=["first"])
+    await past.index.db.together(lambda tx: passages.remove(tx, "interaction", groups=["first"]))
     text, left = await past.recall.text_for(session, later, ASKS)
     assert ("Biscuit" in text, "Crumb" in text, len(left)) == (False, True, 1)
     stranger = asked("What do you know?", user="bob")

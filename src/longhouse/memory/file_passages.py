@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from longhouse.memory.turns import date_words
+from longhouse.memory.dates import date_words
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex
 from longhouse.store.database import Transaction

@@ -14,8 +14,7 @@ from longhouse.agents.requests import tokens
 from longhouse.agents.template import MemoryPolicy, MemoryScope, Template
 from longhouse.journal.session import Session, Turn
 from longhouse.memory.file_passages import KIND, FilePassages
-from longhouse.memory.ledger_projection import NOTE
-from longhouse.memory.scopes import recall_scope
+from longhouse.memory.ledger_projection import INTERACTION, NOTE, recall_scope
 from longhouse.memory.session_memory import cut
 from longhouse.memory.working import Language, one_line, quoted
 from longhouse.search import tokenizer
@@ -27,7 +26,6 @@ from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.search import passages
 from longhouse.store.sessions import relatives
 
-INTERACTION: Final = "interaction"
 KINDS: Final = (INTERACTION, NOTE, KIND)
 SPOKEN: Final = ("user", "agent")
 """Interactions of people and agents are recalled; calls of tools and models only repeat them."""

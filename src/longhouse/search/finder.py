@@ -42,7 +42,7 @@ NARROW: Final = 1000
 MOST_KEPT: Final = 256
 """Searches whose hits a process keeps: a few megabytes at most. Of a query, which people said, it keeps a digest."""
 MOST_LISTS: Final = 16
-"""Lists of all permitted documents, where they are few, that a process keeps: a few megabytes at most."""
+"""Lists of all permitted documents, cut where they are many, that a process keeps: a few megabytes at most."""
 
 
 class SearchHit(msgspec.Struct, frozen=True):
@@ -98,12 +98,8 @@ class Finder:
         """Name -> active version of all permitted tools, by name; None if they are more than `most`."""
         if self._ready:
             await self._ready()
-        key, now = ("at most", filters), await index.now(self.db, "tool")
-        rows = self._lists.get(key, now)
-        if rows is None:
-            rows = await search.some(self.db, "tool", filters, most + 1)
-            self._lists.keep(key, now, rows)
-        return {row["name"]: row["version"] for row in sorted(rows)} if len(rows) <= most else None
+        rows = await self._all("tool", filters, most, await index.now(self.db, "tool"))
+        return None if rows is None else {row["name"]: row["version"] for row in sorted(rows)}
 
     async def templates(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         return await self._find("template", query, filters, top_k)
@@ -129,22 +125,22 @@ class Finder:
         evidence = _Evidence(lexical, near, query.vectors)
         rows = None
         if filters.allow is not None or found.shards.size <= NARROW:
-            rows = await self._all(kind, filters, now)
+            rows = await self._all(kind, filters, NARROW, now)
         best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
         if rows is None:
             return _hits(*await self._candidates(kind, filters, found.shards, evidence, top_k), best, top_k)
         return _hits(*evidence.of_rows(rows, found.shards), best, top_k)
 
-    async def _all(self, kind: Kind, filters: SearchFilters, now: State | None) -> Sequence[asyncpg.Record] | None:
-        """All permitted documents; None where they are many."""
-        key = (kind, filters)
-        if (known := self._lists.get(key, now)) is not None:
-            return known
-        rows = await search.some(self.db, kind, filters, NARROW + 1)
-        if len(rows) > NARROW:
-            return None
-        self._lists.keep(key, now, rows)
-        return rows
+    async def _all(
+        self, kind: Kind, filters: SearchFilters, most: int, now: State | None
+    ) -> Sequence[asyncpg.Record] | None:
+        """All permitted documents; None where they are more than `most`."""
+        key = (kind, filters, most)
+        rows = self._lists.get(key, now)
+        if rows is None:
+            rows = await search.some(self.db, kind, filters, most + 1)
+            self._lists.keep(key, now, rows)
+        return rows if len(rows) <= most else None
 
     async def _candidates(
         self, kind: Kind, filters: SearchFilters, shards: Shards, evidence: _Evidence, top_k: int

@@ -218,17 +218,6 @@ class PassageIndex:
         """Writes prepared passages; a transaction that also removes some removes them before."""
         await stored.write(tx, ready.entries, model=ready.model, recipe=RECIPE)
 
-    async def delete(
-        self,
-        kind: str,
-        *,
-        scope: str | None = None,
-        groups: Sequence[str] | None = None,
-        sources: Sequence[str] | None = None,
-    ) -> int:
-        """Deletes the passages of a kind that all these conditions name; returns how many."""
-        return await self.db.together(lambda tx: stored.remove(tx, kind, scope=scope, groups=groups, sources=sources))
-
     async def read(self, names: Sequence[str], scopes: Sequence[str]) -> list[PassageHit]:
         """The passages of these scopes with these names that still are there, in the order given."""
         parts = [name.partition(":")[::2] for name in names]

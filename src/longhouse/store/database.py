@@ -320,7 +320,7 @@ async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, PostgresP
 
 async def _schema(connection: asyncpg.Connection, wanted: str) -> str:
     """The wanted schema; or that of an installation older than the setting, usually `public`."""
-    found = await connection.fetchval(*bound(FIND_SCHEMA, {"wanted": wanted, "is_default": wanted == DEFAULT_SCHEMA}))
+    found = await Transaction(connection).value(FIND_SCHEMA, wanted=wanted, is_default=wanted == DEFAULT_SCHEMA)
     return str(found or wanted)
 
 

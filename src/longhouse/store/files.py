@@ -39,6 +39,7 @@ UNUSED: Final = """
       AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest)
       AND (:session::text IS NULL OR NOT EXISTS (SELECT FROM sessions s WHERE s.id = :session))
 """
+# How many files no other session of the owner holds than these; nobody learns who else has the same bytes.
 USED_BY_THESE: Final = f"""
     SELECT count(*) FROM ({HELD}) AS theirs WHERE NOT EXISTS (
         SELECT FROM session_files held JOIN sessions s ON s.id = held.session_id
@@ -116,8 +117,3 @@ async def drop_unused(db: Executor, digests: Iterable[str], *, session: str | No
     """
     if digests:
         await db.run(UNUSED, digests=list(digests), session=session)
-
-
-async def count_used_by(db: Executor, owner: str, ids: Sequence[str]) -> int:
-    """How many files no other session of the owner holds than these; nobody learns who else has the same bytes."""
-    return int(await db.value(USED_BY_THESE, owner=owner, ids=list(ids)))

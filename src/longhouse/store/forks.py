@@ -20,7 +20,7 @@ from longhouse.journal import events, forking
 from longhouse.journal.events import Event, Origin, Outcome, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.forking import AgentCalls, BranchNames, BranchPoint
-from longhouse.journal.session import EPHEMERAL, Session, State
+from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.store import journals, requests
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import results
@@ -38,7 +38,7 @@ FOR_EVER: Final = 2**62
 TOP: Final = "SELECT conversation_id, capsule FROM sessions WHERE id = :session AND owner = :owner"
 # Nobody appends to a conversation while it is copied.
 ROWS: Final = """
-    SELECT id, "user", side, agent, label, parent, head, key_id, COALESCE(family, conversation_id) AS family
+    SELECT id, "user", side, agent, label, parent, head, key_id
     FROM sessions WHERE owner = :owner AND conversation_id = :conversation ORDER BY id FOR SHARE
 """
 # The tasks of a conversation, each with the event by which the turn of its prompt ended.
@@ -109,8 +109,16 @@ ADD_EVENTS: Final = """
 ADD_SESSION: Final = """
     INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, parent, head, due, state, version,
                           trace_id, task, created_at, updated_at, queued_at, key_id, family, inherited)
-    VALUES (:id, :owner, :user, :conversation, :side, :agent, :label, :parent, :head, :due, :state, :version, :trace,
-            :task, :at, :at, :at, :key, :family, :inherited)
+    SELECT :new, s.owner, s."user", :conversation, :side, s.agent, :label, :parent, :head, :due, :state, :version,
+           :trace, :task, :at, :at, :at, :key, COALESCE(s.family, s.conversation_id), :inherited
+    FROM sessions s WHERE s.id = :old
+"""
+ADD_OUTSIDE: Final = """
+    INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, version, head, due, created_at, updated_at,
+                          queued_at, family, inherited)
+    SELECT :new, s.owner, s."user", :conversation, s.side, s.agent, s.version, :head, false, :at, :at,
+           :at, COALESCE(s.family, s.conversation_id), :head
+    FROM sessions s WHERE s.id = :old
 """
 ADD_TASK: Final = """
     INSERT INTO delegations (parent, call, child, prompt, trace, outcome, at)
@@ -404,13 +412,11 @@ class _Writing(msgspec.Struct):
         task = turn.task if turn else "".join(one for one in waiting if isinstance(one, str))
         await tx.run(
             ADD_SESSION,
-            id=new,
-            owner=source.owner,
-            user=row["user"],
+            old=old,
+            new=new,
             conversation=self.conversation,
             # Nobody calls it in the new conversation; its rights as a sub-agent are in its journal.
             side="root" if old == source.top else row["side"],
-            agent=row["agent"],
             label=session.label,
             parent=names.sessions.get(row["parent"] or ""),
             head=upto + len(added),
@@ -421,7 +427,6 @@ class _Writing(msgspec.Struct):
             task=task[: journals.TASK_SHOWN] or None,
             at=self.now,
             key=self.key or source.rows[source.top]["key_id"],
-            family=row["family"],
             inherited=upto,
         )
         await tx.run(ADD_RESTS, new=new, old=old, upto=upto)
@@ -513,22 +518,16 @@ class _Writing(msgspec.Struct):
         new = self.new_ids.setdefault(outside, f"external_{uuid.uuid4()}")
         at = source.at or self.now
         where = {"new": new, "conversation": self.conversation}
-        copied = await source.tx.rows(COPY_OUTSIDE, **where, old=outside, at=at, ids=ids)
-        if not copied:
+        seqs = await source.tx.column(COPY_OUTSIDE, **where, old=outside, at=at, ids=ids)
+        if not seqs:
             return None
-        seqs = [one["seq"] for one in copied]
         await source.tx.run(TELL_OUTSIDE, **where, old=outside, seqs=seqs)
         [first] = await journals.read(source.tx, outside, 0, 1)
         assert isinstance(first.event, events.Opened)
         opened = replace(first.event, conversation=self.conversation)
         await self._add(blank(new), first.seq - 1, [opened], None)
-        head, row = max(seqs), source.rows[outside]
-        await source.tx.run(
-            ADD_SESSION, id=new, owner=source.owner, user=row["user"], conversation=self.conversation, side="external",
-            agent="", label="", parent=None, head=head, due=False, state=State.INITED, version=0, trace=None, task=None,
-            at=self.now, key=None, family=row["family"], inherited=head,
-        )  # fmt: skip
-        return new, head
+        await source.tx.run(ADD_OUTSIDE, **where, old=outside, head=max(seqs), at=self.now)
+        return new, max(seqs)
 
     async def _memories(self, mapped: Mapping[str, Any]) -> list[str]:
         """Copies the memory files of the conversation; returns those that were changed since."""

@@ -13,7 +13,7 @@ import longhouse
 from longhouse.errors import Deposed
 from longhouse.journal.events import INTERRUPTED
 from longhouse.store.automation import schedules
-from longhouse.store.database import Database, bound
+from longhouse.store.database import Database, Transaction
 from longhouse.store.limits import budgets, places
 from longhouse.store.lists.pages import Position, page
 
@@ -380,19 +380,8 @@ async def register_worker(connection: asyncpg.Connection, worker: str, *, node: 
         # An older connection of this worker holds the lock and is dead; Postgres may not notice that for hours.
         await connection.execute(EVICT, lock_key(worker))
         await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
-    await connection.execute(
-        *bound(
-            REGISTER_WORKER,
-            {
-                "worker": worker,
-                "lock_key": lock_key(worker),
-                "node": node,
-                "pid": pid,
-                "slots": slots,
-                "version": longhouse.__version__,
-            },
-        )
-    )
+    facts = {"node": node, "pid": pid, "slots": slots, "version": longhouse.__version__}
+    await Transaction(connection).run(REGISTER_WORKER, worker=worker, lock_key=lock_key(worker), **facts)
 
 
 async def beat(connection: asyncpg.Connection, worker: str) -> bool:

@@ -16,7 +16,7 @@ import structlog
 
 from longhouse.errors import SetupError
 from longhouse.store.connections import quoted
-from longhouse.store.database import Database, bound
+from longhouse.store.database import Database, Transaction
 from longhouse.store.search import columns
 
 log = structlog.get_logger()
@@ -179,10 +179,9 @@ async def applied_on(connection: asyncpg.Connection, schema: str) -> dict[int, s
     if not await connection.fetchval(THERE, schema):
         return {}
     try:
-        rows = await connection.fetch(f"SELECT number, digest FROM {quoted(schema)}.schema_migrations")
+        return dict(await connection.fetch(f"SELECT number, digest FROM {quoted(schema)}.schema_migrations"))
     except asyncpg.InsufficientPrivilegeError as error:
         raise SetupError(f"The database's tables cannot be read: {error}; connect as their owner.") from error
-    return {row["number"]: row["digest"] for row in rows}
 
 
 def refuse_foreign(done: dict[int, str]) -> None:
@@ -226,22 +225,18 @@ async def _run(connection: asyncpg.Connection, migration: Migration) -> None:
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCKED_WITHIN}'")
         await connection.execute(migration.sql)
         applied = {"number": migration.number, "name": migration.name, "digest": migration.digest}
-        await connection.execute(*bound(APPLIED, applied))
+        await Transaction(connection).run(APPLIED, **applied)
 
 
 async def check_server(connection: asyncpg.Connection, schema: str, statements: Sequence[str], *, begun: bool) -> None:
     """Refuses a Postgres on which these migrations cannot run; `begun`: some have, so the tables are Longhouse's."""
     facts = await connection.fetchrow(FACTS, quoted(schema))
     problems = [*lacking(facts, schema)]
-    names = MADE.findall("\n".join(statements))
+    tables = {"schema": quoted(schema), "names": MADE.findall("\n".join(statements))}
     if begun:
-        owners = [
-            row["owner"] for row in await connection.fetch(*bound(OWNERS, {"schema": quoted(schema), "names": names}))
-        ]
+        owners = await Transaction(connection).column(OWNERS, **tables)
         problems += [f"The tables in {schema} belong to {owner}: migrate as that role." for owner in owners]
-    elif strange := [
-        row["relname"] for row in await connection.fetch(*bound(OCCUPIED, {"schema": quoted(schema), "names": names}))
-    ]:
+    elif strange := await Transaction(connection).column(OCCUPIED, **tables):
         problems.append(
             f"The schema {schema} already has {', '.join(strange)}, not created by Longhouse: name another schema with "
             "LONGHOUSE_DATABASE_SCHEMA."

@@ -154,14 +154,12 @@ async def session(db: Database, session_id: str, owner: str) -> SessionRow | Non
 
 async def owner_of(db: Database, session_id: str) -> str | None:
     """The owner of a session; None if there is no such session."""
-    found: str | None = await db.value(OWNER, session=session_id) if "\x00" not in session_id else None
-    return found
+    return await db.read_one(str, OWNER, session=session_id) if "\x00" not in session_id else None
 
 
 async def agent(db: Database, session_id: str) -> str | None:
     """The agent of a session; None if there is no such session."""
-    found: str | None = await db.value(AGENT, session=session_id)
-    return found
+    return await db.read_one(str, AGENT, session=session_id)
 
 
 async def beginning_with(db: Database, start: str) -> list[str]:
@@ -200,16 +198,13 @@ async def find(
     db: Executor, *, owner: str, conversation: str, agent: str, side: Side = "root", label: str = ""
 ) -> str | None:
     """The id of the conversation's session with this agent; None if there is none."""
-    found: str | None = await db.value(
-        FIND, owner=owner, conversation=conversation, side=side, agent=agent, label=label
-    )
-    return found
+    where = {"owner": owner, "conversation": conversation, "side": side}
+    return await db.read_one(str, FIND, **where, agent=agent, label=label)
 
 
 async def waiting_once(db: Executor, owner: str, conversation: str, agent: str) -> str | None:
     """The session that an earlier request with its own memory has left waiting for a person in this conversation."""
-    found: str | None = await db.value(WAITING_ONCE, owner=owner, conversation=conversation, agent=agent)
-    return found
+    return await db.read_one(str, WAITING_ONCE, owner=owner, conversation=conversation, agent=agent)
 
 
 async def relatives(db: Executor, session_id: str, *, owner: str, conversation: str) -> list[str]:
@@ -222,8 +217,7 @@ async def relatives(db: Executor, session_id: str, *, owner: str, conversation: 
 
 async def agent_of(db: Database, owner: str, *, conversation: str | None, fingerprint: str | None) -> str | None:
     """The agent that answered last in this conversation, or in the one with a rest of this fingerprint."""
-    found: str | None = await db.value(AGENT_OF, owner=owner, conversation=conversation, fingerprint=fingerprint)
-    return found
+    return await db.read_one(str, AGENT_OF, owner=owner, conversation=conversation, fingerprint=fingerprint)
 
 
 async def agents_in(db: Database, owner: str, conversation: str) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import asyncpg
 import msgspec
 
-from longhouse.agents.delegation import MAX_OPEN_TASKS, Delegation, waits_for
-from longhouse.errors import AlreadyReturned
+from longhouse.agents.delegation import MAX_OPEN_TASKS, Delegation, tree_budget, waits_for
+from longhouse.errors import AlreadyReturned, Deposed
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
 from longhouse.journal.session import Session, Turn, ended_turn
 from longhouse.store import journals
@@ -69,6 +69,20 @@ WHERE NOT EXISTS (
 )
 """
 
+# The turn's own number is written anew each time: a step that is tried again, after its worker was lost, takes no more.
+TAKE_CALLS: Final = """
+    WITH others AS (
+        SELECT COALESCE(sum(calls), 0) AS calls FROM shared_calls
+        WHERE root = :root AND trace = :trace AND (session_id, prompt) <> (:session, :prompt)
+    ), granted AS (
+        SELECT greatest(0, least(:wanted::bigint, :budget - calls - :used))::integer AS calls FROM others
+    )
+    INSERT INTO shared_calls (root, trace, session_id, prompt, calls)
+    SELECT :root, :trace, there.id, :prompt, :used + calls
+    FROM granted, (SELECT id FROM sessions WHERE id = :session FOR KEY SHARE) there
+    ON CONFLICT (root, trace, session_id, prompt) DO UPDATE SET calls = EXCLUDED.calls
+    RETURNING calls - :used
+"""
 
 _FULL: Final = Fault(
     code=journals.TOO_MANY_WAITING,
@@ -143,11 +157,10 @@ async def begin(
         for task in tasks:
             if task.call in refused:
                 continue
-            opened = _opened(session, task)
             # An imported history is given once: to a new session.
             is_new = children[task.call] is None and (task.agent, task.label) not in begun
             begun.add((task.agent, task.label))
-            prompted.append(await _prompt(tx, session, task if is_new else task.with_prior(()), opened))
+            prompted.append(await _prompt(tx, session, task if is_new else task.with_prior(())))
         for collect in known:
             await tx.run(AWAIT, parent=session.id, call=collect.call, handle=collect.handle)
         return after, appended, prompted
@@ -169,6 +182,31 @@ async def end(
         return appended, await return_outcome(tx, ended, kept)
 
     return await _once(db, session, append_id, write)
+
+
+async def take_calls(db: Database, session: Session, turn: Turn, wanted: int) -> int:
+    """Takes this many calls for a step from the budget that its request shares; how many of them may be made."""
+    budget = tree_budget(turn)
+    if budget is None:
+        return wanted
+    values = {
+        "root": turn.prompted.root or session.id,
+        "trace": turn.trace,
+        "session": session.id,
+        "prompt": turn.prompt,
+        "wanted": wanted,
+        "budget": budget,
+        "used": turn.calls - turn.subagents.calls,
+    }
+
+    async def write(tx: Transaction) -> int:
+        await tx.run(LOCK, owner=session.owner, conversation=session.conversation)
+        taken: int | None = await tx.value(TAKE_CALLS, **values)
+        if taken is None:
+            raise Deposed(f"session {session.id!r} was deleted")
+        return taken
+
+    return await db.together(write)
 
 
 def ending_turn(before: Session, after: Session) -> Turn | None:
@@ -246,8 +284,8 @@ async def _children(
     return children, {call for call, row in known.items() if row and not row["has_room"]}
 
 
-def _opened(parent: Session, task: Delegation) -> Opened:
-    return Opened(
+async def _prompt(tx: Transaction, parent: Session, task: Delegation) -> tuple[str, int]:
+    opened = Opened(
         agent=task.agent,
         version=task.version,
         owner=parent.owner,
@@ -256,9 +294,6 @@ def _opened(parent: Session, task: Delegation) -> Opened:
         side="sub",
         label=task.label,
     )
-
-
-async def _prompt(tx: Transaction, parent: Session, task: Delegation, opened: Opened) -> tuple[str, int]:
     prompted = task.prompted
     text = "".join(content for content in prompted.content if isinstance(content, str))
     proposed = f"{task.agent}_{uuid.uuid4()}"

@@ -200,7 +200,7 @@ class _NotAtRest(Exception):  # noqa: N818 - it is no error
 async def _delete(
     tx: Transaction, owner: str, conversation: str, ids: Sequence[str], request: uuid.UUID, *, lasting: bool
 ) -> Counter[str]:
-    held, count = await files.held(tx, ids), await files.count_used_by(tx, owner, ids)
+    held, count = await files.held(tx, ids), await tx.value(files.USED_BY_THESE, owner=owner, ids=ids)
     memories = await _forget_memories(tx, owner, conversation, ids, lasting=lasting)
     # The numbers grow in the order of commits, so that a reader that follows them misses none.
     await tx.run(IN_ORDER)

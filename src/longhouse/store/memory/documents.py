@@ -318,8 +318,7 @@ async def versions(db: Database, document: Document) -> list[DocumentVersion]:
 
 async def shipped(db: Database, reg_id: str) -> str | None:
     """The digest of the document of a release that was last offered under this name."""
-    found: str | None = await db.value(SHIPPED, reg_id=reg_id)
-    return found
+    return await db.read_one(str, SHIPPED, reg_id=reg_id)
 
 
 async def mark_shipped(db: Database, reg_id: str, digest: str) -> None:

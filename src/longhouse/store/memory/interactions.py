@@ -7,11 +7,12 @@ from typing import Any, Final, Literal, get_args
 
 import asyncpg
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
-from longhouse.journal.events import Collected
+from longhouse.journal.events import Collected, ExternalInteraction
 from longhouse.journal.roles import FORM
-from longhouse.store.database import Executor, Transaction
+from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.lists import pages
 from longhouse.store.lists.pages import Position
 
 PROJECTION: Final = "ledger"
@@ -44,11 +45,15 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: datetime
     pair_id: str
 
+    @classmethod
+    def from_outside(cls, conversation: str, given: ExternalInteraction, text: str) -> "Interaction":
+        """The record of what was added from outside, as its event tells it."""
+        told = asdict(given)
+        trace, at, pair = told.pop("trace"), told.pop("at"), told.pop("pair_id") or given.id
+        return cls(**told, conversation_id=conversation, trace_id=trace, content=text, timestamp=at, pair_id=pair)
+
     def involves(self, agent: str) -> bool:
-        return (self.source, self.source_type) == (agent, "agent") or (self.target, self.target_type) == (
-            agent,
-            "agent",
-        )
+        return (agent, "agent") in ((self.source, self.source_type), (self.target, self.target_type))
 
 
 class LedgerRow(msgspec.Struct, frozen=True):
@@ -159,6 +164,8 @@ WRITE_NEW: Final = _WRITE.format(unless="")
 WRITE: Final = _WRITE.format(unless="ON CONFLICT (session_id, id) DO UPDATE SET shown = told.shown")
 
 FILTERS: Final = {
+    "conversation": "l.conversation_id = :conversation",
+    "agent": INVOLVES.format(agent=":agent"),
     "trace_id": "l.trace_id = :trace_id",
     "type": "l.type = :type",
     "since": "l.timestamp >= :since",
@@ -311,35 +318,14 @@ def _record(row: LedgerRow) -> tuple[Any, ...]:
 
 
 async def page(
-    db: Executor,
-    *,
-    owner: str,
-    conversation: str,
-    agent: str | None = None,
-    before: Position | None = None,
-    limit: int,
-    **filters: Any,
+    db: Database, *, owner: str, before: Position | None = None, limit: int, **filters: Any
 ) -> list[Interaction]:
-    """A page of a conversation's interactions, newest first; `filters` are those of FILTERS, None leaves one out."""
-    values = {name: value for name, value in filters.items() if value is not None}
-    typed = [f"l.{name} = '{values.pop(name)}'" for name in TYPED if get_args(Collected).count(values.get(name))]
-    used = [
-        "l.conversation_id = :conversation",
-        "l.owner = :owner",
-        "l.shown",
-        *typed,
-        *map(FILTERS.__getitem__, values),
-    ]
-    if before:
-        used.append("(l.timestamp, l.id) < (:before_at, :before_id)")
-        values |= {"before_at": before[0], "before_id": before[1]}
-    if agent is not None:
-        used.append(INVOLVES.format(agent=":agent"))
-        values["agent"] = agent
-    rows = await db.rows(
-        f"SELECT {COLUMNS} FROM ledger l WHERE {' AND '.join(used)} ORDER BY l.timestamp DESC, l.id DESC LIMIT :limit",
-        conversation=conversation, owner=owner, limit=limit, **values,
-    )  # fmt: skip
+    """A page of an owner's interactions, newest first; `filters` are those of FILTERS, None leaves one out."""
+    typed = [f"l.{name} = '{filters.pop(name)}'" for name in TYPED if filters.get(name) in get_args(Collected)]
+    theirs = " AND ".join(["l.owner = :owner", "l.shown", *typed])
+    select, conditions = f"SELECT {COLUMNS} FROM ledger l", {**FILTERS, "owner": theirs}
+    rows = await pages.page(db, select, by="l.timestamp, l.id", before=before, limit=limit, conditions=conditions,
+                            owner=owner, **filters)  # fmt: skip
     return [interaction(row) for row in rows]
 
 

@@ -208,8 +208,7 @@ async def now(db: Database, kind: Kind) -> tuple[Any, ...]:
 
 async def recipe(db: Database) -> int | None:
     """The recipe version with which this index was built; None for an index that was never built."""
-    found: int | None = await db.value(RECIPE)
-    return found
+    return await db.read_one(int, RECIPE)
 
 
 async def write_recipe(db: Database, number: int) -> None:

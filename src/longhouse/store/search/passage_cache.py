@@ -16,7 +16,7 @@ import msgspec
 
 from longhouse.store.database import Database
 from longhouse.store.search.passages import COLUMNS, Shard
-from longhouse.store.search.vectors import Space, Vectors, grown
+from longhouse.store.search.vectors import Places, Space, Vectors, by_part, grown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +42,6 @@ TINY: Final = 1e-6
 MOST_JOINED: Final = 8
 """Scopes, or sets of them, whose columns are kept joined."""
 
-Places: TypeAlias = "npt.NDArray[np.intp]"
 Times: TypeAlias = "npt.NDArray[np.float64]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
@@ -114,13 +113,7 @@ class Columns(msgspec.Struct, frozen=True):
 
     def _parts(self, places: Places) -> Iterator[tuple[CentredVectors, Places, Places]]:
         """The shards that some places are in, with where these are in the sequence given and their slots."""
-        starts = np.cumsum([0, *(shard.slots for shard in self.shards)])
-        order = np.argsort(places)
-        bounds = np.searchsorted(places[order], starts).tolist()
-        for part, start, first, end in zip(self.near, starts.tolist(), bounds, bounds[1:], strict=False):
-            if first < end:
-                here = order[first:end]
-                yield part, here, places[here] - start
+        return by_part(self.near, np.cumsum([0, *(shard.slots for shard in self.shards)]), places)
 
     def _apart(self, vectors: Vectors) -> Vectors:
         asked = vectors - self.mean
