@@ -71,7 +71,7 @@ class SessionMemory(msgspec.Struct, frozen=True, kw_only=True):
             call=call,
             subject=next(iter(scratch.toc_cache), ""),
             chapters=tuple(scratch.known_chapters),
-            chunks=tuple(_noted_chunk(chunk) for chunk in scratch.relevant_chunks),
+            chunks=msgspec.convert(scratch.relevant_chunks, tuple[NotedChunk, ...], from_attributes=True),
         )
 
     def working(self, memory: WorkingMemory, template: Template) -> AgentMemory:
@@ -150,10 +150,7 @@ def _with_chapters(hint: str, working: AgentMemory, room: int) -> str:
         working.known_chapters = titles[:count]
         return f"{hint}\n{working.get_chapters_hint()}{'; …' if count < len(titles) else ''}"
 
-    if tokens.estimate(text(len(titles))) <= room:
-        return text(len(titles))
-    count = bisect_right(range(1, len(titles)), room, key=lambda count: tokens.estimate(text(count)))
-    return text(count) if count else ""
+    return _longest(text, len(titles), room)
 
 
 def _chunks(working: AgentMemory, room: int) -> str:
@@ -164,14 +161,16 @@ def _chunks(working: AgentMemory, room: int) -> str:
         working.relevant_chunks = chunks[:count]
         return working.get_memory_context()
 
-    text = context(len(chunks))
-    if tokens.estimate(text) <= room:
-        return text
-    return context(bisect_right(range(1, len(chunks) + 1), room, key=lambda count: tokens.estimate(context(count))))
+    return _longest(context, len(chunks), room)
 
 
-def _noted_chunk(chunk: ContentChunk) -> NotedChunk:
-    return msgspec.convert(chunk, NotedChunk, from_attributes=True)
+def _longest(text: Callable[[int], str], most: int, room: int) -> str:
+    """The text with as many of its items as fit into these tokens; empty if not one does."""
+    whole = text(most)
+    if tokens.estimate(whole) <= room:
+        return whole
+    count = bisect_right(range(1, most), room, key=lambda count: tokens.estimate(text(count)))
+    return text(count) if count else ""
 
 
 def _content_chunk(chunk: NotedChunk) -> ContentChunk:

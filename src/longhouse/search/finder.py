@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np, npt
 from longhouse.models.protocol import Embedder
-from longhouse.search import ranking, scores, tokenizer
+from longhouse.search import ranking, scores
 from longhouse.search.kept_results import KeptResults, State
 from longhouse.search.postings_cache import PostingsCache
 from longhouse.search.query_embedder import QueryEmbedder, SearchQuery
@@ -23,12 +24,6 @@ from longhouse.store.search import index
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
 from longhouse.store.search.vectors import Places, VectorCache, Vectors, VectorSet, top
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
 
 WHOLE: Final = 60
 """Candidates by the words of the whole query."""
@@ -113,7 +108,7 @@ class Finder:
         self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int, now: State | None = None
     ) -> list[SearchHit]:
         """`now` is the state of the index, where it was read before."""
-        words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in query.texts]
+        words = [ranking.words(text) for text in query.texts]
         terms = [ranking.with_parts(text) for text in words]
         wanted = list(dict.fromkeys(term for text in terms for term in text))
         if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):

@@ -101,7 +101,7 @@ class Indexer:
         self._has_recipe = self._has_recipe or await index.recipe(self.db) == document.RECIPE
         if self._has_recipe and not await index.behind(self.db, space.model if space else None):
             return True
-        async with index.sole_writer(self.db) as may_write:
+        async with self.db.sole(index.SOLE_WRITER) as may_write:
             if may_write:
                 if not self._has_recipe and await index.recipe(self.db) != document.RECIPE:
                     # Another release built this index with a different method.

@@ -11,13 +11,14 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import asyncpg
 import msgspec
 import structlog
 
 from longhouse import arrays, background
+from longhouse.arrays import np
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import passage_ranking, ranking, scores, tokenizer
@@ -32,11 +33,6 @@ from longhouse.store.search import passages as stored
 from longhouse.store.search.passage_cache import Columns, Mask, PassageCache
 from longhouse.store.search.passages import PassageEntry, Shard
 from longhouse.store.search.vectors import Space, packed
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from longhouse import arrays as np
 
 log = structlog.get_logger()
 
@@ -251,7 +247,7 @@ class PassageIndex:
         if limit <= 0 or not scopes or not kinds:
             return []
         texts = split(_SHORT_FORM.sub(" ", clean(query)))
-        words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in texts]
+        words = [ranking.words(text) for text in texts]
         terms = [ranking.with_parts(text) for text in words]
         only = [group_terms(groups)] if groups is not None else []
         only += [[fact_term(name, value) for value in values] for name, values in (facts or {}).items()]
@@ -288,8 +284,8 @@ class PassageIndex:
             if row := rows.get(number):
                 lexical = coverage(worth, f"{row['title']}\n{row['text']}")
                 semantic = float(ranked.cosines[nth]) or None if ranked.cosines is not None else None
-                relevance = ranking.relevance(lexical, semantic)
-                hits.append(_hit(row, float(ranked.scores[nth]), relevance, lexical, semantic))
+                relevance, score = ranking.relevance(lexical, semantic), float(ranked.scores[nth])
+                hits.append(_hit(row, score=score, relevance=relevance, lexical=lexical, semantic=semantic))
         return hits
 
     async def _vectors(self, gists: Sequence[str], within: float) -> tuple[Sequence[bytes | None], Space | None]:
@@ -384,21 +380,6 @@ def _weigh(row: asyncpg.Record) -> dict[str, float]:
     return weights(row["text"], row["title"], row["context"], row["group"], msgspec.json.decode(row["facts_text"]))
 
 
-def _hit(
-    row: asyncpg.Record, score: float = 0.0, relevance: float = 0.0, lexical: float = 0.0, semantic: float | None = None
-) -> PassageHit:
-    return PassageHit(
-        id=row["id"],
-        scope=row["scope"],
-        kind=row["kind"],
-        source=row["source"],
-        group=row["group"],
-        text=row["text"],
-        title=row["title"],
-        at=row["at"],
-        facts=msgspec.json.decode(row["facts"]),
-        score=score,
-        relevance=relevance,
-        lexical=lexical,
-        semantic=semantic,
-    )
+def _hit(row: asyncpg.Record, **ranked: Any) -> PassageHit:
+    shown = {name: row[name] for name in ("id", "scope", "kind", "source", "group", "text", "title", "at")}
+    return PassageHit(**shown, facts=msgspec.json.decode(row["facts"]), **ranked)

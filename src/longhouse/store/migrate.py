@@ -103,6 +103,11 @@ def known() -> Sequence[Migration]:
     return tuple(Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in files)
 
 
+def statements() -> str:
+    """The SQL of all migrations."""
+    return "\n".join(migration.sql for migration in known())
+
+
 async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
     """Brings the schema up to date; returns the names of the applied migrations.
 
@@ -154,19 +159,13 @@ async def bring(connection: asyncpg.Connection, schema: str, pending: Sequence[M
         log.info("migrations_applied", count=len(pending), last=pending[-1].name, ms=_ms_since(began))
 
 
-async def _check_server(connection: asyncpg.Connection, schema: str) -> None:
-    begun = bool(await applied_on(connection, schema))
-    await check_server(connection, schema, [migration.sql for migration in known()], begun=begun)
-
-
 async def check(db: Database) -> None:
     """Refuses a schema that does not match this version, in one sentence."""
     async with db.pool.acquire() as connection:  # it has one: another would only be for this
-        done = await applied_on(connection, db.schema)
-    refuse_foreign(done)
-    missing = [migration.name for migration in known() if migration.number not in done]
+        missing = await pending_on(connection, db.schema)
     if missing:
-        raise SetupError(f"The database lacks {', '.join(missing)}: run `longhouse migrate` once, then start again.")
+        names = ", ".join(migration.name for migration in missing)
+        raise SetupError(f"The database lacks {names}: run `longhouse migrate` once, then start again.")
 
 
 async def _begin(connection: asyncpg.Connection, schema: str) -> None:
@@ -228,12 +227,12 @@ async def _run(connection: asyncpg.Connection, migration: Migration) -> None:
         await Transaction(connection).run(APPLIED, **applied)
 
 
-async def check_server(connection: asyncpg.Connection, schema: str, statements: Sequence[str], *, begun: bool) -> None:
-    """Refuses a Postgres on which these migrations cannot run; `begun`: some have, so the tables are Longhouse's."""
+async def _check_server(connection: asyncpg.Connection, schema: str) -> None:
+    """Refuses a Postgres on which the migrations cannot run; once some have, the tables are Longhouse's."""
     facts = await connection.fetchrow(FACTS, quoted(schema))
     problems = [*lacking(facts, schema)]
-    tables = {"schema": quoted(schema), "names": MADE.findall("\n".join(statements))}
-    if begun:
+    tables = {"schema": quoted(schema), "names": MADE.findall(statements())}
+    if await applied_on(connection, schema):
         owners = await Transaction(connection).column(OWNERS, **tables)
         problems += [f"The tables in {schema} belong to {owner}: migrate as that role." for owner in owners]
     elif strange := await Transaction(connection).column(OCCUPIED, **tables):

@@ -10,6 +10,7 @@ import msgspec
 from longhouse.journal.events import Side
 from longhouse.journal.session import EPHEMERAL_LABEL
 from longhouse.store.database import Database
+from longhouse.store.rows import columns
 
 
 class ProjectionRow(msgspec.Struct, frozen=True):
@@ -108,7 +109,7 @@ MISSED: Final = """
 IDENTITY: Final = "SELECT id::text FROM identity"
 MET: Final = """
     SELECT asked.nth
-    FROM unnest(:agents::text[], :labels::text[]) WITH ORDINALITY AS asked (agent, label, nth)
+    FROM unnest(:agent::text[], :label::text[]) WITH ORDINALITY AS asked (agent, label, nth)
     WHERE EXISTS (
         SELECT FROM sessions s
         WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.label !~ :ephemeral
@@ -197,8 +198,7 @@ async def met(db: Database, owner: str, conversation_id: str, asked: Sequence[Hi
         MET,
         owner=owner,
         conversation=conversation_id,
-        agents=[one.agent for one in asked],
-        labels=[one.label for one in asked],
         ephemeral=EPHEMERAL_LABEL,
+        **columns(asked, "agent", "label"),
     )
     return {asked[nth - 1] for nth in found}

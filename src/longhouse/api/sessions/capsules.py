@@ -72,12 +72,12 @@ async def make(
             "This session was imported from a capsule: pass that file on.", status=409, code="session_read_only"
         )
     found = await exporting.tree_of(sessions.db, session_id)
-    if found is None:
+    if not found:
         return None
     with archive.writing(target, verify) as writer:
         media_types = await exporting.write_tree(sessions.db, writer, found)
         parts = _RequestInputs(sessions)
-        replays = tuple([await parts.collect(session) for session in found.sessions])
+        replays = tuple([await parts.collect(session) for session in found])
         await parts.write(writer)
         manifest = CapsuleManifest(
             made_at=clock.now(), session=session_id, sessions=replays, files=media_types, parts=writer.parts
@@ -179,7 +179,7 @@ async def replay(sessions: Sessions, session_id: str) -> list[tuple[Replayed, Re
     is_known = manifest is not None and manifest.fold_version == FOLD_VERSION
     then = {one.id: one for one in manifest.sessions} if manifest and is_known else {}
     results = []
-    for row in found.sessions if found else ():
+    for row in found:
         requests = same = 0
         async with aclosing(steps_from(db, row.id, 1)) as steps:
             async for step in steps:

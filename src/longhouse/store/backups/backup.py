@@ -188,7 +188,7 @@ async def _written(
 
 async def tables_of(connection: asyncpg.Connection, schema: str) -> list[str]:
     """The tables of Longhouse in this schema: another program may have others in it."""
-    named = migrate.MADE.findall("\n".join(one.sql for one in migrate.known()))
+    named = migrate.MADE.findall(migrate.statements())
     return await Transaction(connection).column(TABLES, schema=quoted(schema), names=named)
 
 

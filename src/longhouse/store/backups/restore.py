@@ -110,7 +110,7 @@ async def _has_rows(connection: asyncpg.Connection, table: str) -> bool:
 
 async def _drop(connection: asyncpg.Connection, schema: str) -> None:
     """Drops what migrations make, and nothing that others have in the schema; refused if others depend on it."""
-    statements = "\n".join(one.sql for one in migrate.known())
+    statements = migrate.statements()
     made = [*migrate.MADE.findall(statements), "schema_migrations"]
     tx, within = Transaction(connection), quoted(schema)
     rows = await tx.rows(OURS, schema=within, names=made)

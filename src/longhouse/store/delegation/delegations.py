@@ -22,6 +22,7 @@ from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.delegation import results
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.journals import Appended, Placed, Rest
+from longhouse.store.rows import columns
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ EDGES: Final = """
 
 CHILDREN: Final = f"""
     SELECT s.agent, s.label, s.id, {journals.room_in("s.")} AS has_room
-    FROM unnest(:agents::text[], :labels::text[]) AS asked (agent, label)
+    FROM unnest(:agent::text[], :label::text[]) AS asked (agent, label)
     JOIN sessions s ON s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'sub'
         AND s.agent = asked.agent AND s.label = asked.label
 """
@@ -272,12 +273,8 @@ async def _children(
     full queue."""
     if not tasks:
         return {}, set()
-    asked: dict[str, object] = {
-        "agents": [task.agent for task in tasks],
-        "labels": [task.label for task in tasks],
-        "most_waiting": journals.MOST_WAITING,
-    }
-    rows = await tx.rows(CHILDREN, owner=parent.owner, conversation=parent.conversation, **asked)
+    asked = {"owner": parent.owner, "conversation": parent.conversation, "most_waiting": journals.MOST_WAITING}
+    rows = await tx.rows(CHILDREN, **asked, **columns(tasks, "agent", "label"))
     there = {(row["agent"], row["label"]): row for row in rows}
     known = {task.call: there.get((task.agent, task.label)) for task in tasks}
     children = {call: row and row["id"] for call, row in known.items()}

@@ -16,6 +16,7 @@ from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session, State
 from longhouse.store import journals
 from longhouse.store.database import Database, Executor
+from longhouse.store.rows import columns
 
 DEEPEST: Final = 33
 """Depths that are followed: no template allows one of more than 32."""
@@ -30,7 +31,7 @@ DEEPEST: Final = 33
 TREE: Final = f"""
     WITH RECURSIVE roots (top, id, trace, depth) AS (
         SELECT * FROM unnest(
-            (SELECT :tops::text[]), (SELECT :ids::text[]), (SELECT :traces::text[]), (SELECT :depths::int[])
+            (SELECT :top::text[]), (SELECT :id::text[]), (SELECT :trace::text[]), (SELECT :depth::int[])
         )
     ), tree (top, id, trace, depth, prompt, is_open) AS (
         (
@@ -205,23 +206,13 @@ async def nodes(
     seen = seen_heads or {}
     flags = {"awaited": awaited, "open_only": open_only}
     heads = {"seen": list(seen), "seen_heads": list(seen.values())}
-    return await db.read(_node, NODES, **_columns(roots), **flags, **heads)
+    return await db.read(_node, NODES, **columns(roots, *Root.__struct_fields__), **flags, **heads)
 
 
 def _node(*row: Any) -> Node:
     *known, traces, depths, first = row
     reached = {trace: depth for trace, depth in zip(traces, depths, strict=True) if trace is not None}
     return Node(*(*known, reached, first))
-
-
-def _columns(roots: Sequence[Root]) -> dict[str, list[object]]:
-    return dict(
-        zip(
-            ("tops", "ids", "traces", "depths"),
-            map(list, zip(*map(msgspec.structs.astuple, roots), strict=True)),
-            strict=True,
-        )
-    )
 
 
 def callers(session: str, trace: str) -> str:
@@ -288,8 +279,8 @@ async def heads(db: Database, session: Session, at: datetime | None = None) -> d
 async def closed_questions(db: Database, session: Session, call: str) -> list[Asker]:
     """The session and its sub-agents, of all its turns, where a person was asked about a call with this id, and the
     question is closed."""
-    roots = [Root(session.id, session.id, None)]
-    return await db.read(Asker, OVER, **_columns(roots), awaited=False, session=session.id, call=call)
+    roots = columns([Root(session.id, session.id, None)], *Root.__struct_fields__)
+    return await db.read(Asker, OVER, **roots, awaited=False, session=session.id, call=call)
 
 
 async def was_answered(db: Database, session: Session, name: str) -> bool:

@@ -1,14 +1,13 @@
 """Retention: after how many days sessions are erased, by owner and state; and which have come to their end."""
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
 from longhouse.store.database import Database, Transaction
 
-LOCK: Final = (0x6C6F6E67, 0x6B656570)  # "long", "keep": one process at a time
+SOLE_ERASER: Final = (0x6C6F6E67, 0x6B656570)  # "long", "keep": one process erases what is too old
 PAGE: Final = 200
 
 EndState = Literal["COMPLETED", "FAILED", "CANCELLED"]
@@ -51,11 +50,6 @@ class OldSession:
     since: datetime | None
     """It goes if nothing happened in it since; None: it is kept."""
     is_over: bool
-
-
-def sole(db: Database) -> AbstractAsyncContextManager[bool]:
-    """Whether this process may erase what is too old: one process at a time."""
-    return db.sole(LOCK)
 
 
 async def policies(db: Database) -> dict[str, dict[EndState, int | None]]:

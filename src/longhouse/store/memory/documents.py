@@ -17,8 +17,8 @@ BATCH: Final = 500
 """Pages in one statement."""
 
 _COLUMNS: Final = """
-    d.id, d.owner, d.reg_id, d.version, d.text_id, v.title, v.filename, v.format, v.digest, v.recipe, v.size, v.pages,
-    v.chunks, v.added_by, d.added_at, d.changed_at
+    v.version, v.digest, v.filename, v.format, v.title, v.size, v.pages, v.chunks, v.added_by, d.added_at,
+    d.id, d.owner, d.reg_id, d.text_id, v.recipe, d.changed_at
 """
 SELECT: Final = f"""
     SELECT {_COLUMNS} FROM documents d JOIN document_versions v ON v.document = d.id AND v.version = d.version
@@ -87,28 +87,6 @@ class UnknownDocument(LonghouseError):  # noqa: N818 - it says what is asked for
     """There is no such document, or no such part of it; the message names those that there are."""
 
 
-class Document(msgspec.Struct, frozen=True):
-    """A document and its current version."""
-
-    id: int
-    owner: str | None
-    """None: everybody's."""
-    reg_id: str
-    version: int
-    text_id: str
-    title: str
-    filename: str
-    format: str
-    digest: str
-    recipe: int
-    size: int
-    pages: int
-    chunks: int
-    added_by: str
-    added_at: datetime
-    changed_at: datetime
-
-
 class DocumentVersion(msgspec.Struct, frozen=True):
     version: int
     digest: str
@@ -120,6 +98,18 @@ class DocumentVersion(msgspec.Struct, frozen=True):
     chunks: int
     added_by: str
     added_at: datetime
+
+
+class Document(DocumentVersion, frozen=True):
+    """A document and its current version, which is as old as the document."""
+
+    id: int
+    owner: str | None
+    """None: everybody's."""
+    reg_id: str
+    text_id: str
+    recipe: int
+    changed_at: datetime
 
 
 class Section(msgspec.Struct, frozen=True, array_like=True):

@@ -288,20 +288,15 @@ class Memories:
 
     async def write(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
         """Creates a file and its parent directories."""
-        if len(content.encode()) > MAX_FILE:
-            return "file_full"
-        return await self._create(scope, path, content, key)
+        return await self._put(KEEP, scope, path, content, key=key)
 
     async def replace(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
         """Writes the whole of a file, whether it exists or not; creates its parent directories."""
-        if len(content.encode()) > MAX_FILE:
-            return "file_full"
-        values = {"max_scope": MAX_SCOPE, "max_entries": MAX_ENTRIES, "passing": scope.passing, "key": key}
-        return await self._locked(scope, REPLACE, path=path, content=content, parents=_parents(path), **values)
+        return await self._put(REPLACE, scope, path, content, key=key, passing=scope.passing)
 
     async def make_dir(self, scope: Scope, path: str, *, key: str) -> Verdict:
         """Creates a directory and its parents; one that exists stays as it is."""
-        return await self._create(scope, path, None, key)
+        return await self._put(KEEP, scope, path, None, key=key)
 
     async def update(self, scope: Scope, path: str, old: str, new: str, *, key: str) -> Verdict:
         """Replaces the first `old` in a file by `new`; an empty `old` matches only an empty file."""
@@ -312,9 +307,11 @@ class Memories:
         """Deletes a file, or an empty directory."""
         return await self._locked(scope, DELETE, key=key, path=path)
 
-    async def _create(self, scope: Scope, path: str, content: str | None, key: str) -> Verdict:
-        values = {"content": content, "parents": _parents(path), "key": key}
-        return await self._locked(scope, KEEP, path=path, max_scope=MAX_SCOPE, max_entries=MAX_ENTRIES, **values)
+    async def _put(self, sql: str, scope: Scope, path: str, content: str | None, **values: object) -> Verdict:
+        if content is not None and len(content.encode()) > MAX_FILE:
+            return "file_full"
+        values |= {"content": content, "parents": _parents(path), "max_scope": MAX_SCOPE, "max_entries": MAX_ENTRIES}
+        return await self._locked(scope, sql, path=path, **values)
 
     async def _locked(self, scope: Scope, sql: str, *, path: str, **values: object) -> Verdict:
         async def change(tx: Transaction) -> Verdict:

@@ -32,5 +32,5 @@ async def make_ready(db: Database, postgres: Postgres | None, *, is_current: boo
         return
     if not is_current:
         await migrate.migrate(db, may_extend=postgres.vectors)
-    if postgres.fresh:
+    if postgres.owned:
         await leases.retire_all(db)

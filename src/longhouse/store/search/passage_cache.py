@@ -9,20 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np, npt
 from longhouse.store.database import Database
 from longhouse.store.search.passages import COLUMNS, Shard
 from longhouse.store.search.vectors import Places, Space, Vectors, by_part, grown
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
 
 MOST: Final = 64 * 2**20
 """Bytes that are kept; the least recently used shards are dropped, but none of the present search."""

@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np
 from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.rows import columns
 from longhouse.store.search.postings import CROWDED, GONE, POSTING, SLOTS, pack
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from longhouse import arrays as np
 
 SHARD_SLOTS: Final = 2048
 """An append writes the row of each of its terms again: in a small shard, that of a frequent term has few kilobytes."""
@@ -32,7 +29,7 @@ OF_SESSIONS: Final = ("interaction", "note")
 """Kinds whose group is a session: an erased session's passages are never written again."""
 
 _SHOWN: Final = 'p.id, p.scope, p.kind, p.source, p."group", p.text, p.title, p.at, p.facts::text AS facts'
-_SAME: Final = ("scope", "kind", "source", "group", "text", "title", "context", "at", "thread", "position", "vector")
+_WRITTEN: Final = ("source", "group", "text", "title", "context", "at", "facts", "thread", "position", "vector")
 SHARDS: Final = """
     SELECT s.id, s.slots, s.gone, s.revision, p.term, p.postings
     FROM passage_shards s LEFT JOIN passage_postings p ON p.shard = s.id AND p.term = ANY(:terms::text[])
@@ -91,9 +88,9 @@ ADD: Final = """
     SELECT :scope, :kind, a.source, a.of_group, a.text, a.title, a.context, a.at, a.facts::jsonb, a.thread, a.position,
            :shard, :first + a.nth - 1, ARRAY(SELECT jsonb_array_elements_text(a.terms::jsonb)),
            CASE WHEN a.vector IS NOT NULL THEN :model::int END, a.vector
-    FROM unnest(:sources::text[], :groups::text[], :texts::text[], :titles::text[], :contexts::text[],
-                :ats::timestamptz[], :facts::text[], :threads::text[], :positions::bigint[], :terms::text[],
-                :vectors::bytea[])
+    FROM unnest(:source::text[], :group::text[], :text::text[], :title::text[], :context::text[],
+                :at::timestamptz[], :facts::text[], :thread::text[], :position::bigint[], :terms::text[],
+                :vector::bytea[])
          WITH ORDINALITY
          AS a (source, of_group, text, title, context, at, facts, thread, position, terms, vector, nth)
     ON CONFLICT (scope, kind, source) DO UPDATE SET
@@ -105,6 +102,12 @@ ADD: Final = """
 REMOVE: Final = """
     DELETE FROM passages p WHERE {where} RETURNING p.shard, p.slot, p.terms
 """
+REMOVED_BY: Final = {
+    "kind": "p.kind = :kind",
+    "scope": "p.scope = :scope",
+    "groups": 'p."group" = ANY(:groups::text[])',
+    "sources": "p.source = ANY(:sources::text[])",
+}
 POSTINGS: Final = """
     SELECT term, postings FROM passage_postings WHERE shard = :shard AND term = ANY(:terms::text[])
 """
@@ -261,17 +264,8 @@ async def _append(tx: Transaction, shard: int, first: int, entries: Sequence[Pas
         shard=shard,
         first=first,
         model=model,
-        sources=[entry.source for entry in entries],
-        groups=[entry.group for entry in entries],
-        texts=[entry.text for entry in entries],
-        titles=[entry.title for entry in entries],
-        contexts=[entry.context for entry in entries],
-        ats=[entry.at for entry in entries],
-        facts=[entry.facts for entry in entries],
-        threads=[entry.thread for entry in entries],
-        positions=[entry.position for entry in entries],
         terms=[msgspec.json.encode(list(entry.weights)).decode() for entry in entries],
-        vectors=[entry.vector for entry in entries],
+        **columns(entries, *_WRITTEN),
     )
 
 
@@ -327,18 +321,18 @@ async def move(
 
 
 def _entry(row: asyncpg.Record, weights: Mapping[str, float]) -> PassageEntry:
-    same = {name: row[name] for name in _SAME}
-    return PassageEntry(**same, facts=row["facts_text"], weights=weights)
+    same = {name: row[name] for name in ("scope", "kind", *_WRITTEN)}
+    return PassageEntry(**{**same, "facts": row["facts_text"]}, weights=weights)
 
 
-async def _alone(tx: Executor, kinds: Iterable[str]) -> None:
+async def _alone(tx: Transaction, kinds: Iterable[str]) -> None:
     """Waits for all who write passages of these kinds, and lets others wait until the end of the transaction."""
     for kind in sorted(kinds):
-        await tx.run("SELECT pg_advisory_xact_lock(:family, :key)", family=WRITING, key=_key(kind))
+        await tx.lock(WRITING, _key(kind))
 
 
 async def remove(
-    tx: Executor,
+    tx: Transaction,
     kind: str,
     *,
     scope: str | None = None,
@@ -348,15 +342,9 @@ async def remove(
     """Deletes the passages of a kind that all these conditions name, inside a transaction; returns how many."""
     # Whoever is writing has either finished, and its passages are deleted here, or writes after this transaction.
     await _alone(tx, [kind])
-    wanted: dict[str, tuple[str, object]] = {"kind": ("p.kind = :kind", kind)}
-    if scope is not None:
-        wanted["scope"] = ("p.scope = :scope", scope)
-    if groups is not None:
-        wanted["groups"] = ('p."group" = ANY(:groups::text[])', list(groups))
-    if sources is not None:
-        wanted["sources"] = ("p.source = ANY(:sources::text[])", list(sources))
-    where = " AND ".join(condition for condition, _ in wanted.values())
-    gone = await tx.rows(REMOVE.format(where=where), **{name: value for name, (_, value) in wanted.items()})
+    given = {"kind": kind, "scope": scope, "groups": groups, "sources": sources}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    gone = await tx.rows(REMOVE.format(where=" AND ".join(map(REMOVED_BY.__getitem__, wanted))), **wanted)
     await _leave(tx, gone)
     return len(gone)
 

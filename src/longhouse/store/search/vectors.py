@@ -16,15 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from longhouse.arrays import np, npt
 from longhouse.store.database import Database
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     Number = TypeVar("Number", bound=np.floating[Any])
-else:
-    from longhouse import arrays as np
 
 Vectors: TypeAlias = "npt.NDArray[np.float32]"
 """A row for each document."""
