@@ -171,7 +171,8 @@ class LedgerProjector(Projector):
         notes = {one: sessions[one].noted for one in projected}
         # What was added from outside and deleted since has left its journal.
         moved |= {one: (head, known[one].head) for one, head in behind.items() if one not in found}
-        self._trim()
+        while len(self._sessions) > CACHED_SESSIONS:
+            self._sessions.popitem(last=False)
         return _Batch(known, projected, notes, moved, [one for one in projected if len(found[one]) == self._page_size])
 
     async def _warm(self, known: Mapping[str, ProjectionRow], heads: Mapping[str, int]) -> None:
@@ -264,10 +265,6 @@ class LedgerProjector(Projector):
         log.warning("journal_unreadable", message=message, projection=self.name, session=row.id, error=str(error))
         self._unreadable[row.id] = row.head
         self._sessions.pop(row.id, None)
-
-    def _trim(self) -> None:
-        while len(self._sessions) > CACHED_SESSIONS:
-            self._sessions.popitem(last=False)
 
 
 def is_found(row: LedgerRow) -> bool:

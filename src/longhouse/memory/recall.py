@@ -103,7 +103,7 @@ class Recall:
         self._words = _WORDS[language]
 
     async def text_for(
-        self, session: Session, turn: Turn, template: Template, room: int | None = None
+        self, session: Session, turn: Turn, template: Template, room: int
     ) -> tuple[str, tuple[str, ...]]:
         """The text for the next request, and the ids of what it shows: those that the turn's first request showed."""
         policy = template.memory_policy
@@ -114,8 +114,7 @@ class Recall:
         else:
             hits = await self._found(session, turn, policy)
         items = [self._item(hit, turn.task) for hit in hits]
-        most = policy.max_tokens if room is None else room
-        text, count = _rendered(self._words.recalled, self._words.caution, items, most)
+        text, count = _rendered(self._words.recalled, self._words.caution, items, room)
         return text, tuple(hit.name for hit in hits[:count])
 
     async def items(self, session: Session, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -172,7 +171,7 @@ class ShownFiles:
         self._words = _WORDS[language]
 
     async def text_for(
-        self, session: Session, turn: Turn, template: Template, room: int | None = None
+        self, session: Session, turn: Turn, template: Template, room: int
     ) -> tuple[str, tuple[str, ...]]:
         policy = template.memory_policy
         if not policy.show or scope_of(session, turn, policy) != policy.scope:
@@ -181,8 +180,7 @@ class ShownFiles:
         found = {file.path: file for file in await self._memories.read_all(files_of(session, policy), paths)}
         files = [found[path] for path in paths if path in found and found[path].content.strip()]
         items = [Item(_source(f"{self._words.file} {file.path}", at=file.updated_at), file.content) for file in files]
-        most = policy.max_tokens if room is None else room
-        return _rendered(self._words.shown, self._words.caution, items, most)[0], ()
+        return _rendered(self._words.shown, self._words.caution, items, room)[0], ()
 
 
 def scope_of(session: Session, turn: Turn, policy: MemoryPolicy) -> MemoryScope:

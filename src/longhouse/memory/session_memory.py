@@ -26,12 +26,12 @@ BETWEEN: str = "\n\n"
 class TextSource(Protocol):
     """A part of what is remembered, beside working memory: recalled items, shown files, interactions from outside."""
 
-    async def text_for(self, session: Session, turn: Turn, template: Template, room: int | None = None) -> Remembered:
+    async def text_for(self, session: Session, turn: Turn, template: Template, room: int) -> Remembered:
         """The text for the next request, and the ids of the items in it, which its reply records (`Replied.recalled`).
 
-        The text has at most `room` tokens: by default, those of the template's policy. Both are empty if there is
-        nothing to show. While `turn.iteration` is 0 the turn has no reply yet, and a source may search; in later
-        requests, and when a request is composed again, it shows the items of `turn.recalled` and no others.
+        The text has at most `room` tokens. Both are empty if there is nothing to show. While `turn.iteration` is 0 the
+        turn has no reply yet, and a source may search; in later requests, and when a request is composed again, it
+        shows the items of `turn.recalled` and no others.
         """
         ...
 

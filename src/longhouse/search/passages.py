@@ -22,7 +22,7 @@ from longhouse.arrays import np
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import passage_ranking, ranking, scores, tokenizer
-from longhouse.search.bounded_embedder import EMBED_WITHIN, RETRY_AFTER, BoundedEmbedder
+from longhouse.search.bounded_embedder import EMBED_WITHIN, RETRY_AFTER, BoundedEmbedder, space_of
 from longhouse.search.passage_ranking import PassageRanking, Ranked
 from longhouse.search.passage_terms import RECIPE, clean, clean_value, fact_term, gist, group_terms, weights
 from longhouse.search.query_embedder import QueryEmbedder, split
@@ -173,8 +173,7 @@ class PassageIndex:
         if self._embedder is None:
             return True
         try:
-            dimensions = self._embedder.dimensions or len((await self._embedder.embed(["dimensions"]))[0])
-            space = await index.make_space(self.db, self._embedder.name, dimensions)
+            space = await space_of(self.db, self._embedder)
             others = [] if self._has_led else await stored.other_models(self.db, space.model)
             for model in (None, *others):
                 await self._embed_all(model, space)

@@ -130,6 +130,10 @@ class Executor(ABC):
     async def run(self, sql: str, /, **values: object) -> str:
         return str(await self._execute("execute", bound(sql, values)))
 
+    async def changed(self, sql: str, /, **values: object) -> int:
+        """How many rows a statement has written or deleted."""
+        return int((await self.run(sql, **values)).rpartition(" ")[2])
+
 
 class Transaction(Executor):
     """Runs one statement per call inside a transaction."""
@@ -303,7 +307,9 @@ async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, PostgresP
     """The schema and the pool."""
     connection = await connect(dsn, **POOLED)
     try:
-        schema = await _schema(connection, wanted)
+        # Or that of an installation older than the setting, usually `public`.
+        known = {"wanted": wanted, "is_default": wanted == DEFAULT_SCHEMA}
+        schema = str(await Transaction(connection).value(FIND_SCHEMA, **known) or wanted)
         pool = open_pool(dsn, schema, pool_size)
         try:
             await _refuse_shared_sessions(connection, pool)
@@ -316,12 +322,6 @@ async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, PostgresP
         raise
     pool.adopt(connection)
     return schema, pool
-
-
-async def _schema(connection: asyncpg.Connection, wanted: str) -> str:
-    """The wanted schema; or that of an installation older than the setting, usually `public`."""
-    found = await Transaction(connection).value(FIND_SCHEMA, wanted=wanted, is_default=wanted == DEFAULT_SCHEMA)
-    return str(found or wanted)
 
 
 async def _refuse_shared_sessions(connection: asyncpg.Connection, pool: PostgresPool) -> None:

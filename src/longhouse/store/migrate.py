@@ -151,7 +151,9 @@ async def plan(db: Database) -> list[Migration]:
 async def bring(connection: asyncpg.Connection, schema: str, pending: Sequence[Migration]) -> None:
     """Applies these migrations, each in a transaction of its own; a transaction around them all makes them one."""
     await _check_server(connection, schema)
-    await _begin(connection, schema)
+    if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", quoted(schema)):
+        await connection.execute(f"CREATE SCHEMA {quoted(schema)}")
+    await connection.execute(TABLE)
     began = time.perf_counter()
     for migration in pending:
         await _apply(connection, migration)
@@ -166,12 +168,6 @@ async def check(db: Database) -> None:
     if missing:
         names = ", ".join(migration.name for migration in missing)
         raise SetupError(f"The database lacks {names}: run `longhouse migrate` once, then start again.")
-
-
-async def _begin(connection: asyncpg.Connection, schema: str) -> None:
-    if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", quoted(schema)):
-        await connection.execute(f"CREATE SCHEMA {quoted(schema)}")
-    await connection.execute(TABLE)
 
 
 async def applied_on(connection: asyncpg.Connection, schema: str) -> dict[int, str]:

@@ -96,16 +96,14 @@ async def _refuse_occupied(connection: asyncpg.Connection, schema: str, *, repla
             f"{alive} worker{'s' if alive > 1 else ''} wrote a heartbeat just now: stop all Longhouse "
             "processes, wait 15 seconds, and restore again."
         )
-    occupied = [name for name in PEOPLES if name in there and await _has_rows(connection, name)]
+    occupied = [
+        name for name in PEOPLES if name in there and await connection.fetchval(HAS_ROWS.format(table=quoted(name)))
+    ]
     if occupied and not replace:
         raise SetupError(
             f"There are {', '.join(occupied)} here already: restore to another LONGHOUSE_DATA_DIR or "
             "LONGHOUSE_DATABASE_URL, or say --replace, and what is here is gone."
         )
-
-
-async def _has_rows(connection: asyncpg.Connection, table: str) -> bool:
-    return bool(await connection.fetchval(HAS_ROWS.format(table=quoted(table))))
 
 
 async def _drop(connection: asyncpg.Connection, schema: str) -> None:

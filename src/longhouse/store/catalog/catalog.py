@@ -73,43 +73,18 @@ COULD_USE: Final = """
 FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
 
 
-class Tools(VersionRepository[ToolDescriptor]):
-    """Versions of tools; a descriptor may leave fields unset, which its class then decides."""
-
-    def __init__(self, db: Database) -> None:
-        super().__init__(db, "tool", ToolDescriptor)
-
-    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.comparable(content)
-
-    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.to_row(content)
-
-    def _from_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.from_row(row)
-
-
 class Templates(VersionRepository[Template]):
     """Versions of templates; each has a tool `agent.<name>`, by which other agents find and call it."""
 
     def __init__(
         self, db: Database, tools: VersionRepository[ToolDescriptor], complete: Callable[[Template], Template]
     ) -> None:
-        super().__init__(db, "template", Template, complete)
+        super().__init__(db, "template", Template, complete, digested=_digested_template, to_row=_row_of_template)
         self._tools = tools
 
     async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> Template | None:
         """Also the template of direct calls, which is published nowhere."""
         return ONE_CALL if name == ONE_CALL.name else await super().find(name, version, owner=owner)
-
-    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
-        # Digests leave defaults out, and this one was another number in earlier releases: versions with it are others.
-        return {**content, "tool_policy": {"max_tools_in_prompt": AUTO, **content.get("tool_policy", {})}}
-
-    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
-        # Earlier releases do not know `auto`; they take their own default for what is left out.
-        policy = {name: value for name, value in content["tool_policy"].items() if value != AUTO}
-        return {**content, "tool_policy": policy}
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
         done = await super().deactivate(name, retire=retire)
@@ -127,6 +102,17 @@ class Templates(VersionRepository[Template]):
         await self._tools.publish(tools, by=BUILT_IN, terms=over, tx=tx)
 
 
+def _digested_template(content: dict[str, Any]) -> dict[str, Any]:
+    # Digests leave defaults out, and this one was another number in earlier releases: versions with it are others.
+    return {**content, "tool_policy": {"max_tools_in_prompt": AUTO, **content.get("tool_policy", {})}}
+
+
+def _row_of_template(content: dict[str, Any]) -> dict[str, Any]:
+    # Earlier releases do not know `auto`; they take their own default for what is left out.
+    policy = {name: value for name, value in content["tool_policy"].items() if value != AUTO}
+    return {**content, "tool_policy": policy}
+
+
 class Catalog:
     """Tools and templates. `model` is the default for templates that name no model."""
 
@@ -135,7 +121,15 @@ class Catalog:
         self.overlays = Overlays(db)
         self.is_served: Callable[[ToolDescriptor], Awaitable[bool]] = _says_so
         """Whether a tool is served over MCP: where its descriptor does not say, who can load its class is asked."""
-        self.tools: VersionRepository[ToolDescriptor] = Tools(db)
+        # A tool's descriptor may leave fields unset, which its class then decides.
+        self.tools: VersionRepository[ToolDescriptor] = VersionRepository(
+            db,
+            "tool",
+            ToolDescriptor,
+            digested=tool_descriptor.comparable,
+            to_row=tool_descriptor.to_row,
+            from_row=tool_descriptor.from_row,
+        )
         self.templates = Templates(db, self.tools, lambda one: _with_model(one, model))
 
     async def active_tools(self, names: Iterable[str], owner: str) -> dict[str, int]:

@@ -186,11 +186,33 @@ LAST_BY: Final = """
 """
 
 
+Translation = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _as_it_is(content: dict[str, Any]) -> dict[str, Any]:
+    return content
+
+
 class VersionRepository(Generic[T]):
     """The versions of tools or of templates. Versions are cached; which one is active is read each time."""
 
-    def __init__(self, db: Database, kind: Kind, type_: type[T], complete: Callable[[T], T] = lambda one: one) -> None:
+    def __init__(
+        self,
+        db: Database,
+        kind: Kind,
+        type_: type[T],
+        complete: Callable[[T], T] = lambda one: one,
+        *,
+        digested: Translation = _as_it_is,
+        to_row: Translation = _as_it_is,
+        from_row: Translation = _as_it_is,
+    ) -> None:
+        """`digested`: the part of the content that its digest covers; `to_row`: the descriptor as a row stores it;
+        `from_row`: decodes that, also from rows of older releases."""
         self.db = db
+        self._digested = digested
+        self._to_row = to_row
+        self._from_row = from_row
         self._type: type[T] = type_
         self._complete: Callable[[T], T] = complete
         self.kind = kind
@@ -303,7 +325,7 @@ class VersionRepository(Generic[T]):
 
     async def versions(self, name: str, *, before: int | None = None, limit: int = 200) -> list[Version]:
         rows = await self.db.rows(VERSIONS, kind=self.kind, name=name, before=before, limit=limit)
-        return [self._version(row) for row in rows]
+        return [Version(*row[:6], self._descriptor(row)) for row in rows]
 
     async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
         """Names in the catalog that equal these or differ in case alone, by their lower-case key."""
@@ -368,7 +390,7 @@ class VersionRepository(Generic[T]):
 
         Defaults are left out too: a newer release may have new fields, and the digest must stay the same.
         """
-        content = self._digest_content(written(one, without=ADDED, briefly=True))
+        content = self._digested(written(one, without=ADDED, briefly=True))
         # Not sorted: the order of a schema's properties is the order in which a model generates them.
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
@@ -387,22 +409,8 @@ class VersionRepository(Generic[T]):
             raise UnknownShape(f"this process does not know a {self.kind} of the catalog: {error}") from error
         return self._complete(known)
 
-    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The part of the content that its digest covers."""
-        return content
-
-    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The descriptor as a row stores it; `_from_row` decodes it, also from rows of older releases."""
-        return content
-
-    def _from_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        return row
-
     def _entry(self, row: asyncpg.Record) -> CatalogEntry:
-        return CatalogEntry(*(*row[:5], self._descriptor(row)))
-
-    def _version(self, row: asyncpg.Record) -> Version:
-        return Version(*(*row[:6], self._descriptor(row)))
+        return CatalogEntry(*row[:5], self._descriptor(row))
 
     def _descriptor(self, row: asyncpg.Record) -> dict[str, Any]:
         """The descriptor of the version, with the present owner of its name."""

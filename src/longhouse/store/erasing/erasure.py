@@ -205,7 +205,7 @@ async def _delete(
     # The numbers grow in the order of commits, so that a reader that follows them misses none.
     await tx.run(IN_ORDER)
     await tx.run(NOTE, ids=ids, request=request)
-    gone = {table: _count(await tx.run(sql, ids=ids)) for table, sql in GONE.items()}
+    gone = {table: await tx.changed(sql, ids=ids) for table, sql in GONE.items()}
     await tx.run(CUTS, owner=owner, conversation=conversation)
     await files.drop_unused(tx, held)
     # Last: turns that write passages wait for whoever deletes some.
@@ -221,7 +221,7 @@ async def _delete(
 
 async def forget_derived(tx: Transaction, ids: Sequence[str]) -> tuple[int, int]:
     """Deletes what the ledger has of these sessions, and the passages by which they are found; how many of each."""
-    interactions, found = _count(await tx.run(FORGET_LEDGER, ids=ids)), 0
+    interactions, found = await tx.changed(FORGET_LEDGER, ids=ids), 0
     for kind in passages.OF_SESSIONS:
         found += await passages.remove(tx, kind, groups=ids)
     return interactions, found
@@ -259,11 +259,6 @@ async def _forget_memories(
         if paths := [row["path"] for row in written if row["scope"] == scope.key]:
             found[scope.passages] = paths
     return _ForgottenMemories(sum(row["is_file"] for row in written) + sum(row[0] for row in rest), found)
-
-
-def _count(tag: str) -> int:
-    """How many rows a statement deleted."""
-    return int(tag.rpartition(" ")[2])
 
 
 async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:

@@ -219,7 +219,7 @@ async def forget_conversation(db: Database, target: Target, at: datetime) -> int
     """Deletes what a conversation has besides its sessions: its metadata and the items that were added to it."""
     if target.kind != "conversation":
         return 0
-    return int((await db.run(CONVERSATION, owner=target.owner, name=target.name, at=at)).rpartition(" ")[2])
+    return await db.changed(CONVERSATION, owner=target.owner, name=target.name, at=at)
 
 
 async def forget_documents(db: Database, owner: str) -> Counter[str]:
@@ -248,7 +248,7 @@ async def forget_owner(db: Database, owner: str) -> Counter[str]:
         assert row is not None
         for sql in OF_OWNER:
             await tx.run(sql, owner=owner)
-        hooks = int((await tx.run(DROP_WEBHOOKS, owner=owner)).rpartition(" ")[2])
+        hooks = await tx.changed(DROP_WEBHOOKS, owner=owner)
         return Counter(tools=row["tools"], templates=row["templates"], webhooks=hooks)
 
     return await db.together(write)

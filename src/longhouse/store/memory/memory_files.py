@@ -310,7 +310,9 @@ class Memories:
     async def _put(self, sql: str, scope: Scope, path: str, content: str | None, **values: object) -> Verdict:
         if content is not None and len(content.encode()) > MAX_FILE:
             return "file_full"
-        values |= {"content": content, "parents": _parents(path), "max_scope": MAX_SCOPE, "max_entries": MAX_ENTRIES}
+        names = path.split("/")
+        parents = ["/".join(names[:depth]) for depth in range(1, len(names))]
+        values |= {"content": content, "parents": parents, "max_scope": MAX_SCOPE, "max_entries": MAX_ENTRIES}
         return await self._locked(scope, sql, path=path, **values)
 
     async def _locked(self, scope: Scope, sql: str, *, path: str, **values: object) -> Verdict:
@@ -334,8 +336,3 @@ def passage_source(path: str, number: int) -> str:
 async def versions(tx: Transaction, scope: Scope, paths: Sequence[str]) -> dict[str, str]:
     """Path -> the version of the file, for those that are there."""
     return dict(await tx.rows(VERSIONS, owner=scope.owner, scope=scope.key, paths=paths))
-
-
-def _parents(path: str) -> list[str]:
-    names = path.split("/")
-    return ["/".join(names[:depth]) for depth in range(1, len(names))]

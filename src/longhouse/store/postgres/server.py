@@ -38,9 +38,7 @@ class Postgres:
     """A running server that accepts connections."""
 
     dsn: str
-    owned: (
-        bool  # this process started it just now, so that no earlier worker can be alive, and it ends with this process
-    )
+    owned: bool  # this process started it, so that no earlier worker can be alive, and it ends with this process
     gone: asyncio.Event  # set when it has ended
     vectors: bool | None  # the extension `vector` works; None: known only to the process that owns it
 

@@ -121,14 +121,6 @@ def _compared(asked: Vectors, near: Sequence[CentredVectors]) -> Vectors:
     return np.concatenate(found) if found else np.zeros(0, np.float32)
 
 
-def _scale(vectors: Vectors, mean: Vectors) -> Vectors:
-    products = np.vecdot(vectors, mean)
-    distances = np.sqrt(np.maximum(1 - 2 * products + mean @ mean, TINY))
-    has_vector = vectors.any(axis=1)
-    scale: Vectors = np.where(has_vector, 1 / distances, 0).astype(np.float32)
-    return scale
-
-
 class PassageCache:
     """A cache of columns by shard, and joined as they were searched last."""
 
@@ -257,7 +249,9 @@ def near_of(vectors: Vectors, mean: Vectors, before: Columns | None) -> CentredV
 
 
 def _apart(vectors: Vectors, mean: Vectors) -> CentredVectors:
-    scale, count = _scale(vectors, mean), _dimensions(mean)
+    distances = np.sqrt(np.maximum(1 - 2 * np.vecdot(vectors, mean) + mean @ mean, TINY))
+    scale = np.where(vectors.any(axis=1), 1 / distances, 0).astype(np.float32)
+    count = _dimensions(mean)
     return CentredVectors(vectors, scale, (vectors[:, :count] - mean[:count]) * scale[:, None])
 
 
