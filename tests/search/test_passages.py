@@ -16,14 +16,13 @@ from longhouse.memory.dates import date_words
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.search import scores
 from longhouse.search.passage_ranking import PassageRanking
-from longhouse.search.passage_terms import RECIPE
 from longhouse.search.passages import Passage, PassageHit, PassageIndex
 from longhouse.store import journals
 from longhouse.store.database import Database, Transaction, open_database
 from longhouse.store.erasing import erasure
 from longhouse.store.search import passages as stored
 from longhouse.store.search.passage_cache import Columns, linked, near_of
-from longhouse.store.search.passages import Shard
+from longhouse.store.search.passages import RECIPE, Shard
 from search_helpers import Buckets
 
 ANSWERS = {

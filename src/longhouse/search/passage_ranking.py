@@ -12,8 +12,8 @@ from longhouse.arrays import np
 from longhouse.search import ranking
 from longhouse.search.ranking import Scores
 from longhouse.search.scores import QueryPostings
-from longhouse.store.search.passage_cache import Columns, Mask, Places
-from longhouse.store.search.vectors import Vectors, top
+from longhouse.store.search.passage_cache import Columns, Mask
+from longhouse.store.search.vectors import Places, Vectors, top
 
 WHOLE: Final = 100
 """Candidates by the words of the whole query; more where more results are wanted."""

@@ -24,7 +24,7 @@ from longhouse.models.protocol import Embedder
 from longhouse.search import passage_ranking, ranking, scores, tokenizer
 from longhouse.search.bounded_embedder import EMBED_WITHIN, RETRY_AFTER, BoundedEmbedder, space_of
 from longhouse.search.passage_ranking import PassageRanking, Ranked
-from longhouse.search.passage_terms import RECIPE, clean, clean_value, fact_term, gist, group_terms, weights
+from longhouse.search.passage_terms import clean, clean_value, fact_term, gist, group_terms, weights
 from longhouse.search.query_embedder import QueryEmbedder, split
 from longhouse.search.scores import QueryPostings
 from longhouse.store.database import Database, Transaction
@@ -167,8 +167,8 @@ class PassageIndex:
         Passages with vectors of another model are embedded once in the life of a process: two processes with different
         models would otherwise embed everything for ever.
         """
-        for shard in await stored.outdated(self.db, RECIPE):
-            while await self.db.together(lambda tx, of=shard: stored.move(tx, of, _weigh, recipe=RECIPE)):  # type: ignore[misc]
+        for shard in await stored.outdated(self.db):
+            while await self.db.together(lambda tx, of=shard: stored.move(tx, of, _weigh)):  # type: ignore[misc]
                 pass
         if self._embedder is None:
             return True
@@ -211,7 +211,7 @@ class PassageIndex:
 
     async def store(self, tx: Transaction, ready: PreparedPassages) -> None:
         """Writes prepared passages; a transaction that also removes some removes them before."""
-        await stored.write(tx, ready.entries, model=ready.model, recipe=RECIPE)
+        await stored.write(tx, ready.entries, ready.model)
 
     async def read(self, names: Sequence[str], scopes: Sequence[str]) -> list[PassageHit]:
         """The passages of these scopes with these names that still are there, in the order given."""

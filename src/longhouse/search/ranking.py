@@ -42,7 +42,7 @@ its noise."""
 LONGEST_FIELD: Final = 4000
 """Characters of a field that are read: later text does not say what the tool is for."""
 
-# The constants down to LONGEST_PASSAGE are part of the index: who changes one raises RECIPE in passage_terms.py.
+# The constants down to LONGEST_PASSAGE are part of the index: who changes one raises RECIPE in the store's passages.py.
 PASSAGE_TITLE: Final = 0.5
 """Who speaks, or under which heading: 0.25, 1.0 and 2.0 found as many turns, none at all a few less."""
 PASSAGE_CONTEXT: Final = 0.3

@@ -55,8 +55,7 @@ class Checkup(msgspec.Struct, frozen=True):
 
 
 async def examine(db: Database) -> Checkup:
-    facts = await db.row(FACTS)
-    assert facts is not None
+    [facts] = await db.rows(FACTS)
     schema, names = quoted(db.schema), migrate.MADE.findall(migrate.statements())
     lacking = dict(await db.rows(LACKING, schema=schema, names=names, rights=RIGHTS))
     extension = await db.row(columns.EXTENSION)

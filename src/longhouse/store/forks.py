@@ -82,8 +82,9 @@ COPY: Final = (
 )
 COPY_RENAMED: Final = _COPIED.format(
     reply="r.reply", body="r.body", digest="r.digest", at="COALESCE(r.at, j.at)",
-    source="""unnest(:seqs::bigint[], :replies::text[], :bodies::json[], :digests::text[], :ats::timestamptz[])
-         AS r (seq, reply, body, digest, at) JOIN journal j ON j.session_id = :old AND j.seq = r.seq""",
+    source="""unnest(:seqs::bigint[], :ats::timestamptz[], :new_reply_to::text[], :new_body::json[],
+                :new_digest::text[])
+         AS r (seq, at, reply, body, digest) JOIN journal j ON j.session_id = :old AND j.seq = r.seq""",
 )  # fmt: skip
 COPY_OUTSIDE: Final = """
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, append_id, nth, body, body_digest, at)
@@ -98,13 +99,12 @@ TELL_OUTSIDE: Final = f"""
     SELECT {ALL.replace("conversation_id", ":conversation").replace("session_id", ":new")} FROM ledger
     WHERE session_id = :old AND seq = ANY(:seqs)
 """
-ADD_EVENTS: Final = """
+ADD_EVENTS: Final = f"""
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, body_digest, at,
                          append_id, nth)
-    SELECT :session, :head + e.nth, :conversation, :trace, e.kind, e.call, e.reply, e.body, e.digest, :at, :append_id,
-           e.nth
-    FROM unnest(:kinds::text[], :calls::text[], :replies::text[], :bodies::json[], :digests::text[])
-         WITH ORDINALITY AS e (kind, call, reply, body, digest, nth)
+    SELECT :session, :head + new.nth, :conversation, :trace, new.kind, new.call_id, new.reply_to, new.body, new.digest,
+           :at, :append_id, new.nth
+    FROM {journals.NEW_EVENTS}
 """
 ADD_SESSION: Final = """
     INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, parent, head, due, state, version,
@@ -490,7 +490,7 @@ class _Writing(msgspec.Struct):
         await tx.run(COPY, **where, upto=upto, renamed=seqs)
         # The branch began now; what it has inherited happened when it did.
         ats = [self.now if isinstance(one, events.Opened) else None for one in renamed.values()]
-        given = {name: columns[name] for name in ("replies", "bodies", "digests")}
+        given = {name: columns[name] for name in ("new_reply_to", "new_body", "new_digest")}
         await tx.run(COPY_RENAMED, **where, seqs=seqs, ats=ats, **given)
 
     async def _add(self, session: Session, head: int, new: Sequence[Event], trace: str | None) -> None:

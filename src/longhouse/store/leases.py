@@ -341,9 +341,8 @@ async def runnable(
 
 async def fire(db: Database) -> SweepResult:
     """Marks the sessions whose `wake_at` has passed as due."""
-    row = await db.row(FIRE)
-    assert row is not None
-    return SweepResult(*row)
+    [found] = await db.read(SweepResult, FIRE)
+    return found
 
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
@@ -352,21 +351,18 @@ async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
 
 async def is_gone(db: Database, worker: str, *, since: datetime) -> bool:
     """Is the process of this worker, which was there at `since`, known to have ended? A frozen one holds its lock."""
-    row = await db.row(GONE, worker=worker, key=lock_key(worker), since=since)
-    return bool(row and row["gone"])
+    return bool(await db.value(GONE, worker=worker, key=lock_key(worker), since=since))
 
 
 async def house(db: Database) -> str:
     """A name of this database that no other has: several houses may share other services."""
-    row = await db.row(HOUSE)
-    assert row is not None
-    return str(row["house"])
+    return str(await db.value(HOUSE))
 
 
 async def holder(db: Database, session_id: str) -> str | None:
     """The worker that works on the session now."""
-    row = await db.row("SELECT holder FROM sessions WHERE id = :session", session=session_id)
-    return row["holder"] if row else None
+    found: str | None = await db.value("SELECT holder FROM sessions WHERE id = :session", session=session_id)
+    return found
 
 
 async def heads(db: Database, sessions: Sequence[str]) -> dict[str, tuple[int, str]]:

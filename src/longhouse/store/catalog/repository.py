@@ -257,11 +257,10 @@ class VersionRepository(Generic[T]):
         }
 
         async def publish(tx: Transaction) -> list[Published]:
-            row = await tx.row(PUBLISH, **values)
-            assert row is not None
-            if row["published"] is None:
+            told = await tx.value(PUBLISH, **values)
+            if told is None:
                 raise ConcurrentChange
-            published = [Published(*one) for one in msgspec.json.decode(row["published"])]
+            published = [Published(*one) for one in msgspec.json.decode(told)]
             if activate:
                 taken = {one.name for one in published if one.is_active and (one.is_new or again)}
                 await self._activated(tx, taken, terms)
@@ -325,7 +324,7 @@ class VersionRepository(Generic[T]):
 
     async def versions(self, name: str, *, before: int | None = None, limit: int = 200) -> list[Version]:
         rows = await self.db.rows(VERSIONS, kind=self.kind, name=name, before=before, limit=limit)
-        return [Version(*row[:6], self._descriptor(row)) for row in rows]
+        return [Version(*(*row[:6], self._descriptor(row))) for row in rows]
 
     async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
         """Names in the catalog that equal these or differ in case alone, by their lower-case key."""
@@ -410,7 +409,7 @@ class VersionRepository(Generic[T]):
         return self._complete(known)
 
     def _entry(self, row: asyncpg.Record) -> CatalogEntry:
-        return CatalogEntry(*row[:5], self._descriptor(row))
+        return CatalogEntry(*(*row[:5], self._descriptor(row)))
 
     def _descriptor(self, row: asyncpg.Record) -> dict[str, Any]:
         """The descriptor of the version, with the present owner of its name."""

@@ -244,11 +244,10 @@ async def forget_owner(db: Database, owner: str) -> Counter[str]:
 
     async def write(tx: Transaction) -> Counter[str]:
         await tx.lock(*publish.LOCK)
-        row = await tx.row(DROP_CATALOG, owner=owner)
-        assert row is not None
+        [names] = await tx.rows(DROP_CATALOG, owner=owner)
         for sql in OF_OWNER:
             await tx.run(sql, owner=owner)
         hooks = await tx.changed(DROP_WEBHOOKS, owner=owner)
-        return Counter(tools=row["tools"], templates=row["templates"], webhooks=hooks)
+        return Counter(**dict(names), webhooks=hooks)
 
     return await db.together(write)

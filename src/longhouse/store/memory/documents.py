@@ -254,9 +254,8 @@ async def count_alone(tx: Transaction, owner: str | None) -> int:
 
 async def counts(db: Database, most: int | None = None) -> tuple[int, int]:
     """How many documents there are of owners, and how many shared ones; no more than `most` are counted."""
-    row = await db.row(COUNTS, most=most)
-    assert row is not None
-    return row["own"], row["shared"]
+    [(own, shared)] = await db.rows(COUNTS, most=most)
+    return own, shared
 
 
 async def count_visible(db: Database, owner: str | None) -> int:

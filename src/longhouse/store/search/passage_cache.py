@@ -124,9 +124,8 @@ def _compared(asked: Vectors, near: Sequence[CentredVectors]) -> Vectors:
 class PassageCache:
     """A cache of columns by shard, and joined as they were searched last."""
 
-    def __init__(self, db: Database, most: int = MOST) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._most = most
         self._parts: OrderedDict[tuple[int, int, int], _Part] = OrderedDict()
         self._joined: OrderedDict[tuple[int, ...], Columns] = OrderedDict()
 
@@ -147,14 +146,14 @@ class PassageCache:
 
     def _is_full(self) -> bool:
         held = sum(near.coarse.nbytes for columns in self._joined.values() for near in columns.near)
-        return len(self._joined) > MOST_JOINED or held > self._most
+        return len(self._joined) > MOST_JOINED or held > MOST
 
     async def _read(self, space: Space | None, shards: Sequence[Shard], live: Mask) -> list[_Part]:
         parts, start = [], 0
         for shard in shards:
             parts.append(await self._part(space, shard, live[start : start + shard.slots]))
             start += shard.slots
-        while len(self._parts) > len(shards) and sum(part.nbytes for part in self._parts.values()) > self._most:
+        while len(self._parts) > len(shards) and sum(part.nbytes for part in self._parts.values()) > MOST:
             self._parts.popitem(last=False)
         return parts
 

@@ -20,6 +20,8 @@ from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.rows import columns
 from longhouse.store.search.postings import CROWDED, GONE, POSTING, SLOTS, pack
 
+RECIPE: Final = 1
+"""Version of the indexing method. Increase it when passages are tokenized or weighted differently."""
 SHARD_SLOTS: Final = 2048
 """An append writes the row of each of its terms again: in a small shard, that of a frequent term has few kilobytes."""
 WRITING: Final = 0x70617373  # "pass": shared by writers of a kind, alone for who deletes
@@ -69,11 +71,11 @@ KNOWN: Final = """
 ERASED: Final = "SELECT session_id FROM forgotten WHERE session_id = ANY(:ids::text[])"
 OPEN: Final = f"""
     SELECT id, slots FROM passage_shards
-    WHERE scope = :scope AND kind = :kind AND recipe = :recipe AND slots < {SHARD_SLOTS} AND NOT ({CROWDED})
+    WHERE scope = :scope AND kind = :kind AND recipe = {RECIPE} AND slots < {SHARD_SLOTS} AND NOT ({CROWDED})
     ORDER BY id DESC LIMIT 1 FOR UPDATE
 """
-NEW: Final = """
-    INSERT INTO passage_shards (scope, kind, recipe) VALUES (:scope, :kind, :recipe) RETURNING id, slots
+NEW: Final = f"""
+    INSERT INTO passage_shards (scope, kind, recipe) VALUES (:scope, :kind, {RECIPE}) RETURNING id, slots
 """
 TAKE: Final = "UPDATE passage_shards SET slots = slots + :taken WHERE id = :shard"
 APPEND: Final = """
@@ -137,7 +139,7 @@ EMBED: Final = """
     WHERE p.id = given.id AND p.shard = given.shard AND p.slot = given.slot
 """
 REVISE: Final = "UPDATE passage_shards SET revision = revision + 1 WHERE id = ANY(:shards::int[])"
-OUTDATED: Final = f"SELECT id, scope, kind FROM passage_shards WHERE recipe <> :recipe OR {CROWDED} ORDER BY id"
+OUTDATED: Final = f"SELECT id, scope, kind FROM passage_shards WHERE recipe <> {RECIPE} OR {CROWDED} ORDER BY id"
 IN_SHARD: Final = """
     SELECT *, facts::text AS facts_text FROM passages WHERE shard = :shard ORDER BY thread, position, slot LIMIT :limit
 """
@@ -197,7 +199,7 @@ async def next_to(db: Executor, kind: str, places: Mapping[int, str]) -> set[int
     return {found for row in rows for found in row if found is not None}
 
 
-async def write(tx: Transaction, entries: Sequence[PassageEntry], *, model: int | None, recipe: int) -> None:
+async def write(tx: Transaction, entries: Sequence[PassageEntry], model: int | None) -> None:
     """Writes passages in the place of those with the same scope, kind and source; equal ones stay as they are.
 
     A transaction that also removes passages of the kind removes them first: two that do it the other way round would
@@ -212,8 +214,12 @@ async def write(tx: Transaction, entries: Sequence[PassageEntry], *, model: int 
     ordered = await _without_erased(tx, ordered)
     for (kind, scope), own in groupby(ordered, key=of_shards):
         # The last of two with the same source stands.
-        latest = list({entry.source: entry for entry in own}.values())
-        await _write(tx, scope, kind, latest, model=model, recipe=recipe)
+        latest = {entry.source: entry for entry in own}
+        rows = await tx.rows(KNOWN, scope=scope, kind=kind, sources=list(latest))
+        known = {row["source"]: row for row in rows}
+        new = [entry for entry in latest.values() if not _is_current(known.get(entry.source), entry, model)]
+        await _leave(tx, [known[entry.source] for entry in new if entry.source in known])
+        await _add(tx, new, model)
 
 
 async def _without_erased(tx: Transaction, entries: Sequence[PassageEntry]) -> list[PassageEntry]:
@@ -222,35 +228,25 @@ async def _without_erased(tx: Transaction, entries: Sequence[PassageEntry]) -> l
     return [entry for entry in entries if entry.kind not in OF_SESSIONS or entry.group not in erased]
 
 
-async def _write(
-    tx: Transaction, scope: str, kind: str, entries: Sequence[PassageEntry], *, model: int | None, recipe: int
-) -> None:
-    sources = [entry.source for entry in entries]
-    known = {row["source"]: row for row in await tx.rows(KNOWN, scope=scope, kind=kind, sources=sources)}
-    new = [entry for entry in entries if not _is_current(known.get(entry.source), entry, model, recipe)]
-    await _leave(tx, [known[entry.source] for entry in new if entry.source in known])
-    await _add(tx, scope, kind, new, model=model, recipe=recipe)
-
-
-async def _add(
-    tx: Transaction, scope: str, kind: str, new: Sequence[PassageEntry], *, model: int | None, recipe: int
-) -> None:
+async def _add(tx: Transaction, new: Sequence[PassageEntry], model: int | None) -> None:
+    """Adds passages of one scope and kind where there is room, shard after shard."""
     while new:
-        open_shard = await tx.row(OPEN, scope=scope, kind=kind, recipe=recipe)
-        shard = open_shard or await tx.row(NEW, scope=scope, kind=kind, recipe=recipe)
+        of = {"scope": new[0].scope, "kind": new[0].kind}
+        shard = await tx.row(OPEN, **of) or await tx.row(NEW, **of)
         assert shard is not None
         free = SHARD_SLOTS - shard["slots"]
         await _append(tx, shard["id"], shard["slots"], new[:free], model)
         new = new[free:]
 
 
-def _is_current(row: asyncpg.Record | None, entry: PassageEntry, model: int | None, recipe: int) -> bool:
+def _is_current(row: asyncpg.Record | None, entry: PassageEntry, model: int | None) -> bool:
     """Is the passage there as it would be written now? Without a vector to write, an older one is good enough."""
-    if row is None or row["recipe"] != recipe or (entry.vector is not None and row["model"] != model):
+    if row is None or row["recipe"] != RECIPE or (entry.vector is not None and row["model"] != model):
         return False
-    there = (row["group"], row["text"], row["title"], row["context"], row["at"], row["thread"], row["position"])
-    given = (entry.group, entry.text, entry.title, entry.context, entry.at, entry.thread, entry.position)
-    return there == given and msgspec.json.decode(row["facts_text"]) == msgspec.json.decode(entry.facts)
+    same = ("group", "text", "title", "context", "at", "thread", "position")
+    if any(row[name] != getattr(entry, name) for name in same):
+        return False
+    return bool(msgspec.json.decode(row["facts_text"]) == msgspec.json.decode(entry.facts))
 
 
 async def _append(tx: Transaction, shard: int, first: int, entries: Sequence[PassageEntry], model: int | None) -> None:
@@ -302,21 +298,19 @@ async def embed(db: Database, rows: Sequence[asyncpg.Record], vectors: Sequence[
     await db.together(write)
 
 
-async def outdated(db: Database, recipe: int) -> Sequence[asyncpg.Record]:
+async def outdated(db: Database) -> Sequence[asyncpg.Record]:
     """Shards that other code has made, and those with many slots whose passages are gone."""
-    return await db.rows(OUTDATED, recipe=recipe)
+    return await db.rows(OUTDATED)
 
 
-async def move(
-    tx: Transaction, shard: asyncpg.Record, weigh: Callable[[asyncpg.Record], Mapping[str, float]], *, recipe: int
-) -> bool:
+async def move(tx: Transaction, shard: asyncpg.Record, weigh: Callable[[asyncpg.Record], Mapping[str, float]]) -> bool:
     """Moves some passages of a shard to a new place, with terms weighed again; False where none were left."""
     await _alone(tx, [shard["kind"]])
     rows = await tx.rows(IN_SHARD, shard=shard["id"], limit=MOVED_AT_ONCE)
     await _leave(tx, rows)
     for model in sorted({row["model"] for row in rows}, key=lambda model: model or 0):
         entries = [_entry(row, weigh(row)) for row in rows if row["model"] == model]
-        await _add(tx, shard["scope"], shard["kind"], entries, model=model, recipe=recipe)
+        await _add(tx, entries, model)
     return bool(rows)
 
 
