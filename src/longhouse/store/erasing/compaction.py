@@ -49,7 +49,7 @@ class Compacted(msgspec.Struct):
     """Sentences about what could not be done, and by whom it can."""
 
 
-async def compact(db: Database, progress: Progress = lambda table, nth, of: None) -> Compacted:
+async def compact(db: Database, progress: Progress = lambda table, nth, of: None, *, tries: int = TRIES) -> Compacted:
     """Writes all tables anew, one after another; who needs a table waits while it is written."""
     done = Compacted()
     async with db.connection() as connection:
@@ -57,15 +57,15 @@ async def compact(db: Database, progress: Progress = lambda table, nth, of: None
         tables = [quoted(row["relname"]) for row in await connection.fetch(TABLES)]
         for nth, table in enumerate(tables):
             progress(table.strip('"'), nth, len(tables))
-            problem = await _write_anew(connection, table)
+            problem = await _write_anew(connection, table, tries)
             done.left += [problem] if problem else []
             done.tables += not problem
-        done.left += await _forget_samples(connection)
+        done.left += await _forget_samples(connection, tries)
         done.left += await _forget_log(connection)
     return done
 
 
-async def _write_anew(connection: asyncpg.Connection, table: str) -> str:
+async def _write_anew(connection: asyncpg.Connection, table: str, tries: int) -> str:
     """Writes a table and its indexes anew, and has it sampled; why it could not, or nothing."""
     problem, heard = "", list[Any]()
 
@@ -74,7 +74,7 @@ async def _write_anew(connection: asyncpg.Connection, table: str) -> str:
 
     connection.add_log_listener(hear)
     try:
-        for nth in range(TRIES):
+        for nth in range(tries):
             await asyncio.sleep(PAUSE if nth else 0)
             heard.clear()
             try:
@@ -99,7 +99,7 @@ def _dead_rows(message: Any) -> int:
     return int(found[0]) if found else 0
 
 
-async def _forget_samples(connection: asyncpg.Connection) -> list[str]:
+async def _forget_samples(connection: asyncpg.Connection, tries: int) -> list[str]:
     """The planner keeps samples of columns, which are words of people too."""
     left = []
     if await connection.fetchval(IS_SUPERUSER):
@@ -109,7 +109,7 @@ async def _forget_samples(connection: asyncpg.Connection) -> list[str]:
             "The planner's samples of tables that are empty now may hold values of deleted rows: a superuser deletes"
             " them from pg_statistic."
         )
-    problem = await _write_anew(connection, STATISTICS)
+    problem = await _write_anew(connection, STATISTICS, tries)
     return [*left, problem] if problem else left
 
 
