@@ -69,6 +69,6 @@ async def test_room_that_other_memories_take_does_not_take_the_newest(db: Databa
     note = outside.noted("1-action-0", "outline", '{"reg_id": "doc"}', outline, template)
     assert note
     session = folded(note, session=told("now", tuple(one.id for one in given)))
-    text, _ = await outside.text_for(session, turn_of(session), template, template.memory_policy.max_tokens)
+    text, _ = await outside.text_for(session, turn_of(session), template)
     assert ("Event 39." in text, "Event 0." in text) == (True, False)
     assert tokens.estimate(text) <= 1_000

@@ -291,15 +291,7 @@ def _matched(given: Interaction, there: Interaction | None) -> Interaction:
 
 
 def _noted(one: Interaction) -> events.Noted:
-    given = events.ExternalInteraction(
-        id=one.id,
-        trace=one.trace_id,
-        source=one.source,
-        source_type=one.source_type,
-        target=one.target,
-        target_type=one.target_type,
-        type=one.type,
-        at=one.timestamp,
-        pair_id=one.pair_id,
-    )
+    same = ("id", "source", "source_type", "target", "target_type", "type", "pair_id")
+    told = {name: getattr(one, name) for name in same}
+    given = events.ExternalInteraction(**told, trace=one.trace_id, at=one.timestamp)
     return events.Noted(about="interaction", text=one.content, subject=one.id, interaction=given)

@@ -269,9 +269,9 @@ class PassageIndex:
         rank = PassageRanking(found, columns, permitted, asked.vectors, coarse)
         ranked = await asyncio.to_thread(rank.best, terms, limit)
         hits = await self._hits(ranked, found, words[0])
-        if asked.vectors is None or self._embedder is None or not self._embedder.name.startswith(TABLES):
-            return [msgspec.structs.replace(hit, told=hit.relevance) for hit in hits]
-        told = passage_ranking.told(query, [hit.relevance for hit in hits])
+        told = [hit.relevance for hit in hits]
+        if asked.vectors is not None and self._embedder and self._embedder.name.startswith(TABLES):
+            told = passage_ranking.told(query, told)
         return [msgspec.structs.replace(hit, told=one) for hit, one in zip(hits, told, strict=True)]
 
     async def _hits(self, ranked: Ranked, found: QueryPostings, words: Sequence[str]) -> list[PassageHit]:
@@ -356,23 +356,10 @@ def _shards(rows: Sequence[asyncpg.Record]) -> list[Shard]:
 
 
 def _entry(passage: Passage, vector: bytes | None) -> PassageEntry:
-    text, title, context = clean(passage.text), clean(passage.title), clean(passage.context)
-    facts = clean_value(passage.facts)
-    return PassageEntry(
-        scope=clean(passage.scope),
-        kind=passage.kind,
-        source=clean(passage.source),
-        group=clean(passage.group),
-        text=text,
-        title=title,
-        context=context,
-        at=passage.at,
-        facts=msgspec.json.encode(facts).decode(),
-        thread=clean(passage.thread),
-        position=passage.position,
-        weights=weights(text, title, context, passage.group, facts),
-        vector=vector,
-    )
+    given = clean_value(msgspec.structs.asdict(passage)) | {"at": passage.at}
+    facts = given.pop("facts")
+    terms = weights(given["text"], given["title"], given["context"], passage.group, facts)
+    return PassageEntry(**given, facts=msgspec.json.encode(facts).decode(), weights=terms, vector=vector)
 
 
 def _weigh(row: asyncpg.Record) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Statements with named parameters, and retries that survive a restart of Postgres."""
 
 import asyncio
+import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -95,6 +96,11 @@ def bound(sql: str, values: dict[str, object]) -> tuple[Any, ...]:
         missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
         raise TypeError(f"missing values: {missing}, unknown names: {unknown}, in the statement {sql.strip()[:200]!r}")
     return (numbered, *[values[name] for name in names])
+
+
+def advisory_key(named: bytes, size: int = 4) -> int:
+    """The key of an advisory lock, by what it is named after."""
+    return int.from_bytes(hashlib.sha256(named).digest()[:size], "big", signed=True)
 
 
 class Executor(ABC):

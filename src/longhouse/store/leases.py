@@ -1,6 +1,5 @@
 """Leases on sessions and the table of live workers. A holder that is not in the table `workers` is dead."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -13,7 +12,7 @@ import longhouse
 from longhouse.errors import Deposed
 from longhouse.journal.events import INTERRUPTED
 from longhouse.store.automation import schedules
-from longhouse.store.database import Database, Transaction
+from longhouse.store.database import Database, Transaction, advisory_key
 from longhouse.store.limits import budgets, places
 from longhouse.store.lists.pages import Position, page
 
@@ -248,7 +247,7 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 def lock_key(worker: str) -> int:
-    return int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "big", signed=True)
+    return advisory_key(worker.encode(), 8)
 
 
 UNKNOWN_HOLDER: Final = f"unknown{INTERRUPTED}"

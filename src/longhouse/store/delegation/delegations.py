@@ -91,6 +91,12 @@ _FULL: Final = Fault(
 )
 
 
+_CYCLE: Final = Fault(
+    code="cycle",
+    message="cycle: that agent waits, through whomever, for you; do it yourself, or call it under another label",
+)
+
+
 class Recording(msgspec.Struct, frozen=True):
     """The parameters of the lease holder's append, as for `journals.append`."""
 
@@ -140,7 +146,7 @@ async def begin(
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }
-        refused: dict[str, Outcome] = {**faults, **dict.fromkeys(full, _FULL), **{call: _cycle() for call in circles}}
+        refused: dict[str, Outcome] = {**faults, **dict.fromkeys(full, _FULL), **dict.fromkeys(circles, _CYCLE)}
         refused |= await _too_many(tx, session, [task for task in tasks if task.call not in {*circles, *full}])
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
         after, settled = settle([*_refusing(new, refused), *settled_at_once])
@@ -323,7 +329,7 @@ async def _collected(
             if kept.spent:  # counted once
                 await tx.run(KEEP, parent=parent, call=collect.handle, outcome=kept.counted.encoded)
         elif waits_for(edges, row["child"], parent):
-            returned.append(Returned(call=collect.call, outcome=_cycle()))
+            returned.append(Returned(call=collect.call, outcome=_CYCLE))
         else:
             waiting.append(collect)
     return waiting, returned
@@ -360,8 +366,3 @@ def _refusing(new: Sequence[Event], faults: Mapping[str, Outcome]) -> list[Event
     """The events with the faults of refused calls; the handle that an unawaited call has returned is removed."""
     kept = [one for one in new if not (isinstance(one, Returned) and one.call in faults)]
     return [*kept, *(Returned(call=call, outcome=fault) for call, fault in faults.items())]
-
-
-def _cycle() -> Fault:
-    message = "cycle: that agent waits, through whomever, for you; do it yourself, or call it under another label"
-    return Fault(code="cycle", message=message)

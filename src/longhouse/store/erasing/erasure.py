@@ -25,7 +25,9 @@ from longhouse.store.memory import memory_files, memory_scopes
 from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.search import passages
 
-FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
+FORGOTTEN: Final = DelegationResult(
+    outcome=Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
+)
 REPORTS: Final = ", ".join(f"'{name}'" for name in tools_of("reports"))
 """Tools whose calls were recorded without a role. Their files are in a folder, and the file name ends with a digest of
 the call."""
@@ -164,7 +166,7 @@ async def forget(
     memory that all users of the owner share goes too. With `at_rest_since`, nothing goes if one of them has something
     to do, or did something since: who erases by age is too late then.
     """
-    request, fault = uuid.uuid4(), DelegationResult(outcome=FORGOTTEN).encoded
+    request = uuid.uuid4()
 
     async def write(tx: Transaction) -> Forgotten | None:
         conversation = await tx.value(WHERE, session=session_id, owner=owner)
@@ -178,13 +180,13 @@ async def forget(
         if at_rest_since and await tx.value(LIVELY, ids=ids, since=at_rest_since):
             return None  # before any row of those who wait for them is locked
         await tx.run(LOCK_TASKS, ids=ids)  # before the sessions: the order in which all code locks both
-        waiting = [row for row in await tx.rows(OUTCOMES, ids=ids, outcome=fault) if row["is_open"]]
+        waiting = [row for row in await tx.rows(OUTCOMES, ids=ids, outcome=FORGOTTEN.encoded) if row["is_open"]]
         there = set(await tx.column(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)})))
         if session_id not in there:
             return None  # another request was first
         if at_rest_since and await tx.value(LIVELY, ids=ids, since=at_rest_since):
             raise _NotAtRest
-        appended = await return_outcome(tx, waiting, DelegationResult(outcome=FORGOTTEN))
+        appended = await return_outcome(tx, waiting, FORGOTTEN)
         return Forgotten(ids, appended, await _delete(tx, owner, conversation, ids, request, lasting=lasting))
 
     try:

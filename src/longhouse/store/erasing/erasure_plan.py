@@ -104,7 +104,7 @@ async def plan(db: Database, target: Target) -> ErasurePlan:
         counts += await _counted(tx, COUNT, owner=target.owner, ids=ids, kinds=passages.OF_SESSIONS)
         counts += await _count_memories(tx, target, ids)
         beside = COUNT_BESIDE.format(schedules=OF_SCHEDULES[target.kind], created=CREATED[target.kind])
-        counts += await _counted(tx, beside, owner=target.owner, name=target.name)
+        counts += await _counted(tx, beside, **target.named)
         if target.kind == "owner":
             counts += await _counted(tx, COUNT_OF_OWNER, owner=target.owner)
         if target.kind != "user":
@@ -127,7 +127,7 @@ async def _counted(tx: Transaction, sql: str, **values: object) -> Counter[str]:
 async def _session_ids(tx: Transaction, target: Target) -> list[str]:
     """The sessions of the target, with all that they have called."""
     sql = ALL.format(these=THESE[target.kind])
-    found = set(await tx.column(sql, owner=target.owner, name=target.name))
+    found = set(await tx.column(sql, **target.named))
     if target.kind in ("session", "user"):
         found |= await tree.ever_called(tx, *found)
     if target.kind == "user":

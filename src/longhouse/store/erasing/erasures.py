@@ -140,8 +140,12 @@ class Target(msgspec.Struct, frozen=True):
         return self.kind in ("user", "owner")
 
     @property
+    def named(self) -> dict[str, str]:
+        return {"owner": self.owner, "name": self.name}
+
+    @property
     def row(self) -> dict[str, str]:
-        return {"kind": self.kind, "owner": self.owner, "name": self.name}
+        return {"kind": self.kind, **self.named}
 
 
 async def ask(db: Database, target: Target) -> datetime:
@@ -167,13 +171,13 @@ async def finish(db: Database, target: Target, at: datetime) -> None:
 async def left(db: Database, *, untouched_for: float) -> list[tuple[Target, datetime]]:
     """Erasures that nobody has worked on for so many seconds."""
     rows = await db.rows(LEFT, seconds=untouched_for)
-    return [(Target(row["kind"], row["owner"], row["name"]), row["at"]) for row in rows]
+    return [(Target(*named), at) for *named, at in rows]
 
 
 async def next_sessions(db: Database, target: Target, at: datetime) -> list[str]:
     """The next sessions to erase, a few; then those from outside in conversations that have nobody left."""
     sql = NEXT.format(these=THESE[target.kind])
-    if found := await db.column(sql, owner=target.owner, name=target.name, at=at):
+    if found := await db.column(sql, **target.named, at=at):
         return found
     if target.kind == "user":
         return await db.column(LONELY, owner=target.owner, at=at)
@@ -212,14 +216,14 @@ async def scopes(db: Executor, target: Target) -> list[Scope]:
 async def forget_schedules(db: Database, target: Target, at: datetime) -> int:
     """Deletes the schedules of a conversation, a user or an owner, with what is known of their runs."""
     sql = SCHEDULES.format(these=OF_SCHEDULES[target.kind])
-    return int(await db.value(sql, owner=target.owner, name=target.name, at=at))
+    return int(await db.value(sql, **target.named, at=at))
 
 
 async def forget_conversation(db: Database, target: Target, at: datetime) -> int:
     """Deletes what a conversation has besides its sessions: its metadata and the items that were added to it."""
     if target.kind != "conversation":
         return 0
-    return await db.changed(CONVERSATION, owner=target.owner, name=target.name, at=at)
+    return await db.changed(CONVERSATION, **target.named, at=at)
 
 
 async def forget_documents(db: Database, owner: str) -> Counter[str]:

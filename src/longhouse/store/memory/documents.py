@@ -1,6 +1,5 @@
 """Documents: their pages, outlines and versions. What finds them are passages, which change in the same transaction."""
 
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
@@ -8,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from longhouse.errors import LonghouseError
-from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.database import Database, Executor, Transaction, advisory_key
 from longhouse.store.lists import pages
 from longhouse.store.lists.pages import Position
 
@@ -181,20 +180,8 @@ async def _write_version(tx: Transaction, text: DocumentText, known: Document | 
         await tx.run(CLEAR_PAGES, document=document)
     else:
         document = await tx.value(CREATE, owner=text.owner, reg_id=text.reg_id, text_id=text.text_id, outline=outline)
-    await tx.run(
-        ADD_VERSION,
-        document=document,
-        version=version,
-        digest=text.digest,
-        recipe=text.recipe,
-        filename=text.filename,
-        format=text.format,
-        title=text.title,
-        size=text.size,
-        pages=text.pages,
-        chunks=text.chunks,
-        added_by=text.added_by,
-    )
+    told = ("digest", "recipe", "filename", "format", "title", "size", "pages", "chunks", "added_by")
+    await tx.run(ADD_VERSION, document=document, version=version, **{name: getattr(text, name) for name in told})
     numbers = sorted(text.contents)
     for start in range(0, len(numbers), BATCH):
         some = numbers[start : start + BATCH]
@@ -242,8 +229,7 @@ async def owners(db: Database, reg_id: str, limit: int) -> list[str]:
 
 async def count(db: Executor, owner: str | None) -> int:
     """How many documents an owner has added."""
-    found: int = await db.value(COUNT, owner=owner)
-    return found
+    return int(await db.value(COUNT, owner=owner))
 
 
 async def count_alone(tx: Transaction, owner: str | None) -> int:
@@ -260,8 +246,7 @@ async def counts(db: Database, most: int | None = None) -> tuple[int, int]:
 
 async def count_visible(db: Database, owner: str | None) -> int:
     """How many documents an owner sees."""
-    found: int = await db.value(COUNT_VISIBLE, owner=owner)
-    return found
+    return int(await db.value(COUNT_VISIBLE, owner=owner))
 
 
 async def page(db: Database, owner: str, *, before: Position | None, limit: int) -> list[Document]:
@@ -285,9 +270,8 @@ async def hidden(db: Database, owner: str | None) -> list[str]:
 
 async def state(db: Database, owner: str | None) -> str:
     """Changes whenever one of the documents that an owner sees does."""
-    found: str | None = await db.value(STATE, owner=owner)
     # Never empty: that is the revision of tools that have none.
-    return found or "no documents"
+    return str(await db.value(STATE, owner=owner) or "no documents")
 
 
 async def outline(db: Database, document: Document) -> list[Section]:
@@ -315,5 +299,4 @@ async def mark_shipped(db: Database, reg_id: str, digest: str) -> None:
 
 
 def _lock(owner: str | None, reg_id: str) -> int:
-    digest = hashlib.sha256(msgspec.json.encode((owner, reg_id))).digest()
-    return int.from_bytes(digest[:4], "big", signed=True)
+    return advisory_key(msgspec.json.encode((owner, reg_id)))

@@ -341,7 +341,11 @@ async def story(db: Executor, trace: str, *, owner: str | None, limit: int) -> l
 async def of_agent(db: Executor, owner: str, conversation: str, agent: str) -> list[LedgerRow]:
     """What the sessions of this agent in this conversation tell, each in the order of its journal."""
     rows = await db.rows(OF_AGENT, owner=owner, conversation=conversation, agent=agent)
-    return [LedgerRow(interaction(row), *(row[name] for name in BESIDE)) for row in rows]
+    return list(map(_told, rows))
+
+
+def _told(row: asyncpg.Record) -> LedgerRow:
+    return LedgerRow(interaction(row), *(row[name] for name in BESIDE))
 
 
 async def behind(db: Executor, owner: str, conversation: str) -> list[str]:
@@ -377,7 +381,7 @@ async def unfound(db: Executor, owner: str, conversation: str) -> list[tuple[str
 async def of_tools(db: Executor, session_id: str, before: int, head: int) -> list[LedgerRow]:
     """The records of tools that a session told between these events."""
     rows = await db.rows(OF_TOOLS, session=session_id, before=before, head=head, form=sorted(FORM))
-    return [LedgerRow(interaction(row), *(row[name] for name in BESIDE)) for row in rows]
+    return list(map(_told, rows))
 
 
 async def found(tx: Transaction, session_id: str, head: int, ids: Sequence[str]) -> set[str]:

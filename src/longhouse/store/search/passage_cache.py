@@ -243,11 +243,9 @@ def _mean(parts: Sequence[_Part]) -> Vectors:
 
 def near_of(vectors: Vectors, mean: Vectors, before: Columns | None) -> CentredVectors:
     """Taken over from before, where the shard has not grown."""
-    same = (part for part in before.near if _is_same(part.vectors, vectors)) if before else iter(())
-    return next(same, None) or _apart(vectors, mean)
-
-
-def _apart(vectors: Vectors, mean: Vectors) -> CentredVectors:
+    for part in before.near if before else ():
+        if part.vectors.shape == vectors.shape and part.vectors.ctypes.data == vectors.ctypes.data:
+            return part
     distances = np.sqrt(np.maximum(1 - 2 * np.vecdot(vectors, mean) + mean @ mean, TINY))
     scale = np.where(vectors.any(axis=1), 1 / distances, 0).astype(np.float32)
     count = _dimensions(mean)
@@ -256,10 +254,6 @@ def _apart(vectors: Vectors, mean: Vectors) -> CentredVectors:
 
 def _dimensions(mean: Vectors) -> int:
     return max(FEWEST_DIMENSIONS, int(len(mean) * COARSE))
-
-
-def _is_same(one: Vectors, other: Vectors) -> bool:
-    return one.shape == other.shape and one.ctypes.data == other.ctypes.data
 
 
 def _moved(links: Places, start: int) -> Places:

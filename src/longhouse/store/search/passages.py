@@ -278,8 +278,7 @@ async def lacking(db: Database, model: int | None, *, after: int, limit: int) ->
 
 async def count_without_vectors(db: Database, most: int) -> int:
     """How many passages have no vector; no more than `most` are counted."""
-    found: int = await db.value(WITHOUT_VECTORS, most=most)
-    return found
+    return int(await db.value(WITHOUT_VECTORS, most=most))
 
 
 async def embed(db: Database, rows: Sequence[asyncpg.Record], vectors: Sequence[bytes], model: int) -> None:

@@ -106,6 +106,10 @@ class ShardVectors(msgspec.Struct, frozen=True):
     """The product of the middle and each difference from it; minus infinity for a document without a vector."""
 
     @classmethod
+    def empty(cls, dimensions: int) -> ShardVectors:
+        return cls.of(np.zeros((0, dimensions), np.float16))
+
+    @classmethod
     def of(cls, rows: npt.NDArray[np.float16]) -> ShardVectors:
         sample = widened(rows[:: len(rows) // MIDDLE_SAMPLE + 1])
         sample = sample[sample.any(axis=1)]
@@ -209,7 +213,7 @@ class VectorCache:
 
     async def _read(self, shard: int, slots: int, space: Space) -> ShardVectors:
         key = (shard, space.model)
-        known = self.shards.get(key) or ShardVectors.of(np.zeros((0, space.dimensions), np.float16))
+        known = self.shards.get(key) or ShardVectors.empty(space.dimensions)
         if len(known.rows) < slots:
             rows = await self._db.rows(READ, shard=shard, first=len(known.rows), model=space.model)
             new = {row["slot"]: row["vector"] for row in rows if row["slot"] < slots}
