@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
 from longhouse.memory.dates import date_words
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex
@@ -40,7 +38,7 @@ class FilePassages:
             await tx.lock(memory_files.LOCKS, scope.lock)
             current = await memory_files.versions(tx, scope, [file.path for file in files])
             kept = {file.path for file in files if current.get(file.path) == file.version}
-            await self._index.store(tx, replace(ready, entries=[one for one in ready.entries if one.group in kept]))
+            await self._index.store(tx, ready, lambda entry: entry.group in kept)
 
         await self._index.db.together(store)
 

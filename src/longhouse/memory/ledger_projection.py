@@ -124,8 +124,7 @@ class LedgerProjector(Projector):
                 ready: PreparedPassages = ready,
             ) -> None:
                 shown = {source_of((session_id, one)) for one in await interactions.found(tx, session_id, head, ids)}
-                if entries := [one for one in ready.entries if one.source in shown]:
-                    await self.index.store(tx, replace(ready, entries=entries))
+                await self.index.store(tx, ready, lambda entry: entry.source in shown)
 
             await self._db.together(write)
 
@@ -237,8 +236,8 @@ class LedgerProjector(Projector):
 
         async def write(tx: Transaction, *, are_new: bool) -> None:
             shown = set(map(source_of, await interactions.write(tx, rows, batch.moved, are_new=are_new)))
-            if ready and (entries := [one for one in ready.entries if one.kind == NOTE or one.source in shown]):
-                await self.index.store(tx, replace(ready, entries=entries))
+            if ready:
+                await self.index.store(tx, ready, lambda entry: entry.kind == NOTE or entry.source in shown)
 
         try:
             await self._db.together(partial(write, are_new=True))

@@ -77,14 +77,14 @@ class Finder:
     async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         """Each step of a turn asks the same: while neither catalog nor index has changed, it is found once."""
         if not isinstance(asked, str):
-            return await self._find("tool", asked, filters, top_k)
+            return await self.find("tool", asked, filters, top_k)
         # Read before the search: what changes meanwhile makes the next one search again.
         digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).digest()
         key, now = (digest, filters, top_k), await index.now(self.db, "tool")
         if (known := self._found.get(key, now)) is not None:
             return list(known)
         query = await self.query(asked)
-        found = await self._find("tool", query, filters, top_k, now)
+        found = await self.find("tool", query, filters, top_k, now)
         if self._queries.is_complete(query):
             self._found.keep(key, now, found)
         return list(found)
@@ -96,15 +96,12 @@ class Finder:
         rows = await self._all("tool", filters, most, await index.now(self.db, "tool"))
         return None if rows is None else {row["name"]: row["version"] for row in sorted(rows)}
 
-    async def templates(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
-        return await self._find("template", query, filters, top_k)
-
     async def query(self, text: str) -> SearchQuery:
         if self._ready:
             await self._ready()
         return await self._queries.query(text)
 
-    async def _find(
+    async def find(
         self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int, now: State | None = None
     ) -> list[SearchHit]:
         """`now` is the state of the index, where it was read before."""

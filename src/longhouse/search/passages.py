@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, Final
@@ -209,9 +209,11 @@ class PassageIndex:
         entries = await asyncio.to_thread(lambda: [_entry(*one) for one in zip(passages, vectors, strict=True)])
         return PreparedPassages(entries, space.model if space else None)
 
-    async def store(self, tx: Transaction, ready: PreparedPassages) -> None:
-        """Writes prepared passages; a transaction that also removes some removes them before."""
-        await stored.write(tx, ready.entries, ready.model)
+    async def store(
+        self, tx: Transaction, ready: PreparedPassages, kept: Callable[[PassageEntry], bool] = lambda entry: True
+    ) -> None:
+        """Writes prepared passages, those that are `kept`; a transaction that also removes some removes them before."""
+        await stored.write(tx, list(filter(kept, ready.entries)), ready.model)
 
     async def read(self, names: Sequence[str], scopes: Sequence[str]) -> list[PassageHit]:
         """The passages of these scopes with these names that still are there, in the order given."""

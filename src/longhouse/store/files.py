@@ -93,7 +93,7 @@ async def for_append(db: Executor) -> AsyncIterator[None]:
 async def of_session(db: Executor, session: str, digests: Iterable[str]) -> dict[str, tuple[str, bytes]]:
     """Those of these files that the session holds, by digest: media type and content."""
     rows = await db.rows(GET, session=session, digests=list(digests))
-    return {row["digest"]: (row["media_type"], row["content"]) for row in rows}
+    return {digest: (media_type, content) for digest, media_type, content in rows}
 
 
 async def data_urls(db: Executor, session: str, digests: Iterable[str]) -> dict[str, str]:

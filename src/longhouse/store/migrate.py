@@ -228,10 +228,11 @@ async def _check_server(connection: asyncpg.Connection, schema: str) -> None:
     facts = await connection.fetchrow(FACTS, quoted(schema))
     problems = [*lacking(facts, schema)]
     tables = {"schema": quoted(schema), "names": MADE.findall(statements())}
+    tx = Transaction(connection)
     if await applied_on(connection, schema):
-        owners = await Transaction(connection).column(OWNERS, **tables)
+        owners = await tx.column(OWNERS, **tables)
         problems += [f"The tables in {schema} belong to {owner}: migrate as that role." for owner in owners]
-    elif strange := await Transaction(connection).column(OCCUPIED, **tables):
+    elif strange := await tx.column(OCCUPIED, **tables):
         problems.append(
             f"The schema {schema} already has {', '.join(strange)}, not created by Longhouse: name another schema with "
             "LONGHOUSE_DATABASE_SCHEMA."

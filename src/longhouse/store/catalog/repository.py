@@ -324,7 +324,7 @@ class VersionRepository(Generic[T]):
 
     async def versions(self, name: str, *, before: int | None = None, limit: int = 200) -> list[Version]:
         rows = await self.db.rows(VERSIONS, kind=self.kind, name=name, before=before, limit=limit)
-        return [Version(*(*row[:6], self._descriptor(row))) for row in rows]
+        return [self._version(row) for row in rows]
 
     async def alike(self, names: Iterable[str], *, by: str) -> dict[str, list[Alike]]:
         """Names in the catalog that equal these or differ in case alone, by their lower-case key."""
@@ -410,6 +410,9 @@ class VersionRepository(Generic[T]):
 
     def _entry(self, row: asyncpg.Record) -> CatalogEntry:
         return CatalogEntry(*(*row[:5], self._descriptor(row)))
+
+    def _version(self, row: asyncpg.Record) -> Version:
+        return Version(*(*row[:6], self._descriptor(row)))
 
     def _descriptor(self, row: asyncpg.Record) -> dict[str, Any]:
         """The descriptor of the version, with the present owner of its name."""

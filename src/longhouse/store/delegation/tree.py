@@ -249,7 +249,7 @@ async def read(
     """Session -> its events after one seq up to another; in all about `limit` events, the first ones."""
     if not spans:
         return {}
-    after, upto = [span[0] for span in spans.values()], [span[1] for span in spans.values()]
+    after, upto = map(list, zip(*spans.values(), strict=True))
     rows = await db.rows(READ, ids=list(spans), after=after, upto=upto, limit=limit)
     found: dict[str, list[Recorded]] = {}
     for row in rows if len(rows) != limit else _whole(rows):

@@ -287,8 +287,7 @@ async def since(db: Database, nth: int) -> list[ErasedSession]:
 
 async def gone(db: Database, ids: Sequence[str]) -> set[str]:
     """Those of these sessions that no longer exist."""
-    there = set(await db.column(THERE, ids=list(ids))) if ids else set()
-    return set(ids) - there
+    return set(ids).difference(await db.column(THERE, ids=list(ids)) if ids else ())
 
 
 async def sweep(db: Database) -> None:

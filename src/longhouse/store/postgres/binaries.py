@@ -73,7 +73,11 @@ class BinarySource:
                 refused.append(f"those of {whose} do not ({found})")
             elif major in (None, found.major):
                 if others:
-                    self._log_older(found, others[0])
+                    self.report(
+                        f"The data was written by Postgres {found.major} and is served by it; to move it to Postgres "
+                        f"{others[0].major}, run `longhouse backup FILE`, then `longhouse restore FILE` with a new "
+                        "LONGHOUSE_DATA_DIR."
+                    )
                 return found
             else:
                 others.append(found)
@@ -84,12 +88,6 @@ class BinarySource:
         raise SetupError(
             f"No Postgres programs run here{who}: {reasons}: install {READY_BY}, name others with LONGHOUSE_PG_BIN, "
             "or a server with LONGHOUSE_DATABASE_URL."
-        )
-
-    def _log_older(self, found: Binaries, newer: Binaries) -> None:
-        self.report(
-            f"The data was written by Postgres {found.major} and is served by it; to move it to Postgres "
-            f"{newer.major}, run `longhouse backup FILE`, then `longhouse restore FILE` with a new LONGHOUSE_DATA_DIR."
         )
 
     def _places(self, override: Path | None, major: int | None) -> Iterator[tuple[str, Callable[[], Path]]]:
