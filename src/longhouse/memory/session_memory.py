@@ -20,7 +20,6 @@ from longhouse.memory.working import AgentMemory, ContentChunk, Language
 Remembered = tuple[str, tuple[str, ...]]
 """Text for a request, and the ids of items in it that are recorded with the reply."""
 NOTHING: Remembered = ("", ())
-BETWEEN: str = "\n\n"
 
 
 class TextSource(Protocol):
@@ -108,7 +107,7 @@ class SessionMemory(msgspec.Struct, frozen=True, kw_only=True):
             context = _chunks(self.working(session.memory, template), left)
         elif not texts:
             return NOTHING
-        return BETWEEN.join(part for part in (hint, context, *texts) if part), tuple(ids)
+        return "\n\n".join(part for part in (hint, context, *texts) if part), tuple(ids)
 
     def _outlines(self, session: Session, template: Template, room: int) -> str:
         """The hint on known outlines; with their chapters, if the model does not see the outlines any more.

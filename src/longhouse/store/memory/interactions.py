@@ -286,12 +286,13 @@ async def write(
             told[row.session_id].append(row)
     hidden: set[tuple[str, str | None]] = set()
     for some in _portions(told):
+        befores, heads = zip(*map(moved.__getitem__, some), strict=True)
         said = await tx.rows(
             WRITE_NEW if are_new else WRITE,
             name=PROJECTION,
             sessions=some,
-            befores=[moved[one][0] for one in some],
-            heads=[moved[one][1] for one in some],
+            befores=befores,
+            heads=heads,
             rows=[_record(row) for one in some for row in told[one]],
         )
         hidden |= {(session_id, own) for session_id, own in said}
