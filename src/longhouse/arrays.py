@@ -5,8 +5,8 @@ this module, which has what numpy has.
 """
 
 import asyncio
-import importlib
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 else:
     np = npt = sys.modules[__name__]
 
-__all__ = ["loaded", "np", "npt"]
+__all__ = ["np", "npt"]
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    value = globals()[name] = getattr(importlib.import_module("numpy"), name)
+    value = globals()[name] = getattr(import_module("numpy"), name)
     return value
 
 
@@ -32,4 +32,4 @@ async def loaded() -> None:
     """
     module = sys.modules.get("numpy")
     if module is None or getattr(module.__spec__, "_initializing", False):
-        await asyncio.to_thread(importlib.import_module, "numpy")
+        await asyncio.to_thread(import_module, "numpy")
