@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.house import Ground
 from bench.search import PLACES, QUALITIES, THINGS, VERBS
-from longhouse.memory.turns import SpokenTurn, passage_of_turn
+from longhouse.memory.dates import date_words
 from longhouse.models import embedding_table
 from longhouse.search.passages import Passage, PassageIndex
 
@@ -41,18 +41,19 @@ def _turn(number: int) -> Passage:
     said = [_sentence(chance) for _ in range(chance.randint(1, 3))]
     by_user = number % 2 == 0
     facts = {"agent": f"agent-{session % 10}", "trace_id": f"trace-{session}", "type": "input" if by_user else "output"}
-    return passage_of_turn(
-        SpokenTurn(
-            scope=SCOPE,
-            source=str(number),
-            group=f"session-{session}",
-            text=" ".join(said),
-            speaker="user" if by_user else "assistant",
-            at=FIRST + timedelta(minutes=number),
-            thread=f"session-{session}",
-            position=number,
-            facts=facts,
-        )
+    text, at = " ".join(said), FIRST + timedelta(minutes=number)
+    return Passage(
+        scope=SCOPE,
+        kind=KIND,
+        source=str(number),
+        group=f"session-{session}",
+        text=text,
+        title="user" if by_user else "assistant",
+        context=date_words(at, text),
+        at=at,
+        thread=f"session-{session}",
+        position=number,
+        facts=facts,
     )
 
 

@@ -14,10 +14,10 @@ from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.session import Session
 from longhouse.memory import recall
+from longhouse.memory.dates import date_words
 from longhouse.memory.file_passages import CHUNK, chunks
+from longhouse.memory.ledger_projection import recall_scope
 from longhouse.memory.recall import Recall, ShownFiles, excerpt
-from longhouse.memory.scopes import recall_scope
-from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.memory.working import Language
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.models.protocol import Embedder
@@ -26,10 +26,12 @@ from longhouse.search.passages import Passage, PassageIndex, PreparedPassages
 from longhouse.store.database import Database
 from longhouse.store.memory.memory_files import Memories
 from longhouse.store.memory.memory_scopes import Scope, scope_for
+from longhouse.store.search import passages
 from server_helpers import LIMITS, folded, turn_of
 
 SAID_AT = datetime(2026, 11, 2, 9, 30, tzinfo=UTC)
 ASKS = Template(name="researcher", memory_policy=MemoryPolicy(recall=5))
+MOST = ASKS.memory_policy.max_tokens
 _calls = itertools.count(1)
 
 
@@ -59,12 +61,14 @@ class Past:
     async def said(self, text: str, *, user: str | None = "ann", owner: str = "shop", **about: Any) -> None:
         number = next(_calls)
         conversation, speaker = about.get("conversation", "12345"), about.get("speaker", "user")
-        turn = SpokenTurn(
+        turn = Passage(
             scope=recall_scope(owner, user, conversation),
+            kind="interaction",
             source=f"s:{number}",
             group=about.get("session", "session-then"),
             text=text,
-            speaker=speaker,
+            title=speaker,
+            context=date_words(SAID_AT, text),
             at=SAID_AT,
             thread=about.get("thread", f"thread-{number}"),
             position=10 * number,
@@ -76,10 +80,10 @@ class Past:
                 "target_type": "agent",
             },
         )
-        await self.index.write([passage_of_turn(turn)])
+        await self.index.write([turn])
 
     async def shown(self, session: Session, template: Template = ASKS) -> str:
-        return (await self.recall.text_for(session, turn_of(session), template))[0]
+        return (await self.recall.text_for(session, turn_of(session), template, template.memory_policy.max_tokens))[0]
 
     async def words(self) -> str:
         """Everything that the index holds."""
@@ -134,7 +138,7 @@ async def test_what_was_said_elsewhere_is_shown_with_its_source(db: Database, ve
 
 async def test_nothing_is_shown_unless_the_template_asks_for_it(db: Database) -> None:
     past, session = Past(db), asked("What is the name of my dog?")
-    assert await past.recall.text_for(session, turn_of(session), ASKS) == ("", ())
+    assert await past.recall.text_for(session, turn_of(session), ASKS, MOST) == ("", ())
     await past.said("My dog is called Biscuit.")
     assert await past.shown(session, Template(name="researcher")) == ""
     assert await past.shown(asked("Compute seven times eight"), ASKS) == "", "nor what has nothing to do with it"
@@ -145,23 +149,23 @@ async def test_a_turn_shows_the_same_items_to_its_end_less_those_that_were_delet
     await past.said("My dog is called Biscuit.", session="first")
     await past.said("My cat is called Crumb.", session="second")
     turn = turn_of(session)
-    text, ids = await past.recall.text_for(session, turn, ASKS)
+    text, ids = await past.recall.text_for(session, turn, ASKS, MOST)
     assert "Biscuit" in text
     assert "Crumb" in text
     await past.said("My dog and my cat are friends.", session="third")
     later = replace(turn, iteration=1, recalled=ids)
-    assert await past.recall.text_for(session, later, ASKS) == (text, ids)
+    assert await past.recall.text_for(session, later, ASKS, MOST) == (text, ids)
     assert [item["text"] for item in await past.recall.items(session, ids)] == [
         line.removeprefix("> ") for line in text.splitlines() if line.startswith("> ")
     ]
 
-    await past.index.delete("interaction", groups=["first"])
-    text, left = await past.recall.text_for(session, later, ASKS)
+    await past.index.db.together(lambda tx: passages.remove(tx, "interaction", groups=["first"]))
+    text, left = await past.recall.text_for(session, later, ASKS, MOST)
     assert ("Biscuit" in text, "Crumb" in text, len(left)) == (False, True, 1)
     stranger = asked("What do you know?", user="bob")
     assert await past.recall.items(stranger, ids) == [], "an id alone opens nothing"
     assert await past.recall.items(session, ["passage:x", "note:1", "passage:999999999"]) == []
-    assert await past.recall.text_for(session, replace(turn, iteration=1), ASKS) == ("", ())
+    assert await past.recall.text_for(session, replace(turn, iteration=1), ASKS, MOST) == ("", ())
 
 
 async def test_each_person_recalls_what_was_said_with_that_person(db: Database) -> None:
@@ -229,11 +233,11 @@ async def test_the_policy_bounds_how_many_and_how_much(db: Database) -> None:
         await past.said(f"The garden needs water, bed {number}. " + "Растения и вода. " * 60)
     for most, room in ((3, 2000), (8, 600), (8, 60), (8, 5)):
         template = Template(name="researcher", memory_policy=MemoryPolicy(recall=most, max_tokens=room))
-        text, ids = await past.recall.text_for(session, turn_of(session), template)
+        text, ids = await past.recall.text_for(session, turn_of(session), template, template.memory_policy.max_tokens)
         assert tokens.estimate(text) <= room
         assert text.count("\n## [") == len(ids) <= most
     assert not text
-    assert len((await past.recall.text_for(session, turn_of(session), ASKS))[1]) == 5
+    assert len((await past.recall.text_for(session, turn_of(session), ASKS, MOST))[1]) == 5
 
 
 def of_template(template: Template, session: Session) -> Scope:
@@ -246,7 +250,7 @@ async def test_memory_files_are_found_as_they_are_now(db: Database) -> None:
     scope = of_template(ASKS, session)
     await kept(past, scope, "people/ann.md", "# Tea\n\nAnn likes jasmine tea.\n\n# Work\n\nShe drives a tractor.")
     await kept(past, scope, "empty.md", "")
-    text, (found, *_) = await past.recall.text_for(session, turn_of(session), ASKS)
+    text, (found, *_) = await past.recall.text_for(session, turn_of(session), ASKS, MOST)
     assert "## [1] memory file people/ann.md, " in text
     assert "> Ann likes jasmine tea." in text
     fields = await past.shown(asked("What does she drive? A tractor?"))
@@ -289,7 +293,7 @@ async def test_a_file_that_changes_while_it_is_indexed_leaves_nothing_of_what_it
         lambda: memories.delete(scope, "ann.md", key=f"keeper_1:{next(_calls)}"),
     ):
         await kept(past, scope, "ann.md", "Ann likes jasmine tea.")
-        await Recall(Meanwhile(db, change), memories).text_for(session, turn_of(session), ASKS)
+        await Recall(Meanwhile(db, change), memories).text_for(session, turn_of(session), ASKS, MOST)
         assert "jasmin" not in await past.words()
 
 
@@ -298,11 +302,11 @@ async def test_named_files_are_shown_in_every_request(db: Database) -> None:
     policy = MemoryPolicy(recall=5, show=("people/ann.md", "memory_dir/rules.md", "nothing.md"))
     template = Template(name="researcher", memory_policy=policy)
     scope, files = of_template(template, session), ShownFiles(past.memories)
-    assert await files.text_for(session, turn_of(session), template) == ("", ())
+    assert await files.text_for(session, turn_of(session), template, template.memory_policy.max_tokens) == ("", ())
     await kept(past, scope, "rules.md", "# Be short\nAlways.")
     await kept(past, scope, "people/ann.md", "Ann likes jasmine tea.")
     await kept(past, scope, "other.md", "Not shown.")
-    text, _ = await files.text_for(session, turn_of(session), template)
+    text, _ = await files.text_for(session, turn_of(session), template, template.memory_policy.max_tokens)
     today = datetime.now(UTC).date().isoformat()
     assert text.splitlines() == [
         "# Memory files",
@@ -318,10 +322,12 @@ async def test_named_files_are_shown_in_every_request(db: Database) -> None:
     await kept(past, scope, "people/ann.md", "茶" * 100_000)
     for room in (100, 50, 10):
         small = Template(name="researcher", memory_policy=MemoryPolicy(show=policy.show, max_tokens=room))
-        text, _ = await files.text_for(session, turn_of(session), small)
+        text, _ = await files.text_for(session, turn_of(session), small, small.memory_policy.max_tokens)
         assert tokens.estimate(text) <= room
         assert ("茶" in text) == (room > 10)
-    ru = await ShownFiles(past.memories, language="ru").text_for(session, turn_of(session), template)
+    ru = await ShownFiles(past.memories, language="ru").text_for(
+        session, turn_of(session), template, template.memory_policy.max_tokens
+    )
     assert ru[0].startswith("# Файлы памяти\n")
 
 

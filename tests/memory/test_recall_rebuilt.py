@@ -29,7 +29,7 @@ async def test_recalled_items_outlive_a_rebuild(db: Database) -> None:
     await told(db)
     recall = Recall(ledger.index, Memories(db))
     turn = turn_of(session)
-    text, names = await recall.text_for(session, turn, ASKS)
+    text, names = await recall.text_for(session, turn, ASKS, ASKS.memory_policy.max_tokens)
     assert all(part in text for part in ("> My dog is called Biscuit.", "> Noted: My dog", "Бублик"))
     assert "Crumb" not in text
     rows = await db.rows("SELECT id, kind, source FROM passages ORDER BY id")
@@ -37,7 +37,7 @@ async def test_recalled_items_outlive_a_rebuild(db: Database) -> None:
 
     async def shown(*called: str) -> str:
         later = replace(turn, iteration=1, recalled=called)
-        return (await recall.text_for(session, later, ASKS))[0]
+        return (await recall.text_for(session, later, ASKS, ASKS.memory_policy.max_tokens))[0]
 
     assert await shown(*(numbers[name] for name in names)) == text, "what an earlier process has journaled"
     items = await recall.items(session, names)

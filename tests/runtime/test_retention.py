@@ -61,7 +61,7 @@ async def test_what_rests_for_too_long_goes_with_its_children_and_who_waits_or_m
         ) as response:
             assert (response.status, (await response.json())["days"]) == (200, {"COMPLETED": 30, "FAILED": None})
         # One at a time: while another process is at it, this one leaves it alone.
-        async with retention.sole(house.db) as is_ours:
+        async with house.db.sole(retention.SOLE_ERASER) as is_ours:
             assert is_ours
             await Retention(inbox).sweep()
             assert len(await left(house)) == 5

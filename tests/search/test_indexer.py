@@ -219,7 +219,7 @@ async def test_another_table_embeds_everything_again(db: Database) -> None:
 
 async def test_only_the_first_search_waits_for_an_index_that_is_being_built(db: Database) -> None:
     await publish(db, *MANY)
-    async with index.sole_writer(db), Indexer(db, None).working() as indexer:
+    async with db.sole(index.SOLE_WRITER), Indexer(db, None).working() as indexer:
         first, later = asyncio.create_task(indexer.ready()), asyncio.create_task(indexer.ready())
         done, waiting = await asyncio.wait({first, later}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
         assert done == {later}

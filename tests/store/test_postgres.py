@@ -195,7 +195,6 @@ async def test_it_starts_answers_and_knows_vectors(data_dir: Path) -> None:
     said: list[str] = []
     async with open_postgres(data_dir, report=said.append) as postgres:
         assert postgres.owned
-        assert postgres.fresh
         assert not postgres.gone.is_set()
         assert "PostgreSQL 18" in await ask(postgres, "SELECT version()")
         assert await ask(postgres, "SELECT lower('ПРИВЕТ') || current_database()") == "приветlonghouse"
@@ -287,7 +286,6 @@ async def test_a_second_process_attaches_and_is_told_of_the_end(folder: Path, ho
     owner = holders.start(folder).opened()
     async with open_postgres(folder) as postgres:
         assert not postgres.owned
-        assert not postgres.fresh
         assert postgres.dsn == owner.dsn
         assert await ask(postgres, "SELECT 1") == 1
         owner.process.communicate(timeout=10)  # its standard input ends, and so it leaves in good order

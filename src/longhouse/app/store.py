@@ -7,8 +7,7 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import Postgres, holds_data
-from longhouse.store.postgres.embedded import Embedded, open_embedded
-from longhouse.store.ready import make_ready
+from longhouse.store.postgres.embedded import Embedded, make_ready, open_embedded
 
 
 @asynccontextmanager

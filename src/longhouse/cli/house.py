@@ -8,7 +8,7 @@ from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import Postgres, holds_data, open_postgres
-from longhouse.store.ready import make_ready
+from longhouse.store.postgres.embedded import make_ready
 
 POSTGRES_ENDED: Final = "the embedded Postgres has stopped: restart the process that started it."
 

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
-from longhouse.memory.turns import date_words
+from longhouse.memory.dates import date_words
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex
 from longhouse.store.database import Transaction
@@ -40,7 +38,7 @@ class FilePassages:
             await tx.lock(memory_files.LOCKS, scope.lock)
             current = await memory_files.versions(tx, scope, [file.path for file in files])
             kept = {file.path for file in files if current.get(file.path) == file.version}
-            await self._index.store(tx, replace(ready, entries=[one for one in ready.entries if one.group in kept]))
+            await self._index.store(tx, ready, lambda entry: entry.group in kept)
 
         await self._index.db.together(store)
 
@@ -63,14 +61,14 @@ def passages_of(scope: Scope, file: FileVersion) -> Iterator[Passage]:
         )
 
 
-def chunks(content: str, most: int = CHUNK) -> list[tuple[str, str]]:
-    """The text in pieces of about this many characters, each with the heading above it; paragraphs stay whole if they
+def chunks(content: str) -> list[tuple[str, str]]:
+    """The text in pieces of about `CHUNK` characters, each with the heading above it; paragraphs stay whole if they
     can. A text without words gives one piece, so that the file counts as indexed."""
     found: list[tuple[str, str]] = []
     heading, piece = "", ""
-    for paragraph in _paragraphs(content, most):
+    for paragraph in _paragraphs(content):
         is_heading = paragraph.startswith("#")
-        if piece and (is_heading or len(piece) + len(paragraph) > most):
+        if piece and (is_heading or len(piece) + len(paragraph) > CHUNK):
             found.append((heading, piece))
             piece = ""
         if is_heading:
@@ -79,21 +77,21 @@ def chunks(content: str, most: int = CHUNK) -> list[tuple[str, str]]:
     return [*found, (heading, piece)]
 
 
-def _paragraphs(content: str, most: int) -> Iterator[str]:
+def _paragraphs(content: str) -> Iterator[str]:
     block: list[str] = []
     for line in [*content.splitlines(), ""]:
         if block and (not line.strip() or line.startswith("#")):
-            yield from _pieces("\n".join(block), most)
+            yield from _pieces("\n".join(block))
             block = []
         if line.strip():
             block.append(line.rstrip())
 
 
-def _pieces(text: str, most: int) -> Sequence[str]:
+def _pieces(text: str) -> Sequence[str]:
     """A long paragraph in pieces, cut at the last space before the limit where there is one."""
     pieces = []
-    while len(text) > most:
-        cut = max(text.rfind(mark, most // 2, most) for mark in ("\n", ". ", "。", " ")) + 1 or most
+    while len(text) > CHUNK:
+        cut = max(text.rfind(mark, CHUNK // 2, CHUNK) for mark in ("\n", ". ", "。", " ")) + 1 or CHUNK
         pieces.append(text[:cut].strip())
         text = text[cut:].strip()
     return [*pieces, text]

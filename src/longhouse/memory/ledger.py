@@ -16,9 +16,8 @@ from longhouse import clock
 from longhouse.errors import CallerError
 from longhouse.journal import events
 from longhouse.journal.session import Session
-from longhouse.memory.ledger_projection import LedgerProjector, key_of, source_of
+from longhouse.memory.ledger_projection import INTERACTION, LedgerProjector, key_of, recall_scope, source_of
 from longhouse.memory.ledger_rebuild import rebuilt
-from longhouse.memory.scopes import recall_scope
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.store import journals
 from longhouse.store.database import Database, Transaction
@@ -27,8 +26,6 @@ from longhouse.store.memory import interaction_cuts, interactions
 from longhouse.store.memory.interactions import Interaction
 from longhouse.store.search import passages
 
-INTERACTION: Final = "interaction"
-"""The kind of passages."""
 DERIVED: Final = re.compile(r":\d{10}(:in|:out|:turn)?$", re.ASCII)
 """How the id of a record ends that was made from a journal."""
 DEEP: Final = 200
@@ -121,7 +118,11 @@ class Ledger:
 
         async def write(tx: Transaction) -> tuple[str, AddedInteractions, list[Interaction]]:
             session_id, known = await journals.note_outside(tx, owner, conversation, notes, append_id=append_id)
-            there = {one: _interaction(conversation, noted) for one, noted in known.items()}
+            there = {
+                one: Interaction.from_outside(conversation, noted.interaction, noted.text)
+                for one, noted in known.items()
+                if noted.interaction
+            }
             data = [_matched(one, there.get(one.id)) for one in given]
             new = [one for one in given if one.id not in there]
             return (
@@ -217,7 +218,11 @@ class Ledger:
 
     async def _cut_current(self, owner: str, conversation: str, cut: Callable[[Transaction], Awaitable[int]]) -> int:
         """Cuts after everything is projected: events that the ledger does not have yet would come back later."""
-        write = partial(self._locked, owner=owner, conversation=conversation, cut=cut)
+
+        async def write(tx: Transaction) -> tuple[bool, int]:
+            await interaction_cuts.lock(tx, owner, conversation)
+            return not await interactions.behind(tx, owner, conversation), await cut(tx)
+
         await self._project(owner, conversation)
         was_current, count = await self.db.together(write)
         if was_current:
@@ -225,13 +230,6 @@ class Ledger:
         # Something was said meanwhile; or a rebuild began, and what it has dropped is projected once more.
         await self._project(owner, conversation)
         return count + (await self.db.together(write))[1]
-
-    async def _locked(
-        self, tx: Transaction, owner: str, conversation: str, cut: Callable[[Transaction], Awaitable[int]]
-    ) -> tuple[bool, int]:
-        """Whether all was projected, and how many were cut."""
-        await interaction_cuts.lock(tx, owner, conversation)
-        return not await interactions.behind(tx, owner, conversation), await cut(tx)
 
     async def _note_for_agents(
         self, tx: Transaction, owner: str, conversation: str, new: Sequence[Interaction], append_id: uuid.UUID
@@ -292,34 +290,8 @@ def _matched(given: Interaction, there: Interaction | None) -> Interaction:
     return there
 
 
-def _interaction(conversation: str, noted: events.Noted) -> Interaction:
-    given = noted.interaction
-    assert given is not None, "it was read as one that has it"
-    return Interaction(
-        id=given.id,
-        conversation_id=conversation,
-        trace_id=given.trace,
-        source=given.source,
-        source_type=given.source_type,
-        target=given.target,
-        target_type=given.target_type,
-        content=noted.text,
-        type=given.type,
-        timestamp=given.at,
-        pair_id=given.pair_id or given.id,
-    )
-
-
 def _noted(one: Interaction) -> events.Noted:
-    given = events.ExternalInteraction(
-        id=one.id,
-        trace=one.trace_id,
-        source=one.source,
-        source_type=one.source_type,
-        target=one.target,
-        target_type=one.target_type,
-        type=one.type,
-        at=one.timestamp,
-        pair_id=one.pair_id,
-    )
+    same = ("id", "source", "source_type", "target", "target_type", "type", "pair_id")
+    told = {name: getattr(one, name) for name in same}
+    given = events.ExternalInteraction(**told, trace=one.trace_id, at=one.timestamp)
     return events.Noted(about="interaction", text=one.content, subject=one.id, interaction=given)

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from longhouse.errors import UnknownShape
 from longhouse.integrations.projector import Projector
 from longhouse.journal.events import Noted, Recorded
+from longhouse.memory.dates import date_words
 from longhouse.memory.ledger_records import SessionProjection
-from longhouse.memory.scopes import recall_scope
-from longhouse.memory.turns import SpokenTurn, passage_of_turn
 from longhouse.search.bounded_embedder import EMBED_WITHIN, HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageHit, PassageIndex, PreparedPassages
 from longhouse.store import journals, projections
@@ -37,7 +36,9 @@ BATCH: Final = 16
 """Sessions: each has some forty rows of ten steps, and what is read of them is decoded at once."""
 PAGE: Final = 200
 """Events of one session in one batch."""
+INTERACTION: Final = "interaction"
 NOTE: Final = "note"
+"""The kinds of passages."""
 CACHED_SESSIONS: Final = 128
 EMPTY: Final = "{}[]\"' \t\r\n"
 """A content of nothing else, such as the arguments of a call that takes none, has no word to be found by."""
@@ -123,8 +124,7 @@ class LedgerProjector(Projector):
                 ready: PreparedPassages = ready,
             ) -> None:
                 shown = {source_of((session_id, one)) for one in await interactions.found(tx, session_id, head, ids)}
-                if entries := [one for one in ready.entries if one.source in shown]:
-                    await self.index.store(tx, replace(ready, entries=entries))
+                await self.index.store(tx, ready, lambda entry: entry.source in shown)
 
             await self._db.together(write)
 
@@ -170,7 +170,8 @@ class LedgerProjector(Projector):
         notes = {one: sessions[one].noted for one in projected}
         # What was added from outside and deleted since has left its journal.
         moved |= {one: (head, known[one].head) for one, head in behind.items() if one not in found}
-        self._trim()
+        while len(self._sessions) > CACHED_SESSIONS:
+            self._sessions.popitem(last=False)
         return _Batch(known, projected, notes, moved, [one for one in projected if len(found[one]) == self._page_size])
 
     async def _warm(self, known: Mapping[str, ProjectionRow], heads: Mapping[str, int]) -> None:
@@ -235,8 +236,8 @@ class LedgerProjector(Projector):
 
         async def write(tx: Transaction, *, are_new: bool) -> None:
             shown = set(map(source_of, await interactions.write(tx, rows, batch.moved, are_new=are_new)))
-            if ready and (entries := [one for one in ready.entries if one.kind == NOTE or one.source in shown]):
-                await self.index.store(tx, replace(ready, entries=entries))
+            if ready:
+                await self.index.store(tx, ready, lambda entry: entry.kind == NOTE or entry.source in shown)
 
         try:
             await self._db.together(partial(write, are_new=True))
@@ -264,10 +265,6 @@ class LedgerProjector(Projector):
         self._unreadable[row.id] = row.head
         self._sessions.pop(row.id, None)
 
-    def _trim(self) -> None:
-        while len(self._sessions) > CACHED_SESSIONS:
-            self._sessions.popitem(last=False)
-
 
 def is_found(row: LedgerRow) -> bool:
     """Whether `query` finds it."""
@@ -290,30 +287,46 @@ def key_of(hit: PassageHit) -> Key:
     return hit.group, hit.source.removeprefix(f"{hit.group}/")
 
 
+def recall_scope(owner: str, user: str | None, conversation: str) -> str:
+    """The scope of a person's interactions and notes; without one, of the conversation, since an API key may stand for
+    many people.
+
+    Without API keys every session has a user: the owner, unless its request named another.
+    """
+    named = ("person", owner, user) if user and user.strip() else ("conversation", owner, conversation)
+    # JSON keeps the parts apart: no name can be chosen to look like two parts.
+    return msgspec.json.encode(named).decode()
+
+
 def passage_of(row: LedgerRow) -> Passage:
-    """The passage by which an interaction is found; a talk and the calls of tools in it are threads of their own."""
+    """The passage by which an interaction is found; a talk and the calls of tools in it are threads of their own.
+
+    Its neighbours are no part of it: they count when a search ranks. It is written once, and leaves no word in others
+    when it is deleted.
+    """
     one = row.interaction
     parties = ((one.source, one.source_type), (one.target, one.target_type))
     is_talk = all(kind in ("user", "agent") for _, kind in parties)
-    return passage_of_turn(
-        SpokenTurn(
-            scope=recall_scope(row.owner, row.user, one.conversation_id),
-            source=source_of(row.key),
-            group=row.session_id,
-            text=one.content[: LONGEST_PASSAGE if is_talk else LONGEST_OF_TOOLS],
-            speaker=one.source,
-            at=one.timestamp,
-            thread=row.session_id if is_talk else f"{row.session_id}/tools",
-            position=row.seq,
-            facts={
-                "conversation": one.conversation_id,
-                "trace_id": one.trace_id,
-                "type": one.type,
-                "source_type": one.source_type,
-                "target_type": one.target_type,
-                "agent": [name for name, kind in parties if kind == "agent"],
-            },
-        )
+    text = one.content[: LONGEST_PASSAGE if is_talk else LONGEST_OF_TOOLS]
+    return Passage(
+        scope=recall_scope(row.owner, row.user, one.conversation_id),
+        kind=INTERACTION,
+        source=source_of(row.key),
+        group=row.session_id,
+        text=text,
+        title=one.source,
+        context=date_words(one.timestamp, text),
+        at=one.timestamp,
+        thread=row.session_id if is_talk else f"{row.session_id}/tools",
+        position=row.seq,
+        facts={
+            "conversation": one.conversation_id,
+            "trace_id": one.trace_id,
+            "type": one.type,
+            "source_type": one.source_type,
+            "target_type": one.target_type,
+            "agent": [name for name, kind in parties if kind == "agent"],
+        },
     )
 
 

@@ -259,19 +259,7 @@ class SessionProjection:
     def _add_external(self, record: Recorded, given: events.ExternalInteraction, text: str) -> None:
         self.rows.append(
             LedgerRow(
-                Interaction(
-                    id=given.id,
-                    conversation_id=self.row.conversation_id,
-                    trace_id=given.trace,
-                    source=given.source,
-                    source_type=given.source_type,
-                    target=given.target,
-                    target_type=given.target_type,
-                    content=text,
-                    type=given.type,
-                    timestamp=given.at,
-                    pair_id=given.pair_id or given.id,
-                ),
+                Interaction.from_outside(self.row.conversation_id, given, text),
                 self.row.owner,
                 self.row.user,
                 self.row.id,

@@ -35,14 +35,14 @@ class OutsideInteractions:
         self._ledger = ledger
         self._heading, self._caution = _HEADINGS[language]
 
-    async def text_for(self, session: Session, turn: Turn, template: Template, room: int | None = None) -> Remembered:
+    async def text_for(self, session: Session, turn: Turn, template: Template, room: int) -> Remembered:
         """The newest that fit into these tokens; a long one is cut, and leaves room for those before it."""
         ids = session.memory.interactions[-MOST:]
         if not ids:
             return NOTHING
         found = await self._ledger.external(session.owner, session.conversation, ids)
         begin = f"# {self._heading}\n{self._caution}"
-        left = (template.memory_policy.max_tokens if room is None else room) - tokens.estimate(begin)
+        left = room - tokens.estimate(begin)
         lines = list[str]()
         for one in reversed(found):
             shown = _shown(one, left if one is found[0] else left // 2)

@@ -14,8 +14,7 @@ from longhouse.agents.requests import tokens
 from longhouse.agents.template import MemoryPolicy, MemoryScope, Template
 from longhouse.journal.session import Session, Turn
 from longhouse.memory.file_passages import KIND, FilePassages
-from longhouse.memory.ledger_projection import NOTE
-from longhouse.memory.scopes import recall_scope
+from longhouse.memory.ledger_projection import INTERACTION, NOTE, recall_scope
 from longhouse.memory.session_memory import cut
 from longhouse.memory.working import Language, one_line, quoted
 from longhouse.search import tokenizer
@@ -27,7 +26,6 @@ from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.search import passages
 from longhouse.store.sessions import relatives
 
-INTERACTION: Final = "interaction"
 KINDS: Final = (INTERACTION, NOTE, KIND)
 SPOKEN: Final = ("user", "agent")
 """Interactions of people and agents are recalled; calls of tools and models only repeat them."""
@@ -105,7 +103,7 @@ class Recall:
         self._words = _WORDS[language]
 
     async def text_for(
-        self, session: Session, turn: Turn, template: Template, room: int | None = None
+        self, session: Session, turn: Turn, template: Template, room: int
     ) -> tuple[str, tuple[str, ...]]:
         """The text for the next request, and the ids of what it shows: those that the turn's first request showed."""
         policy = template.memory_policy
@@ -116,8 +114,7 @@ class Recall:
         else:
             hits = await self._found(session, turn, policy)
         items = [self._item(hit, turn.task) for hit in hits]
-        most = policy.max_tokens if room is None else room
-        text, count = _rendered(self._words.recalled, self._words.caution, items, most)
+        text, count = _rendered(self._words.recalled, self._words.caution, items, room)
         return text, tuple(hit.name for hit in hits[:count])
 
     async def items(self, session: Session, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -174,7 +171,7 @@ class ShownFiles:
         self._words = _WORDS[language]
 
     async def text_for(
-        self, session: Session, turn: Turn, template: Template, room: int | None = None
+        self, session: Session, turn: Turn, template: Template, room: int
     ) -> tuple[str, tuple[str, ...]]:
         policy = template.memory_policy
         if not policy.show or scope_of(session, turn, policy) != policy.scope:
@@ -183,8 +180,7 @@ class ShownFiles:
         found = {file.path: file for file in await self._memories.read_all(files_of(session, policy), paths)}
         files = [found[path] for path in paths if path in found and found[path].content.strip()]
         items = [Item(_source(f"{self._words.file} {file.path}", at=file.updated_at), file.content) for file in files]
-        most = policy.max_tokens if room is None else room
-        return _rendered(self._words.shown, self._words.caution, items, most)[0], ()
+        return _rendered(self._words.shown, self._words.caution, items, room)[0], ()
 
 
 def scope_of(session: Session, turn: Turn, policy: MemoryPolicy) -> MemoryScope:

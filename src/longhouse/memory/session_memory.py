@@ -20,18 +20,17 @@ from longhouse.memory.working import AgentMemory, ContentChunk, Language
 Remembered = tuple[str, tuple[str, ...]]
 """Text for a request, and the ids of items in it that are recorded with the reply."""
 NOTHING: Remembered = ("", ())
-BETWEEN: str = "\n\n"
 
 
 class TextSource(Protocol):
     """A part of what is remembered, beside working memory: recalled items, shown files, interactions from outside."""
 
-    async def text_for(self, session: Session, turn: Turn, template: Template, room: int | None = None) -> Remembered:
+    async def text_for(self, session: Session, turn: Turn, template: Template, room: int) -> Remembered:
         """The text for the next request, and the ids of the items in it, which its reply records (`Replied.recalled`).
 
-        The text has at most `room` tokens: by default, those of the template's policy. Both are empty if there is
-        nothing to show. While `turn.iteration` is 0 the turn has no reply yet, and a source may search; in later
-        requests, and when a request is composed again, it shows the items of `turn.recalled` and no others.
+        The text has at most `room` tokens. Both are empty if there is nothing to show. While `turn.iteration` is 0 the
+        turn has no reply yet, and a source may search; in later requests, and when a request is composed again, it
+        shows the items of `turn.recalled` and no others.
         """
         ...
 
@@ -71,7 +70,7 @@ class SessionMemory(msgspec.Struct, frozen=True, kw_only=True):
             call=call,
             subject=next(iter(scratch.toc_cache), ""),
             chapters=tuple(scratch.known_chapters),
-            chunks=tuple(_noted_chunk(chunk) for chunk in scratch.relevant_chunks),
+            chunks=msgspec.convert(scratch.relevant_chunks, tuple[NotedChunk, ...], from_attributes=True),
         )
 
     def working(self, memory: WorkingMemory, template: Template) -> AgentMemory:
@@ -108,7 +107,7 @@ class SessionMemory(msgspec.Struct, frozen=True, kw_only=True):
             context = _chunks(self.working(session.memory, template), left)
         elif not texts:
             return NOTHING
-        return BETWEEN.join(part for part in (hint, context, *texts) if part), tuple(ids)
+        return "\n\n".join(part for part in (hint, context, *texts) if part), tuple(ids)
 
     def _outlines(self, session: Session, template: Template, room: int) -> str:
         """The hint on known outlines; with their chapters, if the model does not see the outlines any more.
@@ -150,10 +149,7 @@ def _with_chapters(hint: str, working: AgentMemory, room: int) -> str:
         working.known_chapters = titles[:count]
         return f"{hint}\n{working.get_chapters_hint()}{'; …' if count < len(titles) else ''}"
 
-    if tokens.estimate(text(len(titles))) <= room:
-        return text(len(titles))
-    count = bisect_right(range(1, len(titles)), room, key=lambda count: tokens.estimate(text(count)))
-    return text(count) if count else ""
+    return _longest(text, len(titles), room)
 
 
 def _chunks(working: AgentMemory, room: int) -> str:
@@ -164,14 +160,16 @@ def _chunks(working: AgentMemory, room: int) -> str:
         working.relevant_chunks = chunks[:count]
         return working.get_memory_context()
 
-    text = context(len(chunks))
-    if tokens.estimate(text) <= room:
-        return text
-    return context(bisect_right(range(1, len(chunks) + 1), room, key=lambda count: tokens.estimate(context(count))))
+    return _longest(context, len(chunks), room)
 
 
-def _noted_chunk(chunk: ContentChunk) -> NotedChunk:
-    return msgspec.convert(chunk, NotedChunk, from_attributes=True)
+def _longest(text: Callable[[int], str], most: int, room: int) -> str:
+    """The text with as many of its items as fit into these tokens; empty if not one does."""
+    whole = text(most)
+    if tokens.estimate(whole) <= room:
+        return whole
+    count = bisect_right(range(1, most), room, key=lambda count: tokens.estimate(text(count)))
+    return text(count) if count else ""
 
 
 def _content_chunk(chunk: NotedChunk) -> ContentChunk:

@@ -134,9 +134,10 @@ class AgentMemory:
 
     def add_search_results(self, results: Sequence[Mapping[str, Any]]) -> None:
         """Remembers the relevant ones of a search's results; unknown and missing fields are passed over."""
-        found = [(_search_chunk(result), _title(result)) for result in results if isinstance(result, Mapping)]
+        found = [(_search_chunk(result), _chapters(result)) for result in results if isinstance(result, Mapping)]
         self._add_all([chunk for chunk, _ in found])
-        self._learn(title for chunk, title in found if title and chunk.relevance_score >= self.min_relevance)
+        relevant = [names for chunk, names in found if names and chunk.relevance_score >= self.min_relevance]
+        self._learn(filter(None, (names[-1].strip() for names in relevant)))
         log.debug("[Memory] 添加搜索结果: %d 条", len(results))
 
     def add_page_content(self, content: str, source: str, relevance: float = 0.8) -> None:
@@ -225,7 +226,7 @@ def source_of(reg_id: str, page: str) -> str:
 
 def _search_chunk(result: Mapping[str, Any]) -> ContentChunk:
     reg_id, page = first_name(result, "reg_id"), first_name(result, "page", "page_num", "start_page")
-    chapter = _chapter(result)
+    chapter = one_line(WITHIN.join(_chapters(result)))
     known = {"reg_id": reg_id, "page": page, "chapter": chapter, "section_number": first_name(result, "section_number")}
     is_table = "table" in [result.get(key) for key in ("chunk_type", "block_type", "type")]
     return ContentChunk(
@@ -237,19 +238,11 @@ def _search_chunk(result: Mapping[str, Any]) -> ContentChunk:
     )
 
 
-def _chapter(result: Mapping[str, Any]) -> str:
+def _chapters(result: Mapping[str, Any]) -> list[str]:
+    """The chapter and those around it, the innermost last: by its own title, as an outline has it."""
     path = result.get("chapter_path")
-    return one_line(WITHIN.join(_path(path))) if isinstance(path, list | tuple) else first_name(result, *CHAPTER)
-
-
-def _title(result: Mapping[str, Any]) -> str:
-    """The chapter by its own title, as an outline has it."""
-    path = result.get("chapter_path")
-    names = _path(path) if isinstance(path, list | tuple) else first_name(result, *CHAPTER).split(WITHIN)
-    return names[-1].strip() if names else ""
-
-
-def _path(path: Sequence[object]) -> list[str]:
+    if not isinstance(path, list | tuple):
+        return first_name(result, *CHAPTER).split(WITHIN)
     return [name for part in path[:10] if (name := one_line(part))]
 
 

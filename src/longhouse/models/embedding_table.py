@@ -9,18 +9,13 @@ import asyncio
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
+from longhouse.arrays import np, npt
 from longhouse.errors import SetupError
 from longhouse.models.wordpiece import WordPiece
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
 
 Vectors: TypeAlias = "npt.NDArray[np.float32]"
 

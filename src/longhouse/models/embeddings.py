@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from longhouse.arrays import np, npt
 from longhouse.errors import ProviderError
 from longhouse.models.http.client import Endpoint
 from longhouse.models.http.failure import HttpFailure
 from longhouse.models.openai import provider_error
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
 
 AT_ONCE: Final = 128
 """Texts in one request: some endpoints accept no more."""

@@ -54,7 +54,7 @@ from longhouse.runtime.workers.turnstile import Turnstile
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.database import PASSING, Database
-from longhouse.store.delegation import results, shared_calls
+from longhouse.store.delegation import delegations, results
 from longhouse.store.leases import Lease
 from longhouse.store.limits import budgets
 from longhouse.tools.offering import Offering
@@ -359,7 +359,7 @@ class Engine:
                 must_delegate=template.execution_policy.must_delegate,
                 selection=chosen.selection,
                 recalled=recalled,
-                take=partial(shared_calls.take, self.db, session, turn),
+                take=partial(delegations.take_calls, self.db, session, turn),
             )
             with self._sending(turn, span):
                 await self.trials.step_aside(run.lease)

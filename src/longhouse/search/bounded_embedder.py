@@ -12,7 +12,9 @@ import structlog
 from longhouse.errors import ProviderError
 from longhouse.models.embedding_table import EmbeddedEmbedder
 from longhouse.models.protocol import Embedder
-from longhouse.store.search.vectors import Vectors
+from longhouse.store.database import Database
+from longhouse.store.search import index
+from longhouse.store.search.vectors import Space, Vectors
 
 log = structlog.get_logger()
 
@@ -24,6 +26,12 @@ RETRY_AFTER: Final = 30.0
 """Seconds before a model that failed is asked again."""
 FIRST_PAUSE: Final = 1.0
 """The same after one slow answer, which every model gives now and then; twice as long after each further one."""
+
+
+async def space_of(db: Database, embedder: Embedder) -> Space:
+    """The vector space of an embedding model, which is asked for its dimensions if it does not say."""
+    dimensions = embedder.dimensions or len((await embedder.embed(["dimensions"]))[0])
+    return await index.make_space(db, embedder.name, dimensions)
 
 
 class BoundedEmbedder:

@@ -51,7 +51,7 @@ class AgentDirectory(msgspec.Struct, frozen=True):
     async def search(self, query: str, top_k: int, *, owner: str | None = None) -> list[AgentHit]:
         """The best agents first; agents and tools of other owners are left out."""
         filters, asked = SearchFilters(caller=owner), await self.finder.query(query)
-        own = await self.finder.templates(asked, filters, CANDIDATES)
+        own = await self.finder.find("template", asked, filters, CANDIDATES)
         # Tools that call agents are left out: what an agent can do counts for it, not for those that may call it.
         tools = await self.finder.tools(asked, replace(filters, types=DESCRIPTIVE_TYPES), CANDIDATES)
         users = await search.users_of(self.finder.db, [hit.name for hit in tools], owner)

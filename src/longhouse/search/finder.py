@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np, npt
 from longhouse.models.protocol import Embedder
-from longhouse.search import ranking, scores, tokenizer
+from longhouse.search import ranking, scores
 from longhouse.search.kept_results import KeptResults, State
 from longhouse.search.postings_cache import PostingsCache
 from longhouse.search.query_embedder import QueryEmbedder, SearchQuery
@@ -23,12 +24,6 @@ from longhouse.store.search import index
 from longhouse.store.search import query as search
 from longhouse.store.search.query import SearchFilters
 from longhouse.store.search.vectors import Places, VectorCache, Vectors, VectorSet, top
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
 
 WHOLE: Final = 60
 """Candidates by the words of the whole query."""
@@ -42,7 +37,7 @@ NARROW: Final = 1000
 MOST_KEPT: Final = 256
 """Searches whose hits a process keeps: a few megabytes at most. Of a query, which people said, it keeps a digest."""
 MOST_LISTS: Final = 16
-"""Lists of all permitted documents, where they are few, that a process keeps: a few megabytes at most."""
+"""Lists of all permitted documents, cut where they are many, that a process keeps: a few megabytes at most."""
 
 
 class SearchHit(msgspec.Struct, frozen=True):
@@ -82,14 +77,14 @@ class Finder:
     async def tools(self, asked: str | SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
         """Each step of a turn asks the same: while neither catalog nor index has changed, it is found once."""
         if not isinstance(asked, str):
-            return await self._find("tool", asked, filters, top_k)
+            return await self.find("tool", asked, filters, top_k)
         # Read before the search: what changes meanwhile makes the next one search again.
         digest = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).digest()
         key, now = (digest, filters, top_k), await index.now(self.db, "tool")
         if (known := self._found.get(key, now)) is not None:
             return list(known)
         query = await self.query(asked)
-        found = await self._find("tool", query, filters, top_k, now)
+        found = await self.find("tool", query, filters, top_k, now)
         if self._queries.is_complete(query):
             self._found.keep(key, now, found)
         return list(found)
@@ -98,26 +93,19 @@ class Finder:
         """Name -> active version of all permitted tools, by name; None if they are more than `most`."""
         if self._ready:
             await self._ready()
-        key, now = ("at most", filters), await index.now(self.db, "tool")
-        rows = self._lists.get(key, now)
-        if rows is None:
-            rows = await search.some(self.db, "tool", filters, most + 1)
-            self._lists.keep(key, now, rows)
-        return {row["name"]: row["version"] for row in sorted(rows)} if len(rows) <= most else None
-
-    async def templates(self, query: SearchQuery, filters: SearchFilters, top_k: int) -> list[SearchHit]:
-        return await self._find("template", query, filters, top_k)
+        rows = await self._all("tool", filters, most, await index.now(self.db, "tool"))
+        return None if rows is None else {row["name"]: row["version"] for row in sorted(rows)}
 
     async def query(self, text: str) -> SearchQuery:
         if self._ready:
             await self._ready()
         return await self._queries.query(text)
 
-    async def _find(
+    async def find(
         self, kind: Kind, query: SearchQuery, filters: SearchFilters, top_k: int, now: State | None = None
     ) -> list[SearchHit]:
         """`now` is the state of the index, where it was read before."""
-        words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in query.texts]
+        words = [ranking.words(text) for text in query.texts]
         terms = [ranking.with_parts(text) for text in words]
         wanted = list(dict.fromkeys(term for text in terms for term in text))
         if filters.allow == () or top_k <= 0 or (not wanted and query.vectors is None):
@@ -129,22 +117,22 @@ class Finder:
         evidence = _Evidence(lexical, near, query.vectors)
         rows = None
         if filters.allow is not None or found.shards.size <= NARROW:
-            rows = await self._all(kind, filters, now)
+            rows = await self._all(kind, filters, NARROW, now)
         best = sum(found.rarity(term) for term in words[0]) * (ranking.K1 + 1)
         if rows is None:
             return _hits(*await self._candidates(kind, filters, found.shards, evidence, top_k), best, top_k)
         return _hits(*evidence.of_rows(rows, found.shards), best, top_k)
 
-    async def _all(self, kind: Kind, filters: SearchFilters, now: State | None) -> Sequence[asyncpg.Record] | None:
-        """All permitted documents; None where they are many."""
-        key = (kind, filters)
-        if (known := self._lists.get(key, now)) is not None:
-            return known
-        rows = await search.some(self.db, kind, filters, NARROW + 1)
-        if len(rows) > NARROW:
-            return None
-        self._lists.keep(key, now, rows)
-        return rows
+    async def _all(
+        self, kind: Kind, filters: SearchFilters, most: int, now: State | None
+    ) -> Sequence[asyncpg.Record] | None:
+        """All permitted documents; None where they are more than `most`."""
+        key = (kind, filters, most)
+        rows = self._lists.get(key, now)
+        if rows is None:
+            rows = await search.some(self.db, kind, filters, most + 1)
+            self._lists.keep(key, now, rows)
+        return rows if len(rows) <= most else None
 
     async def _candidates(
         self, kind: Kind, filters: SearchFilters, shards: Shards, evidence: _Evidence, top_k: int

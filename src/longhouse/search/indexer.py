@@ -14,6 +14,7 @@ from longhouse import arrays, background
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import document
+from longhouse.search.bounded_embedder import space_of
 from longhouse.search.document import TemplateFacts, ToolFacts
 from longhouse.store.catalog import overlays
 from longhouse.store.catalog.catalog import active_versions
@@ -101,7 +102,7 @@ class Indexer:
         self._has_recipe = self._has_recipe or await index.recipe(self.db) == document.RECIPE
         if self._has_recipe and not await index.behind(self.db, space.model if space else None):
             return True
-        async with index.sole_writer(self.db) as may_write:
+        async with self.db.sole(index.SOLE_WRITER) as may_write:
             if may_write:
                 if not self._has_recipe and await index.recipe(self.db) != document.RECIPE:
                     # Another release built this index with a different method.
@@ -196,11 +197,10 @@ class Indexer:
         if self.embedder is None or asyncio.get_running_loop().time() < self._retry_at:
             return None
         try:
-            dimensions = self.embedder.dimensions or len((await self.embedder.embed(["dimensions"]))[0])
+            return await space_of(self.db, self.embedder)
         except ProviderError as error:
             self._wait_for_model(error)
             return None
-        return await index.make_space(self.db, self.embedder.name, dimensions)
 
 
 async def _lacking(db: Database, model: int | None) -> AsyncGenerator[Sequence[IndexEntry], None]:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from longhouse.arrays import np
 from longhouse.search import ranking
 from longhouse.search.ranking import Scores
 from longhouse.search.scores import QueryPostings
-from longhouse.store.search.passage_cache import Columns, Mask, Places
-from longhouse.store.search.vectors import Vectors, top
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from longhouse import arrays as np
+from longhouse.store.search.passage_cache import Columns, Mask
+from longhouse.store.search.vectors import Places, Vectors, top
 
 WHOLE: Final = 100
 """Candidates by the words of the whole query; more where more results are wanted."""

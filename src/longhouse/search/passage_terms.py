@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from longhouse.search import ranking
 
-RECIPE: Final = 1
-"""Version of the indexing method. Increase it when passages are tokenized or weighted differently."""
 GIST: Final = 2000
 """Characters that are embedded; the vector of a longer text would be too general."""
 LONGEST_FACT: Final = 100

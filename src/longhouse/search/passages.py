@@ -8,22 +8,23 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import asyncpg
 import msgspec
 import structlog
 
 from longhouse import arrays, background
+from longhouse.arrays import np
 from longhouse.errors import ProviderError
 from longhouse.models.protocol import Embedder
 from longhouse.search import passage_ranking, ranking, scores, tokenizer
-from longhouse.search.bounded_embedder import EMBED_WITHIN, RETRY_AFTER, BoundedEmbedder
+from longhouse.search.bounded_embedder import EMBED_WITHIN, RETRY_AFTER, BoundedEmbedder, space_of
 from longhouse.search.passage_ranking import PassageRanking, Ranked
-from longhouse.search.passage_terms import RECIPE, clean, clean_value, fact_term, gist, group_terms, weights
+from longhouse.search.passage_terms import clean, clean_value, fact_term, gist, group_terms, weights
 from longhouse.search.query_embedder import QueryEmbedder, split
 from longhouse.search.scores import QueryPostings
 from longhouse.store.database import Database, Transaction
@@ -32,11 +33,6 @@ from longhouse.store.search import passages as stored
 from longhouse.store.search.passage_cache import Columns, Mask, PassageCache
 from longhouse.store.search.passages import PassageEntry, Shard
 from longhouse.store.search.vectors import Space, packed
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from longhouse import arrays as np
 
 log = structlog.get_logger()
 
@@ -171,14 +167,13 @@ class PassageIndex:
         Passages with vectors of another model are embedded once in the life of a process: two processes with different
         models would otherwise embed everything for ever.
         """
-        for shard in await stored.outdated(self.db, RECIPE):
-            while await self.db.together(lambda tx, of=shard: stored.move(tx, of, _weigh, recipe=RECIPE)):  # type: ignore[misc]
+        for shard in await stored.outdated(self.db):
+            while await self.db.together(lambda tx, of=shard: stored.move(tx, of, _weigh)):  # type: ignore[misc]
                 pass
         if self._embedder is None:
             return True
         try:
-            dimensions = self._embedder.dimensions or len((await self._embedder.embed(["dimensions"]))[0])
-            space = await index.make_space(self.db, self._embedder.name, dimensions)
+            space = await space_of(self.db, self._embedder)
             others = [] if self._has_led else await stored.other_models(self.db, space.model)
             for model in (None, *others):
                 await self._embed_all(model, space)
@@ -214,20 +209,11 @@ class PassageIndex:
         entries = await asyncio.to_thread(lambda: [_entry(*one) for one in zip(passages, vectors, strict=True)])
         return PreparedPassages(entries, space.model if space else None)
 
-    async def store(self, tx: Transaction, ready: PreparedPassages) -> None:
-        """Writes prepared passages; a transaction that also removes some removes them before."""
-        await stored.write(tx, ready.entries, model=ready.model, recipe=RECIPE)
-
-    async def delete(
-        self,
-        kind: str,
-        *,
-        scope: str | None = None,
-        groups: Sequence[str] | None = None,
-        sources: Sequence[str] | None = None,
-    ) -> int:
-        """Deletes the passages of a kind that all these conditions name; returns how many."""
-        return await self.db.together(lambda tx: stored.remove(tx, kind, scope=scope, groups=groups, sources=sources))
+    async def store(
+        self, tx: Transaction, ready: PreparedPassages, kept: Callable[[PassageEntry], bool] = lambda entry: True
+    ) -> None:
+        """Writes prepared passages, those that are `kept`; a transaction that also removes some removes them before."""
+        await stored.write(tx, list(filter(kept, ready.entries)), ready.model)
 
     async def read(self, names: Sequence[str], scopes: Sequence[str]) -> list[PassageHit]:
         """The passages of these scopes with these names that still are there, in the order given."""
@@ -262,7 +248,7 @@ class PassageIndex:
         if limit <= 0 or not scopes or not kinds:
             return []
         texts = split(_SHORT_FORM.sub(" ", clean(query)))
-        words = [list(dict.fromkeys(tokenizer.terms(text)))[: ranking.MOST_TERMS] for text in texts]
+        words = [ranking.words(text) for text in texts]
         terms = [ranking.with_parts(text) for text in words]
         only = [group_terms(groups)] if groups is not None else []
         only += [[fact_term(name, value) for value in values] for name, values in (facts or {}).items()]
@@ -285,9 +271,9 @@ class PassageIndex:
         rank = PassageRanking(found, columns, permitted, asked.vectors, coarse)
         ranked = await asyncio.to_thread(rank.best, terms, limit)
         hits = await self._hits(ranked, found, words[0])
-        if asked.vectors is None or self._embedder is None or not self._embedder.name.startswith(TABLES):
-            return [msgspec.structs.replace(hit, told=hit.relevance) for hit in hits]
-        told = passage_ranking.told(query, [hit.relevance for hit in hits])
+        told = [hit.relevance for hit in hits]
+        if asked.vectors is not None and self._embedder and self._embedder.name.startswith(TABLES):
+            told = passage_ranking.told(query, told)
         return [msgspec.structs.replace(hit, told=one) for hit, one in zip(hits, told, strict=True)]
 
     async def _hits(self, ranked: Ranked, found: QueryPostings, words: Sequence[str]) -> list[PassageHit]:
@@ -299,8 +285,8 @@ class PassageIndex:
             if row := rows.get(number):
                 lexical = coverage(worth, f"{row['title']}\n{row['text']}")
                 semantic = float(ranked.cosines[nth]) or None if ranked.cosines is not None else None
-                relevance = ranking.relevance(lexical, semantic)
-                hits.append(_hit(row, float(ranked.scores[nth]), relevance, lexical, semantic))
+                relevance, score = ranking.relevance(lexical, semantic), float(ranked.scores[nth])
+                hits.append(_hit(row, score=score, relevance=relevance, lexical=lexical, semantic=semantic))
         return hits
 
     async def _vectors(self, gists: Sequence[str], within: float) -> tuple[Sequence[bytes | None], Space | None]:
@@ -372,44 +358,16 @@ def _shards(rows: Sequence[asyncpg.Record]) -> list[Shard]:
 
 
 def _entry(passage: Passage, vector: bytes | None) -> PassageEntry:
-    text, title, context = clean(passage.text), clean(passage.title), clean(passage.context)
-    facts = clean_value(passage.facts)
-    return PassageEntry(
-        scope=clean(passage.scope),
-        kind=passage.kind,
-        source=clean(passage.source),
-        group=clean(passage.group),
-        text=text,
-        title=title,
-        context=context,
-        at=passage.at,
-        facts=msgspec.json.encode(facts).decode(),
-        thread=clean(passage.thread),
-        position=passage.position,
-        weights=weights(text, title, context, passage.group, facts),
-        vector=vector,
-    )
+    given = clean_value(msgspec.structs.asdict(passage)) | {"at": passage.at}
+    facts = given.pop("facts")
+    terms = weights(given["text"], given["title"], given["context"], passage.group, facts)
+    return PassageEntry(**given, facts=msgspec.json.encode(facts).decode(), weights=terms, vector=vector)
 
 
 def _weigh(row: asyncpg.Record) -> dict[str, float]:
     return weights(row["text"], row["title"], row["context"], row["group"], msgspec.json.decode(row["facts_text"]))
 
 
-def _hit(
-    row: asyncpg.Record, score: float = 0.0, relevance: float = 0.0, lexical: float = 0.0, semantic: float | None = None
-) -> PassageHit:
-    return PassageHit(
-        id=row["id"],
-        scope=row["scope"],
-        kind=row["kind"],
-        source=row["source"],
-        group=row["group"],
-        text=row["text"],
-        title=row["title"],
-        at=row["at"],
-        facts=msgspec.json.decode(row["facts"]),
-        score=score,
-        relevance=relevance,
-        lexical=lexical,
-        semantic=semantic,
-    )
+def _hit(row: asyncpg.Record, **ranked: Any) -> PassageHit:
+    shown = {name: row[name] for name in ("id", "scope", "kind", "source", "group", "text", "title", "at")}
+    return PassageHit(**shown, facts=msgspec.json.decode(row["facts"]), **ranked)

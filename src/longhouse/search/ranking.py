@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from longhouse.arrays import np, npt
 from longhouse.search import tokenizer
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
 
 Scores: TypeAlias = "npt.NDArray[np.float32]"
 Places: TypeAlias = "npt.NDArray[np.intp]"
@@ -47,7 +42,7 @@ its noise."""
 LONGEST_FIELD: Final = 4000
 """Characters of a field that are read: later text does not say what the tool is for."""
 
-# The constants down to LONGEST_PASSAGE are part of the index: who changes one raises RECIPE in passage_terms.py.
+# The constants down to LONGEST_PASSAGE are part of the index: who changes one raises RECIPE in the store's passages.py.
 PASSAGE_TITLE: Final = 0.5
 """Who speaks, or under which heading: 0.25, 1.0 and 2.0 found as many turns, none at all a few less."""
 PASSAGE_CONTEXT: Final = 0.3
@@ -146,6 +141,11 @@ def _counted(fields: Sequence[tuple[str, float]]) -> tuple[dict[str, float], flo
 
 def _saturated(counts: Mapping[str, float], norm: float) -> dict[str, float]:
     return {term: count * (K1 + 1) / (count + norm) for term, count in counts.items()}
+
+
+def words(query: str) -> list[str]:
+    """The distinct terms of a query that are looked up."""
+    return list(dict.fromkeys(tokenizer.terms(query)))[:MOST_TERMS]
 
 
 def with_parts(words: Sequence[str]) -> list[str]:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np, npt
 from longhouse.search import ranking
 from longhouse.search.ranking import Scores
 from longhouse.search.shards import Shards
 from longhouse.store.search.postings import POSTING, POSTING_BYTES
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
 
 BUSY: Final = 200_000
 """From this many postings on, they are weighted in a thread, and added up in one: almost a millisecond each."""

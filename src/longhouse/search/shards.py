@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import asyncpg
 
+from longhouse.arrays import np, npt
 from longhouse.store.search.postings import GONE, SLOTS
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
 
 Signature: TypeAlias = tuple[tuple[int, int, int], ...]
 """Id, number of slots and number of deleted documents of each shard: while they stay the same, so do all postings."""

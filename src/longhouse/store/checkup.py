@@ -55,10 +55,9 @@ class Checkup(msgspec.Struct, frozen=True):
 
 
 async def examine(db: Database) -> Checkup:
-    facts = await db.row(FACTS)
-    assert facts is not None
-    schema, names = quoted(db.schema), migrate.MADE.findall("\n".join(one.sql for one in migrate.known()))
-    lacking = {row["table"]: row["rights"] for row in await db.rows(LACKING, schema=schema, names=names, rights=RIGHTS)}
+    [facts] = await db.rows(FACTS)
+    schema, names = quoted(db.schema), migrate.MADE.findall(migrate.statements())
+    lacking = dict(await db.rows(LACKING, schema=schema, names=names, rights=RIGHTS))
     extension = await db.row(columns.EXTENSION)
     vector = (extension["installed_version"] or "") if extension else None
     return Checkup(

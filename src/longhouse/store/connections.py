@@ -128,7 +128,8 @@ class PostgresPool:
         for connection in list(self._open):
             connection.terminate()
         self._open.clear()
-        self._wake_all()
+        while self._waiting:
+            self._wake_one()
 
     async def _take(self) -> PooledConnection:
         while not self.is_closed:
@@ -241,10 +242,6 @@ class PostgresPool:
             if not waiter.done():
                 waiter.set_result(None)
                 return
-
-    def _wake_all(self) -> None:
-        while self._waiting:
-            self._wake_one()
 
     def _tidy(self) -> None:
         """Closes what nobody has needed for a while."""

@@ -98,9 +98,9 @@ def bound(sql: str, values: dict[str, object]) -> tuple[Any, ...]:
     return (numbered, *[values[name] for name in names])
 
 
-def lock_number(name: str) -> int:
-    """The key of an advisory lock for what has this name."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], signed=True)
+def advisory_key(named: bytes, size: int = 4) -> int:
+    """The key of an advisory lock, by what it is named after."""
+    return int.from_bytes(hashlib.sha256(named).digest()[:size], "big", signed=True)
 
 
 class Executor(ABC):
@@ -114,14 +114,31 @@ class Executor(ABC):
         found: Sequence[asyncpg.Record] = await self._execute("fetch", bound(sql, values))
         return found
 
+    async def column(self, sql: str, /, **values: object) -> list[Any]:
+        """The first value of each row."""
+        return [row[0] for row in await self.rows(sql, **values)]
+
+    async def read(self, made: Callable[..., T], sql: str, /, **values: object) -> list[T]:
+        """What is made of each row, whose values are the arguments in order."""
+        return [made(*row) for row in await self.rows(sql, **values)]
+
     async def row(self, sql: str, /, **values: object) -> asyncpg.Record | None:
         return await self._execute("fetchrow", bound(sql, values))
+
+    async def read_one(self, made: Callable[..., T], sql: str, /, **values: object) -> T | None:
+        """The same of the only row; None if there is none."""
+        row = await self.row(sql, **values)
+        return made(*row) if row else None
 
     async def value(self, sql: str, /, **values: object) -> Any:
         return await self._execute("fetchval", bound(sql, values))
 
     async def run(self, sql: str, /, **values: object) -> str:
         return str(await self._execute("execute", bound(sql, values)))
+
+    async def changed(self, sql: str, /, **values: object) -> int:
+        """How many rows a statement has written or deleted."""
+        return int((await self.run(sql, **values)).rpartition(" ")[2])
 
 
 class Transaction(Executor):
@@ -296,7 +313,9 @@ async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, PostgresP
     """The schema and the pool."""
     connection = await connect(dsn, **POOLED)
     try:
-        schema = await _schema(connection, wanted)
+        # Or that of an installation older than the setting, usually `public`.
+        known = {"wanted": wanted, "is_default": wanted == DEFAULT_SCHEMA}
+        schema = str(await Transaction(connection).value(FIND_SCHEMA, **known) or wanted)
         pool = open_pool(dsn, schema, pool_size)
         try:
             await _refuse_shared_sessions(connection, pool)
@@ -309,12 +328,6 @@ async def _opened(dsn: str, wanted: str, pool_size: int) -> tuple[str, PostgresP
         raise
     pool.adopt(connection)
     return schema, pool
-
-
-async def _schema(connection: asyncpg.Connection, wanted: str) -> str:
-    """The wanted schema; or that of an installation older than the setting, usually `public`."""
-    found = await connection.fetchval(*bound(FIND_SCHEMA, {"wanted": wanted, "is_default": wanted == DEFAULT_SCHEMA}))
-    return str(found or wanted)
 
 
 async def _refuse_shared_sessions(connection: asyncpg.Connection, pool: PostgresPool) -> None:

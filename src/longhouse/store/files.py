@@ -39,6 +39,7 @@ UNUSED: Final = """
       AND NOT EXISTS (SELECT FROM journal j WHERE j.body_digest = f.digest)
       AND (:session::text IS NULL OR NOT EXISTS (SELECT FROM sessions s WHERE s.id = :session))
 """
+# How many files no other session of the owner holds than these; nobody learns who else has the same bytes.
 USED_BY_THESE: Final = f"""
     SELECT count(*) FROM ({HELD}) AS theirs WHERE NOT EXISTS (
         SELECT FROM session_files held JOIN sessions s ON s.id = held.session_id
@@ -92,7 +93,7 @@ async def for_append(db: Executor) -> AsyncIterator[None]:
 async def of_session(db: Executor, session: str, digests: Iterable[str]) -> dict[str, tuple[str, bytes]]:
     """Those of these files that the session holds, by digest: media type and content."""
     rows = await db.rows(GET, session=session, digests=list(digests))
-    return {row["digest"]: (row["media_type"], row["content"]) for row in rows}
+    return {digest: (media_type, content) for digest, media_type, content in rows}
 
 
 async def data_urls(db: Executor, session: str, digests: Iterable[str]) -> dict[str, str]:
@@ -106,7 +107,7 @@ async def data_urls(db: Executor, session: str, digests: Iterable[str]) -> dict[
 
 async def held(db: Executor, ids: Sequence[str]) -> dict[str, str | None]:
     """The files that these sessions hold, long bodies too, with their media types as far as they are known."""
-    return {row["digest"]: row["media_type"] for row in await db.rows(HELD, ids=list(ids))}
+    return dict(await db.rows(HELD, ids=list(ids)))
 
 
 async def drop_unused(db: Executor, digests: Iterable[str], *, session: str | None = None) -> None:
@@ -116,8 +117,3 @@ async def drop_unused(db: Executor, digests: Iterable[str], *, session: str | No
     """
     if digests:
         await db.run(UNUSED, digests=list(digests), session=session)
-
-
-async def count_used_by(db: Executor, owner: str, ids: Sequence[str]) -> int:
-    """How many files no other session of the owner holds than these; nobody learns who else has the same bytes."""
-    return int(await db.value(USED_BY_THESE, owner=owner, ids=list(ids)))

@@ -20,7 +20,7 @@ from longhouse.journal import events, forking
 from longhouse.journal.events import Event, Origin, Outcome, Recorded
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.forking import AgentCalls, BranchNames, BranchPoint
-from longhouse.journal.session import EPHEMERAL, Session, State
+from longhouse.journal.session import EPHEMERAL, Session
 from longhouse.store import journals, requests
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import results
@@ -38,7 +38,7 @@ FOR_EVER: Final = 2**62
 TOP: Final = "SELECT conversation_id, capsule FROM sessions WHERE id = :session AND owner = :owner"
 # Nobody appends to a conversation while it is copied.
 ROWS: Final = """
-    SELECT id, "user", side, agent, label, parent, head, key_id, COALESCE(family, conversation_id) AS family
+    SELECT id, "user", side, agent, label, parent, head, key_id
     FROM sessions WHERE owner = :owner AND conversation_id = :conversation ORDER BY id FOR SHARE
 """
 # The tasks of a conversation, each with the event by which the turn of its prompt ended.
@@ -82,8 +82,9 @@ COPY: Final = (
 )
 COPY_RENAMED: Final = _COPIED.format(
     reply="r.reply", body="r.body", digest="r.digest", at="COALESCE(r.at, j.at)",
-    source="""unnest(:seqs::bigint[], :replies::text[], :bodies::json[], :digests::text[], :ats::timestamptz[])
-         AS r (seq, reply, body, digest, at) JOIN journal j ON j.session_id = :old AND j.seq = r.seq""",
+    source="""unnest(:seqs::bigint[], :ats::timestamptz[], :new_reply_to::text[], :new_body::json[],
+                :new_digest::text[])
+         AS r (seq, at, reply, body, digest) JOIN journal j ON j.session_id = :old AND j.seq = r.seq""",
 )  # fmt: skip
 COPY_OUTSIDE: Final = """
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, append_id, nth, body, body_digest, at)
@@ -98,19 +99,26 @@ TELL_OUTSIDE: Final = f"""
     SELECT {ALL.replace("conversation_id", ":conversation").replace("session_id", ":new")} FROM ledger
     WHERE session_id = :old AND seq = ANY(:seqs)
 """
-ADD_EVENTS: Final = """
+ADD_EVENTS: Final = f"""
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, body_digest, at,
                          append_id, nth)
-    SELECT :session, :head + e.nth, :conversation, :trace, e.kind, e.call, e.reply, e.body, e.digest, :at, :append_id,
-           e.nth
-    FROM unnest(:kinds::text[], :calls::text[], :replies::text[], :bodies::json[], :digests::text[])
-         WITH ORDINALITY AS e (kind, call, reply, body, digest, nth)
+    SELECT :session, :head + new.nth, :conversation, :trace, new.kind, new.call_id, new.reply_to, new.body, new.digest,
+           :at, :append_id, new.nth
+    FROM {journals.NEW_EVENTS}
 """
 ADD_SESSION: Final = """
     INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, label, parent, head, due, state, version,
                           trace_id, task, created_at, updated_at, queued_at, key_id, family, inherited)
-    VALUES (:id, :owner, :user, :conversation, :side, :agent, :label, :parent, :head, :due, :state, :version, :trace,
-            :task, :at, :at, :at, :key, :family, :inherited)
+    SELECT :new, s.owner, s."user", :conversation, :side, s.agent, :label, :parent, :head, :due, :state, :version,
+           :trace, :task, :at, :at, :at, :key, COALESCE(s.family, s.conversation_id), :inherited
+    FROM sessions s WHERE s.id = :old
+"""
+ADD_OUTSIDE: Final = """
+    INSERT INTO sessions (id, owner, "user", conversation_id, side, agent, version, head, due, created_at, updated_at,
+                          queued_at, family, inherited)
+    SELECT :new, s.owner, s."user", :conversation, s.side, s.agent, s.version, :head, false, :at, :at,
+           :at, COALESCE(s.family, s.conversation_id), :head
+    FROM sessions s WHERE s.id = :old
 """
 ADD_TASK: Final = """
     INSERT INTO delegations (parent, call, child, prompt, trace, outcome, at)
@@ -405,13 +413,11 @@ class _Writing(msgspec.Struct):
         task = turn.task if turn else "".join(one for one in waiting if isinstance(one, str))
         await tx.run(
             ADD_SESSION,
-            id=new,
-            owner=source.owner,
-            user=row["user"],
+            old=old,
+            new=new,
             conversation=self.conversation,
             # Nobody calls it in the new conversation; its rights as a sub-agent are in its journal.
             side="root" if old == source.top else row["side"],
-            agent=row["agent"],
             label=session.label,
             parent=names.sessions.get(row["parent"] or ""),
             head=upto + len(added),
@@ -422,7 +428,6 @@ class _Writing(msgspec.Struct):
             task=task[: journals.TASK_SHOWN] or None,
             at=self.now,
             key=self.key or source.rows[source.top]["key_id"],
-            family=row["family"],
             inherited=upto,
         )
         await tx.run(ADD_RESTS, new=new, old=old, upto=upto)
@@ -486,7 +491,7 @@ class _Writing(msgspec.Struct):
         await tx.run(COPY, **where, upto=upto, renamed=seqs)
         # The branch began now; what it has inherited happened when it did.
         ats = [self.now if isinstance(one, events.Opened) else None for one in renamed.values()]
-        given = {name: columns[name] for name in ("replies", "bodies", "digests")}
+        given = {name: columns[name] for name in ("new_reply_to", "new_body", "new_digest")}
         await tx.run(COPY_RENAMED, **where, seqs=seqs, ats=ats, **given)
 
     async def _add(self, session: Session, head: int, new: Sequence[Event], trace: str | None) -> None:
@@ -514,22 +519,16 @@ class _Writing(msgspec.Struct):
         new = self.new_ids.setdefault(outside, f"external_{uuid.uuid4()}")
         at = source.at or self.now
         where = {"new": new, "conversation": self.conversation}
-        copied = await source.tx.rows(COPY_OUTSIDE, **where, old=outside, at=at, ids=ids)
-        if not copied:
+        seqs = await source.tx.column(COPY_OUTSIDE, **where, old=outside, at=at, ids=ids)
+        if not seqs:
             return None
-        seqs = [one["seq"] for one in copied]
         await source.tx.run(TELL_OUTSIDE, **where, old=outside, seqs=seqs)
         [first] = await journals.read(source.tx, outside, 0, 1)
         assert isinstance(first.event, events.Opened)
         opened = replace(first.event, conversation=self.conversation)
         await self._add(blank(new), first.seq - 1, [opened], None)
-        head, row = max(seqs), source.rows[outside]
-        await source.tx.run(
-            ADD_SESSION, id=new, owner=source.owner, user=row["user"], conversation=self.conversation, side="external",
-            agent="", label="", parent=None, head=head, due=False, state=State.INITED, version=0, trace=None, task=None,
-            at=self.now, key=None, family=row["family"], inherited=head,
-        )  # fmt: skip
-        return new, head
+        await source.tx.run(ADD_OUTSIDE, **where, old=outside, head=max(seqs), at=self.now)
+        return new, max(seqs)
 
     async def _memories(self, mapped: Mapping[str, Any]) -> list[str]:
         """Copies the memory files of the conversation; returns those that were changed since."""
@@ -545,7 +544,7 @@ class _Writing(msgspec.Struct):
                     scopes[old.key] = memory_scopes.scope_for(kind, *who, self.conversation).key
         for scope, new_scope in scopes.items():
             where = {"owner": source.owner, "scope": scope, "at": at, **mapped}
-            left_out += [row["path"] for row in await source.tx.rows(LATER_MEMORIES, **where)]
+            left_out += await source.tx.column(LATER_MEMORIES, **where)
             await source.tx.run(ADD_MEMORIES, **where, new_scope=new_scope, top=top)
         return left_out
 

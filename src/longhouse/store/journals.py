@@ -84,6 +84,8 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 _NEW: Final = Rows("new", kind="text", call_id="text", reply_to="text", body="json", digest="text")
+NEW_EVENTS: Final = _NEW.in_arrays
+"""SQL: new events as rows."""
 _WRITE: Final = """
     INSERT INTO journal (session_id, seq, conversation_id, trace_id, kind, call_id, reply_to, body, body_digest, at,
                          append_id, nth, worker, fence)
@@ -91,11 +93,7 @@ _WRITE: Final = """
            new.body, new.digest, :at, :append_id, {nth}, {author}
     FROM moved, {new}
 """
-_NEW_IN_ARRAYS: Final = """
-    unnest(:kinds::text[], :calls::text[], :replies::text[], :bodies::json[], :digests::text[])
-    WITH ORDINALITY AS new (kind, call_id, reply_to, body, digest, nth)
-"""
-WRITE_OUTSIDE: Final = _WRITE.format(nth="new.nth", author="NULL, NULL", new=_NEW_IN_ARRAYS)
+WRITE_OUTSIDE: Final = _WRITE.format(nth="new.nth", author="NULL, NULL", new=NEW_EVENTS)
 MARK_REST: Final = """
     INSERT INTO rests (fingerprint, session_id, seq)
     SELECT :fingerprint, moved.id, moved.head FROM moved WHERE :fingerprint::text IS NOT NULL
@@ -161,8 +159,8 @@ WITH moved AS (
     WHERE :most_waiting::integer IS NULL OR {room_in("sessions.")}
     RETURNING id, head, conversation_id, holder, fence, key_id
 ), written AS (
-    {_WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL", new=_NEW_IN_ARRAYS)}
-    WHERE CASE WHEN moved.id = :session THEN new.nth <= 2 ELSE new.nth = cardinality(:kinds::text[]) END
+    {_WRITE.format(nth="least(new.nth, 2)", author="NULL, NULL", new=NEW_EVENTS)}
+    WHERE CASE WHEN moved.id = :session THEN new.nth <= 2 ELSE new.nth = cardinality(:new_kind::text[]) END
 ){{accepted}}
 SELECT id, head, holder, fence, {SPENT} AS spent FROM moved
 """
@@ -264,12 +262,9 @@ async def _rows_of(db: Executor, new: Sequence[Event]) -> list[_Row]:
     return rows
 
 
-async def columns_of(db: Executor, new: Sequence[Event]) -> dict[str, Sequence[str | None]]:
-    """Events as the array parameters of a statement."""
-    rows = await _rows_of(db, new)
-    return {
-        name: [row[nth] for row in rows] for nth, name in enumerate(("kinds", "calls", "replies", "bodies", "digests"))
-    }
+async def columns_of(db: Executor, new: Sequence[Event]) -> dict[str, object]:
+    """Events as the parameters of `NEW_EVENTS`."""
+    return _NEW.arrays(await _rows_of(db, new))
 
 
 @functools.cache
@@ -654,5 +649,4 @@ async def snapshot(db: Database, session: Session) -> None:
 
 async def effect_seqs(db: Database, session_id: str, *, before: int | None, limit: int) -> list[int]:
     """Where the last calls of tools stand that may change the world, the latest first."""
-    rows = await db.rows(EFFECTS, session=session_id, before=before or 2**62, limit=limit)
-    return [row["seq"] for row in rows]
+    return await db.column(EFFECTS, session=session_id, before=before or 2**62, limit=limit)

@@ -1,6 +1,5 @@
 """Leases on sessions and the table of live workers. A holder that is not in the table `workers` is dead."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -13,7 +12,7 @@ import longhouse
 from longhouse.errors import Deposed
 from longhouse.journal.events import INTERRUPTED
 from longhouse.store.automation import schedules
-from longhouse.store.database import Database, bound
+from longhouse.store.database import Database, Transaction, advisory_key
 from longhouse.store.limits import budgets, places
 from longhouse.store.lists.pages import Position, page
 
@@ -252,7 +251,7 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 def lock_key(worker: str) -> int:
-    return int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "big", signed=True)
+    return advisory_key(worker.encode(), 8)
 
 
 UNKNOWN_HOLDER: Final = f"unknown{INTERRUPTED}"
@@ -323,7 +322,7 @@ async def note_trial(db: Database, lease: Lease, trial: int) -> None:
 
 async def abandoned(db: Database, agents: Sequence[str]) -> list[str]:
     """Those of these agents whose sessions nobody claims, though every worker has room."""
-    return [row["agent"] for row in await db.rows(ABANDONED, agents=agents)] if agents else []
+    return await db.column(ABANDONED, agents=agents) if agents else []
 
 
 async def runnable(
@@ -340,38 +339,33 @@ async def runnable(
     have been lost. First come owners with the fewest sessions in `running_owners`, those behind `after` before others.
     """
     known = {"running": list(running), "running_owners": list(running_owners), "declined": list(declined)}
-    rows = await db.rows(RUNNABLE, worker=worker, limit=limit, last=after, **known)
-    return [(row["id"], row["owner"]) for row in rows]
+    return [tuple(row) for row in await db.rows(RUNNABLE, worker=worker, limit=limit, last=after, **known)]
 
 
 async def fire(db: Database) -> SweepResult:
     """Marks the sessions whose `wake_at` has passed as due."""
-    row = await db.row(FIRE)
-    assert row is not None
-    return SweepResult(*row)
+    [found] = await db.read(SweepResult, FIRE)
+    return found
 
 
 async def fences(db: Database, sessions: Sequence[str]) -> dict[str, int]:
-    return {row["id"]: row["fence"] for row in await db.rows(FENCES, sessions=list(sessions))}
+    return dict(await db.rows(FENCES, sessions=list(sessions)))
 
 
 async def is_gone(db: Database, worker: str, *, since: datetime) -> bool:
     """Is the process of this worker, which was there at `since`, known to have ended? A frozen one holds its lock."""
-    row = await db.row(GONE, worker=worker, key=lock_key(worker), since=since)
-    return bool(row and row["gone"])
+    return bool(await db.value(GONE, worker=worker, key=lock_key(worker), since=since))
 
 
 async def house(db: Database) -> str:
     """A name of this database that no other has: several houses may share other services."""
-    row = await db.row(HOUSE)
-    assert row is not None
-    return str(row["house"])
+    return str(await db.value(HOUSE))
 
 
 async def holder(db: Database, session_id: str) -> str | None:
     """The worker that works on the session now."""
-    row = await db.row("SELECT holder FROM sessions WHERE id = :session", session=session_id)
-    return row["holder"] if row else None
+    found: str | None = await db.value("SELECT holder FROM sessions WHERE id = :session", session=session_id)
+    return found
 
 
 async def heads(db: Database, sessions: Sequence[str]) -> dict[str, tuple[int, str]]:
@@ -385,19 +379,8 @@ async def register_worker(connection: asyncpg.Connection, worker: str, *, node: 
         # An older connection of this worker holds the lock and is dead; Postgres may not notice that for hours.
         await connection.execute(EVICT, lock_key(worker))
         await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
-    await connection.execute(
-        *bound(
-            REGISTER_WORKER,
-            {
-                "worker": worker,
-                "lock_key": lock_key(worker),
-                "node": node,
-                "pid": pid,
-                "slots": slots,
-                "version": longhouse.__version__,
-            },
-        )
-    )
+    facts = {"node": node, "pid": pid, "slots": slots, "version": longhouse.__version__}
+    await Transaction(connection).run(REGISTER_WORKER, worker=worker, lock_key=lock_key(worker), **facts)
 
 
 async def beat(connection: asyncpg.Connection, worker: str) -> bool:
@@ -425,7 +408,7 @@ async def retire_all(db: Database) -> None:
 
 
 async def suspects(db: Database, worker: str, lease: float) -> list[Suspect]:
-    return [Suspect(*row) for row in await db.rows(SUSPECTS, worker=worker, lease=lease)]
+    return await db.read(Suspect, SUSPECTS, worker=worker, lease=lease)
 
 
 async def delete_dead_worker(db: Database, suspect: Suspect) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from longhouse.errors import SetupError
 from longhouse.store.connections import quoted
-from longhouse.store.database import Database, bound
+from longhouse.store.database import Database, Transaction
 from longhouse.store.search import columns
 
 log = structlog.get_logger()
@@ -103,6 +103,11 @@ def known() -> Sequence[Migration]:
     return tuple(Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in files)
 
 
+def statements() -> str:
+    """The SQL of all migrations."""
+    return "\n".join(migration.sql for migration in known())
+
+
 async def migrate(db: Database, *, may_extend: bool | None = True) -> list[str]:
     """Brings the schema up to date; returns the names of the applied migrations.
 
@@ -146,7 +151,9 @@ async def plan(db: Database) -> list[Migration]:
 async def bring(connection: asyncpg.Connection, schema: str, pending: Sequence[Migration]) -> None:
     """Applies these migrations, each in a transaction of its own; a transaction around them all makes them one."""
     await _check_server(connection, schema)
-    await _begin(connection, schema)
+    if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", quoted(schema)):
+        await connection.execute(f"CREATE SCHEMA {quoted(schema)}")
+    await connection.execute(TABLE)
     began = time.perf_counter()
     for migration in pending:
         await _apply(connection, migration)
@@ -154,35 +161,22 @@ async def bring(connection: asyncpg.Connection, schema: str, pending: Sequence[M
         log.info("migrations_applied", count=len(pending), last=pending[-1].name, ms=_ms_since(began))
 
 
-async def _check_server(connection: asyncpg.Connection, schema: str) -> None:
-    begun = bool(await applied_on(connection, schema))
-    await check_server(connection, schema, [migration.sql for migration in known()], begun=begun)
-
-
 async def check(db: Database) -> None:
     """Refuses a schema that does not match this version, in one sentence."""
     async with db.pool.acquire() as connection:  # it has one: another would only be for this
-        done = await applied_on(connection, db.schema)
-    refuse_foreign(done)
-    missing = [migration.name for migration in known() if migration.number not in done]
+        missing = await pending_on(connection, db.schema)
     if missing:
-        raise SetupError(f"The database lacks {', '.join(missing)}: run `longhouse migrate` once, then start again.")
-
-
-async def _begin(connection: asyncpg.Connection, schema: str) -> None:
-    if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", quoted(schema)):
-        await connection.execute(f"CREATE SCHEMA {quoted(schema)}")
-    await connection.execute(TABLE)
+        names = ", ".join(migration.name for migration in missing)
+        raise SetupError(f"The database lacks {names}: run `longhouse migrate` once, then start again.")
 
 
 async def applied_on(connection: asyncpg.Connection, schema: str) -> dict[int, str]:
     if not await connection.fetchval(THERE, schema):
         return {}
     try:
-        rows = await connection.fetch(f"SELECT number, digest FROM {quoted(schema)}.schema_migrations")
+        return dict(await connection.fetch(f"SELECT number, digest FROM {quoted(schema)}.schema_migrations"))
     except asyncpg.InsufficientPrivilegeError as error:
         raise SetupError(f"The database's tables cannot be read: {error}; connect as their owner.") from error
-    return {row["number"]: row["digest"] for row in rows}
 
 
 def refuse_foreign(done: dict[int, str]) -> None:
@@ -226,22 +220,19 @@ async def _run(connection: asyncpg.Connection, migration: Migration) -> None:
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCKED_WITHIN}'")
         await connection.execute(migration.sql)
         applied = {"number": migration.number, "name": migration.name, "digest": migration.digest}
-        await connection.execute(*bound(APPLIED, applied))
+        await Transaction(connection).run(APPLIED, **applied)
 
 
-async def check_server(connection: asyncpg.Connection, schema: str, statements: Sequence[str], *, begun: bool) -> None:
-    """Refuses a Postgres on which these migrations cannot run; `begun`: some have, so the tables are Longhouse's."""
+async def _check_server(connection: asyncpg.Connection, schema: str) -> None:
+    """Refuses a Postgres on which the migrations cannot run; once some have, the tables are Longhouse's."""
     facts = await connection.fetchrow(FACTS, quoted(schema))
     problems = [*lacking(facts, schema)]
-    names = MADE.findall("\n".join(statements))
-    if begun:
-        owners = [
-            row["owner"] for row in await connection.fetch(*bound(OWNERS, {"schema": quoted(schema), "names": names}))
-        ]
+    tables = {"schema": quoted(schema), "names": MADE.findall(statements())}
+    tx = Transaction(connection)
+    if await applied_on(connection, schema):
+        owners = await tx.column(OWNERS, **tables)
         problems += [f"The tables in {schema} belong to {owner}: migrate as that role." for owner in owners]
-    elif strange := [
-        row["relname"] for row in await connection.fetch(*bound(OCCUPIED, {"schema": quoted(schema), "names": names}))
-    ]:
+    elif strange := await tx.column(OCCUPIED, **tables):
         problems.append(
             f"The schema {schema} already has {', '.join(strange)}, not created by Longhouse: name another schema with "
             "LONGHOUSE_DATABASE_SCHEMA."

@@ -10,6 +10,7 @@ import msgspec
 from longhouse.journal.events import Side
 from longhouse.journal.session import EPHEMERAL_LABEL
 from longhouse.store.database import Database
+from longhouse.store.rows import columns
 
 
 class ProjectionRow(msgspec.Struct, frozen=True):
@@ -108,7 +109,7 @@ MISSED: Final = """
 IDENTITY: Final = "SELECT id::text FROM identity"
 MET: Final = """
     SELECT asked.nth
-    FROM unnest(:agents::text[], :labels::text[]) WITH ORDINALITY AS asked (agent, label, nth)
+    FROM unnest(:agent::text[], :label::text[]) WITH ORDINALITY AS asked (agent, label, nth)
     WHERE EXISTS (
         SELECT FROM sessions s
         WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.label !~ :ephemeral
@@ -130,10 +131,8 @@ async def behind(
 ) -> Sequence[ProjectionRow]:
     """Sessions with new events since they were projected, or never projected; only ids greater than `after`. `since`:
     none whose last event is older."""
-    found = await db.rows(
-        BEHIND, projection=projection, sides=sides, epoch=epoch, after=after, limit=limit, since=since
-    )
-    return [ProjectionRow(*row) for row in found]
+    where = {"projection": projection, "sides": sides, "epoch": epoch, "since": since}
+    return await db.read(ProjectionRow, BEHIND, **where, after=after, limit=limit)
 
 
 async def ended_turns(
@@ -142,8 +141,7 @@ async def ended_turns(
     """The turns of these sessions that have ended and are not projected: session, and the seq of start and end; or of
     the title that followed."""
     ids, heads = [row.id for row in rows], [row.head for row in rows]
-    found = await db.rows(ENDED, projection=projection, ids=ids, heads=heads, since=since)
-    return [(row["session_id"], row["began"], row["ended"]) for row in found]
+    return [tuple(row) for row in await db.rows(ENDED, projection=projection, ids=ids, heads=heads, since=since)]
 
 
 async def missed(db: Database, projection: str, since: datetime, until: datetime) -> int:
@@ -152,14 +150,14 @@ async def missed(db: Database, projection: str, since: datetime, until: datetime
 
 
 async def rows(db: Database, ids: Sequence[str], *, sides: Sequence[Side] = get_args(Side)) -> Sequence[ProjectionRow]:
-    return [ProjectionRow(*row) for row in await db.rows(ROWS, ids=ids, sides=sides)]
+    return await db.read(ProjectionRow, ROWS, ids=ids, sides=sides)
 
 
 async def of_conversations(db: Database, asked: Sequence[tuple[str, str, str | None]]) -> Sequence[ProjectionRow]:
     """The sessions of these (owner, conversation, sub-agent), oldest first, with any label; root sessions for None."""
     owners, conversations, agents = ([one[nth] for one in asked] for nth in range(3))
-    rows = await db.rows(OF_CONVERSATIONS, owners=owners, conversations=conversations, agents=agents)
-    return [ProjectionRow(*row) for row in rows]
+    asked_for = {"owners": owners, "conversations": conversations, "agents": agents}
+    return await db.read(ProjectionRow, OF_CONVERSATIONS, **asked_for)
 
 
 async def save(db: Database, projection: str, *, epoch: str, heads: Mapping[str, int]) -> None:
@@ -196,12 +194,11 @@ async def identity(db: Database) -> str:
 
 async def met(db: Database, owner: str, conversation_id: str, asked: Sequence[HistoryOf]) -> set[HistoryOf]:
     """Those of which the conversation has a session already; erased sessions count for all of them."""
-    rows = await db.rows(
+    found = await db.column(
         MET,
         owner=owner,
         conversation=conversation_id,
-        agents=[one.agent for one in asked],
-        labels=[one.label for one in asked],
         ephemeral=EPHEMERAL_LABEL,
+        **columns(asked, "agent", "label"),
     )
-    return {asked[row["nth"] - 1] for row in rows}
+    return {asked[nth - 1] for nth in found}

@@ -61,7 +61,7 @@ async def write(db: Database, entries: Sequence[RegisteredInstance]) -> None:
 
 async def statuses(db: Database, worker: str) -> dict[str, str]:
     """Instance id -> status, of one worker's instances."""
-    return {row["instance_id"]: row["status"] for row in await db.rows(STATUSES, worker=worker)}
+    return dict(await db.rows(STATUSES, worker=worker))
 
 
 async def stop_orphaned(db: Database, worker: str) -> None:

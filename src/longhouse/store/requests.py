@@ -1,7 +1,6 @@
 """Idempotency of requests: a retry does not append its events twice, even while the first try is under way."""
 
 import functools
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -10,7 +9,7 @@ import asyncpg
 import msgspec
 
 from longhouse.store import sessions
-from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.database import Database, Executor, Transaction, advisory_key
 from longhouse.store.limits import budgets
 from longhouse.store.openai import responses
 from longhouse.store.openai.responses import NewResponse
@@ -66,8 +65,7 @@ class RequestIdentity(msgspec.Struct, frozen=True):
         """The advisory lock that a retry waits for; None where no retry is expected or a key detects it."""
         if self.key or self.is_retry is None:
             return None
-        digest = hashlib.sha256(f"{self.owner}\x00{self.digest}".encode()).digest()
-        return int.from_bytes(digest[:4], signed=True)
+        return advisory_key(f"{self.owner}\x00{self.digest}".encode())
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 arrays, a column each."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 PLACES: Final = "abcd"
 """Names of the rows that are few."""
@@ -43,6 +43,11 @@ class Rows:
     def arrays(self, rows: Sequence[Sequence[object]]) -> dict[str, object]:
         """The parameters of `in_arrays`."""
         return {f"{self._name}_{column}": [row[nth] for row in rows] for nth, column in enumerate(self._types)}
+
+
+def columns(values: Sequence[object], *names: str) -> dict[str, list[Any]]:
+    """Attributes of values as arrays, each the parameter of its own name."""
+    return {name: [getattr(one, name) for one in values] for name in names}
 
 
 def is_few(count: int) -> bool:

@@ -149,27 +149,24 @@ FORGET_REQUESTS: Final = "DELETE FROM requests WHERE at < now() - interval '24 h
 async def session(db: Database, session_id: str, owner: str) -> SessionRow | None:
     if "\x00" in session_id:
         return None  # Postgres refuses NUL characters even in a look-up
-    row = await db.row(SESSION, session=session_id, owner=owner)
-    return SessionRow(*row) if row else None
+    return await db.read_one(SessionRow, SESSION, session=session_id, owner=owner)
 
 
 async def owner_of(db: Database, session_id: str) -> str | None:
     """The owner of a session; None if there is no such session."""
-    found: str | None = await db.value(OWNER, session=session_id) if "\x00" not in session_id else None
-    return found
+    return await db.read_one(str, OWNER, session=session_id) if "\x00" not in session_id else None
 
 
 async def agent(db: Database, session_id: str) -> str | None:
     """The agent of a session; None if there is no such session."""
-    found: str | None = await db.value(AGENT, session=session_id)
-    return found
+    return await db.read_one(str, AGENT, session=session_id)
 
 
 async def beginning_with(db: Database, start: str) -> list[str]:
     """The session with this id, or the newest few whose id begins so, or the part of it behind the agent's name."""
     if not start.isprintable():
         return []  # Postgres refuses some of them even in a look-up, and no id has them
-    found = [str(row["id"]) for row in await db.rows(BEGINNING, start=start)]
+    found = await db.column(BEGINNING, start=start)
     return [start] if start in found else found
 
 
@@ -187,8 +184,9 @@ async def rested(
     db: Database, fingerprint: str, *, owner: str, agent: str, conversation_id: str | None
 ) -> Rested | None:
     """The session with a rest of this fingerprint; of several, one where it is the newest rest comes first."""
-    row = await db.row(RESTED, fingerprint=fingerprint, owner=owner, agent=agent, conversation=conversation_id)
-    return Rested(*row) if row else None
+    return await db.read_one(
+        Rested, RESTED, fingerprint=fingerprint, owner=owner, agent=agent, conversation=conversation_id
+    )
 
 
 async def mark_rest(db: Database, fingerprint: str, session_id: str, seq: int) -> None:
@@ -200,16 +198,13 @@ async def find(
     db: Executor, *, owner: str, conversation: str, agent: str, side: Side = "root", label: str = ""
 ) -> str | None:
     """The id of the conversation's session with this agent; None if there is none."""
-    found: str | None = await db.value(
-        FIND, owner=owner, conversation=conversation, side=side, agent=agent, label=label
-    )
-    return found
+    where = {"owner": owner, "conversation": conversation, "side": side}
+    return await db.read_one(str, FIND, **where, agent=agent, label=label)
 
 
 async def waiting_once(db: Executor, owner: str, conversation: str, agent: str) -> str | None:
     """The session that an earlier request with its own memory has left waiting for a person in this conversation."""
-    found: str | None = await db.value(WAITING_ONCE, owner=owner, conversation=conversation, agent=agent)
-    return found
+    return await db.read_one(str, WAITING_ONCE, owner=owner, conversation=conversation, agent=agent)
 
 
 async def relatives(db: Executor, session_id: str, *, owner: str, conversation: str) -> list[str]:
@@ -217,29 +212,25 @@ async def relatives(db: Executor, session_id: str, *, owner: str, conversation: 
     family = await db.value(FAMILY, session=session_id)
     if family is None:
         return []
-    rows = await db.rows(RELATIVES, owner=owner, conversation=conversation, family=family)
-    return [row["id"] for row in rows]
+    return await db.column(RELATIVES, owner=owner, conversation=conversation, family=family)
 
 
 async def agent_of(db: Database, owner: str, *, conversation: str | None, fingerprint: str | None) -> str | None:
     """The agent that answered last in this conversation, or in the one with a rest of this fingerprint."""
-    found: str | None = await db.value(AGENT_OF, owner=owner, conversation=conversation, fingerprint=fingerprint)
-    return found
+    return await db.read_one(str, AGENT_OF, owner=owner, conversation=conversation, fingerprint=fingerprint)
 
 
 async def agents_in(db: Database, owner: str, conversation: str) -> list[str]:
     """The agents that clients, or schedules, talk to in this conversation."""
-    return [row["agent"] for row in await db.rows(AGENTS_IN, owner=owner, conversation=conversation)]
+    return await db.column(AGENTS_IN, owner=owner, conversation=conversation)
 
 
 async def request_by_key(db: Database, owner: str, key: str) -> AcceptedRequest | None:
-    row = await db.row(BY_KEY, owner=owner, key=key)
-    return AcceptedRequest(*row) if row else None
+    return await db.read_one(AcceptedRequest, BY_KEY, owner=owner, key=key)
 
 
 async def request_by_digest(db: Database, owner: str, digest: str) -> AcceptedRequest | None:
-    row = await db.row(BY_DIGEST, owner=owner, digest=digest)
-    return AcceptedRequest(*row) if row else None
+    return await db.read_one(AcceptedRequest, BY_DIGEST, owner=owner, digest=digest)
 
 
 async def forget_requests(db: Database) -> None:

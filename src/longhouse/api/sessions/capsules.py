@@ -74,12 +74,12 @@ async def make(
             "This session was imported from a capsule: pass that file on.", status=409, code="session_read_only"
         )
     found = await exporting.tree_of(sessions.db, session_id)
-    if found is None:
+    if not found:
         return None
     with archive.writing(target, verify) as writer:
         media_types = await exporting.write_tree(sessions.db, writer, found)
         parts = _RequestInputs(sessions)
-        replays = tuple([await _replayed(sessions.db, session, parts.request) for session in found.sessions])
+        replays = tuple([await _replayed(sessions.db, session, parts.request) for session in found])
         await parts.write(writer)
         manifest = CapsuleManifest(
             made_at=clock.now(), session=session_id, sessions=replays, files=media_types, parts=writer.parts
@@ -184,5 +184,4 @@ async def replay(sessions: Sessions, session_id: str) -> list[tuple[Replayed, Re
     async def compose(row: SessionLine, asked: BeforeReply) -> Request | None:
         return await request_at(sessions, partial(described, sessions.catalog), row.agent, asked)
 
-    rows = found.sessions if found else ()
-    return [(await _replayed(db, row, compose), then.get(row.id)) for row in rows]
+    return [(await _replayed(db, row, compose), then.get(row.id)) for row in found]

@@ -19,7 +19,7 @@ from rich.table import Table
 from longhouse.cli.bench.search import DEPTH, WARM_UP, Embeddings, Measured, chosen_embedder, temporary
 from longhouse.cli.running import run
 from longhouse.errors import SetupError
-from longhouse.memory.turns import SpokenTurn, passage_of_turn
+from longhouse.memory.dates import date_words
 from longhouse.models.protocol import Embedder
 from longhouse.search.passages import Passage, PassageIndex
 from longhouse.settings import Settings
@@ -214,19 +214,18 @@ def _known(question: BenchQuestion, there: set[tuple[str, str]], ids: set[str]) 
 
 def passage_of(turn: BenchTurn, nth: int) -> Passage:
     at = date_of(turn.date)
-    passage = passage_of_turn(
-        SpokenTurn(
-            scope=turn.conversation,
-            source=turn.id,
-            group=turn.conversation,
-            text=turn.text,
-            speaker=turn.speaker,
-            at=at,
-            thread=f"{turn.conversation}/{turn.session}",
-            position=nth,
-        )
+    return Passage(
+        scope=turn.conversation,
+        kind="interaction",
+        source=turn.id,
+        group=turn.conversation,
+        text=turn.text,
+        title=turn.speaker,
+        context=date_words(at, turn.text) if at else turn.date,
+        at=at,
+        thread=f"{turn.conversation}/{turn.session}",
+        position=nth,
     )
-    return passage if at else replace(passage, context=turn.date)
 
 
 def date_of(text: str) -> datetime | None:

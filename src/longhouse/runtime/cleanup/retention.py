@@ -52,7 +52,7 @@ class Retention(msgspec.Struct, frozen=True):
         least = await retention.least(self.inbox.db, self.days)
         if least is None:
             return
-        async with retention.sole(self.inbox.db) as may_erase:
+        async with self.inbox.db.sole(retention.SOLE_ERASER) as may_erase:
             erased, after = 0, BEGINNING
             while may_erase and (
                 page := await retention.page(self.inbox.db, default=self.days, least=least, after=after)

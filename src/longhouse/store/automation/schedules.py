@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypedDict, cast
 import msgspec
 
 from longhouse.store import requests
-from longhouse.store.database import Database, Executor, Transaction, lock_number
+from longhouse.store.database import Database, Executor, Transaction, advisory_key
 from longhouse.store.lists.pages import Position, page
 from longhouse.store.requests import RequestIdentity
 from longhouse.timing import Missed, Timing
@@ -200,7 +200,7 @@ async def create(
     one with its idempotency key was accepted before."""
     values = {name: fields.get(name) for name in CHANGEABLE}
     asked = {"digest": accepted.digest if accepted else None, "key": accepted.key if accepted else None}
-    lock = (LOCKS, lock_number(owner))
+    lock = (LOCKS, advisory_key(owner.encode()))
     with requests.repeated():
         row = await db.alone(lock, CREATE, id=schedule, owner=owner, most=most, **values, **asked)
     return row is not None

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from longhouse.store.access import browser_sessions
-from longhouse.store.database import Database, Executor, lock_number
+from longhouse.store.database import Database, Executor, advisory_key
 from longhouse.store.lists.pages import Position, page
 
 EventType = Literal["session.rested", "question.opened", "approval.needed", "turn.failed"]
@@ -167,7 +167,7 @@ def new_secret() -> str:
 async def create(db: Database, viewer: Viewer, **values: Any) -> tuple[ShownWebhook, str]:
     """Creates a webhook; returns it with its secret, which cannot be shown again. `values`: all of `CHANGEABLE`."""
     owner, secret, new_id = viewer.owner, new_secret(), f"wh_{uuid.uuid4().hex}"
-    lock = (LOCK, lock_number(owner))
+    lock = (LOCK, advisory_key(owner.encode()))
     row = await db.alone(lock, CREATE, id=new_id, owner=owner, key=viewer.key, secret=secret, **values)
     if row is None:
         raise TooMany

@@ -21,7 +21,7 @@ from longhouse.store import migrate
 from longhouse.store.backups import archive
 from longhouse.store.backups.archive import Archive, ArchivePart, ArchiveWriter, Kind, PartWriter
 from longhouse.store.connections import quoted
-from longhouse.store.database import Database, bound
+from longhouse.store.database import Database, Transaction
 
 FORMAT: Final = "longhouse-backup"
 VERSION: Final = 1
@@ -188,15 +188,15 @@ async def _written(
 
 async def tables_of(connection: asyncpg.Connection, schema: str) -> list[str]:
     """The tables of Longhouse in this schema: another program may have others in it."""
-    named = migrate.MADE.findall("\n".join(one.sql for one in migrate.known()))
-    return [row["name"] for row in await connection.fetch(*bound(TABLES, {"schema": quoted(schema), "names": named}))]
+    named = migrate.MADE.findall(migrate.statements())
+    return await Transaction(connection).column(TABLES, schema=quoted(schema), names=named)
 
 
 async def _copied(
     connection: asyncpg.Connection, schema: str, tables: list[str], writer: ArchiveWriter, progress: Progress
 ) -> BackupManifest:
-    migrations = tuple(AppliedMigration(*row) for row in await connection.fetch(APPLIED))
-    columns = {row["table"]: row["columns"] for row in await connection.fetch(COLUMNS, quoted(schema))}
+    migrations = tuple(await Transaction(connection).read(AppliedMigration, APPLIED))
+    columns = dict(await connection.fetch(COLUMNS, quoted(schema)))
     if set(await tables_of(connection, schema)) != set(tables):
         raise SetupError("The schema was migrated at the same moment: back up again.")
     copies = []

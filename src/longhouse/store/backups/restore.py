@@ -4,7 +4,7 @@ The tables are made by the migrations that the backup names, filled, and then br
 release is migrated as its house would have been.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 import asyncpg
@@ -15,7 +15,7 @@ from longhouse.store.backups import backup
 from longhouse.store.backups.archive import Archive
 from longhouse.store.backups.backup import BackupManifest, Progress, TableCopy, part_of
 from longhouse.store.connections import quoted
-from longhouse.store.database import Database, bound
+from longhouse.store.database import Database, Transaction
 from longhouse.store.migrate import Migration
 from longhouse.store.search import columns
 
@@ -89,13 +89,16 @@ def split(manifest: BackupManifest) -> tuple[list[Migration], list[Migration]]:
 
 
 async def _refuse_occupied(connection: asyncpg.Connection, schema: str, *, replace: bool, alone: bool) -> None:
-    there = {row["name"] for row in await connection.fetch(*_named(OURS, schema, (*PEOPLES, "workers")))}
+    wanted = [*PEOPLES, "workers"]
+    there = set(await Transaction(connection).column(OURS, schema=quoted(schema), names=wanted))
     if "workers" in there and not alone and (alive := await connection.fetchval(ALIVE)):
         raise SetupError(
             f"{alive} worker{'s' if alive > 1 else ''} wrote a heartbeat just now: stop all Longhouse "
             "processes, wait 15 seconds, and restore again."
         )
-    occupied = [name for name in PEOPLES if name in there and await _has_rows(connection, name)]
+    occupied = [
+        name for name in PEOPLES if name in there and await connection.fetchval(HAS_ROWS.format(table=quoted(name)))
+    ]
     if occupied and not replace:
         raise SetupError(
             f"There are {', '.join(occupied)} here already: restore to another LONGHOUSE_DATA_DIR or "
@@ -103,25 +106,17 @@ async def _refuse_occupied(connection: asyncpg.Connection, schema: str, *, repla
         )
 
 
-async def _has_rows(connection: asyncpg.Connection, table: str) -> bool:
-    return bool(await connection.fetchval(HAS_ROWS.format(table=quoted(table))))
-
-
-def _named(sql: str, schema: str, names: "tuple[str, ...] | list[str]") -> tuple[object, ...]:
-    return bound(sql, {"schema": quoted(schema), "names": list(names)})
-
-
 async def _drop(connection: asyncpg.Connection, schema: str) -> None:
     """Drops what migrations make, and nothing that others have in the schema; refused if others depend on it."""
-    statements = "\n".join(one.sql for one in migrate.known())
+    statements = migrate.statements()
     made = [*migrate.MADE.findall(statements), "schema_migrations"]
-    rows = await connection.fetch(*_named(OURS, schema, made))
+    tx, within = Transaction(connection), quoted(schema)
+    rows = await tx.rows(OURS, schema=within, names=made)
     for kind, is_view in (("VIEW", True), ("TABLE", False)):
         if names := [quoted(row["name"]) for row in rows if row["is_view"] == is_view]:
             await connection.execute(f"DROP {kind} {', '.join(names)}")
-    functions = await connection.fetch(*_named(FUNCTIONS, schema, migrate.FUNCTIONS.findall(statements)))
-    for row in functions:
-        await connection.execute(f"DROP FUNCTION {row['name']}")
+    for function in await tx.column(FUNCTIONS, schema=within, names=migrate.FUNCTIONS.findall(statements)):
+        await connection.execute(f"DROP FUNCTION {function}")
     for name in migrate.TYPES.findall(statements):
         await connection.execute(f"DROP TYPE IF EXISTS {name}")
 
@@ -148,15 +143,17 @@ async def _fill(
     for name in names:
         await connection.execute(f"ALTER TABLE {name} ENABLE TRIGGER USER")
     for one in source.manifest.sequences:
-        given = {"table": quoted(one.table), "column": one.column, "next": one.next}
-        await connection.execute(*bound(SET_SEQUENCE, given))
+        await Transaction(connection).run(SET_SEQUENCE, table=quoted(one.table), column=one.column, next=one.next)
 
 
 async def _load(
     connection: asyncpg.Connection, schema: str, source: Archive[BackupManifest], table: TableCopy, progress: Progress
 ) -> None:
     async def pieces() -> AsyncIterator[bytes]:
-        for piece in _counted(source, table, progress):
+        done = 0
+        for piece in source.pieces(part_of(table.name)):
+            done += len(piece)
+            progress(table.name, done)
             yield piece
 
     done = await connection.copy_to_table(
@@ -164,11 +161,3 @@ async def _load(
     )
     if done != f"COPY {table.rows}":
         raise SetupError(f"{table.name} has {table.rows} rows in the backup, but Postgres took {done.split()[-1]}.")
-
-
-def _counted(source: Archive[BackupManifest], table: TableCopy, progress: Progress) -> Iterator[bytes]:
-    done = 0
-    for piece in source.pieces(part_of(table.name)):
-        done += len(piece)
-        progress(table.name, done)
-        yield piece

@@ -31,39 +31,28 @@ DELEGATIONS: Final = """
 FILE: Final = "SELECT media_type, content FROM files WHERE digest = :digest"
 
 
-class SessionTree(msgspec.Struct, frozen=True):
-    """A session and all that it has called, up to heads that fit together."""
-
-    top: str
-    sessions: Sequence[SessionLine]
-
-    @property
-    def ids(self) -> list[str]:
-        return [one.id for one in self.sessions]
-
-
-async def tree_of(db: Database, session_id: str) -> SessionTree | None:
-    """The tree below a session; None if it was erased meanwhile."""
+async def tree_of(db: Database, session_id: str) -> list[SessionLine]:
+    """A session and all that it has called, up to heads that fit together; empty if it was erased meanwhile."""
     ids = sorted(await tree.ever_called(db, session_id))
     rows = [SessionLine(**dict(row)) for row in await db.rows(SESSIONS, ids=ids)]
-    return SessionTree(session_id, rows) if any(row.id == session_id for row in rows) else None
+    return rows if any(row.id == session_id for row in rows) else []
 
 
-async def write_tree(db: Database, writer: ArchiveWriter, found: SessionTree) -> dict[str, str]:
+async def write_tree(db: Database, writer: ArchiveWriter, sessions: Sequence[SessionLine]) -> dict[str, str]:
     """Writes rows, events, delegations and files of a tree; returns the media types of the files."""
-    writer.put("sessions.jsonl", b"".join(map(line, found.sessions)))
+    writer.put("sessions.jsonl", b"".join(map(line, sessions)))
     with writer.part("journal.jsonl") as part:
-        for session in found.sessions:
+        for session in sessions:
             seq = 0
             while page := await db.rows(EVENTS, session=session.id, after=seq, head=session.head, limit=PAGE):
                 part.write(b"".join(line(_event(session.id, row)) for row in page))
                 seq = page[-1]["seq"]
-    heads = {one.id: one.head for one in found.sessions}
-    rows = await db.rows(DELEGATIONS, ids=found.ids)
+    heads = {one.id: one.head for one in sessions}
+    rows = await db.rows(DELEGATIONS, ids=list(heads))
     known = [_delegation(row) for row in rows if row["prompt"] <= heads[row["child"]]]
     writer.put("delegations.jsonl", b"".join(map(line, known)))
     media_types = {}
-    for digest, media_type in (await files.held(db, found.ids)).items():
+    for digest, media_type in (await files.held(db, list(heads))).items():
         if kept := await db.row(FILE, digest=digest):
             media_types[digest] = media_type or kept["media_type"]
             writer.put(f"files/{digest}", kept["content"])

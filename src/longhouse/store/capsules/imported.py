@@ -30,8 +30,7 @@ async def manifest_of(db: Database, capsule: str) -> CapsuleManifest:
 
 async def descriptor(db: Database, capsule: str, kind: CatalogKind, name: str, version: int) -> str | None:
     """A template or a tool as the capsule has it."""
-    found: str | None = await db.value(DESCRIPTOR, capsule=capsule, kind=kind, name=name, version=version)
-    return found
+    return await db.read_one(str, DESCRIPTOR, capsule=capsule, kind=kind, name=name, version=version)
 
 
 async def remembered(db: Database, session_id: str, seq: int) -> str:

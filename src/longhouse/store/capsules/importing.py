@@ -1,6 +1,6 @@
 """Writes the sessions of a capsule into a house, all or none; what they say of themselves is checked first."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -24,6 +24,7 @@ from longhouse.store.capsules.format import (
 )
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import results
+from longhouse.store.rows import columns
 
 LONGEST_ID: Final = 300
 PAGE: Final = 500
@@ -43,8 +44,8 @@ ADD_EVENTS: Final = """
                          nth, body, body_digest, at)
     SELECT :session, e.seq, :conversation, e.trace, e.kind, e.call, e.reply, e.worker, e.fence, gen_random_uuid(), 1,
            e.body, e.digest, e.at
-    FROM unnest(:seqs::bigint[], :traces::text[], :kinds::text[], :calls::text[], :replies::text[], :workers::text[],
-                :fences::bigint[], :bodies::json[], :digests::text[], :ats::timestamptz[])
+    FROM unnest(:seq::bigint[], :trace_id::text[], :kinds::text[], :calls::text[], :replies::text[], :worker::text[],
+                :fence::bigint[], :bodies::json[], :body_digest::text[], :at::timestamptz[])
          AS e (seq, trace, kind, call, reply, worker, fence, body, digest, at)
 """
 ADD_DELEGATION: Final = """
@@ -161,8 +162,8 @@ class CapsuleContent:
             await tx.run(ADD_SESSION, **given)
             lines = self.journals[session.id]
             for start in range(0, len(lines), PAGE):
-                columns = _columns(lines[start : start + PAGE])
-                await tx.run(ADD_EVENTS, session=session.id, conversation=session.conversation_id, **columns)
+                page = _columns(lines[start : start + PAGE])
+                await tx.run(ADD_EVENTS, session=session.id, conversation=session.conversation_id, **page)
         await tx.run(HOLD_ITS_OWN, ids=[session.id for session in self.sessions], digests=list(self.files))
         await tx.run(ADD_CAPSULE, id=capsule, manifest=msgspec.json.encode(manifest).decode())
         for one in self.delegations:
@@ -206,20 +207,15 @@ def _lines(capsule: Archive[CapsuleManifest], name: str, kind: type[L]) -> Itera
     return (decoder.decode(one) for one in text.splitlines() if one)
 
 
-def _columns(lines: Iterable[tuple[EventLine, events.Event]]) -> dict[str, list[Any]]:
+def _columns(lines: Sequence[tuple[EventLine, events.Event]]) -> dict[str, list[Any]]:
     """Events as the array parameters of a statement; what is found by columns is taken from the events themselves."""
-    given = list(lines)
+    given, told = zip(*lines, strict=True)
     return {
-        "seqs": [one.seq for one, _ in given],
-        "ats": [one.at for one, _ in given],
-        "traces": [one.trace_id for one, _ in given],
-        "workers": [one.worker for one, _ in given],
-        "fences": [one.fence for one, _ in given],
-        "digests": [one.body_digest for one, _ in given],
-        "bodies": [bytes(one.body).decode() for one, _ in given],
-        "kinds": [events.kind_of(event) for _, event in given],
-        "calls": [events.call_of(event) for _, event in given],
-        "replies": [events.reply_to_of(event) for _, event in given],
+        **columns(given, "seq", "at", "trace_id", "worker", "fence", "body_digest"),
+        "bodies": [bytes(one.body).decode() for one in given],
+        "kinds": list(map(events.kind_of, told)),
+        "calls": list(map(events.call_of, told)),
+        "replies": list(map(events.reply_to_of, told)),
     }
 
 

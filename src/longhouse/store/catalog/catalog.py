@@ -83,43 +83,18 @@ COULD_USE: Final = """
 FORGET_USES: Final = "DELETE FROM tool_uses WHERE minute < now() - interval '2 minutes'"
 
 
-class Tools(VersionRepository[ToolDescriptor]):
-    """Versions of tools; a descriptor may leave fields unset, which its class then decides."""
-
-    def __init__(self, db: Database) -> None:
-        super().__init__(db, "tool", ToolDescriptor)
-
-    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.comparable(content)
-
-    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.to_row(content)
-
-    def _from_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        return tool_descriptor.from_row(row)
-
-
 class Templates(VersionRepository[Template]):
     """Versions of templates; each has a tool `agent.<name>`, by which other agents find and call it."""
 
     def __init__(
         self, db: Database, tools: VersionRepository[ToolDescriptor], complete: Callable[[Template], Template]
     ) -> None:
-        super().__init__(db, "template", Template, complete)
+        super().__init__(db, "template", Template, complete, digested=_digested_template, to_row=_row_of_template)
         self._tools = tools
 
     async def find(self, name: str, version: int | None = None, *, owner: str | None = None) -> Template | None:
         """Also the template of direct calls, which is published nowhere."""
         return ONE_CALL if name == ONE_CALL.name else await super().find(name, version, owner=owner)
-
-    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
-        # Digests leave defaults out, and this one was another number in earlier releases: versions with it are others.
-        return {**content, "tool_policy": {"max_tools_in_prompt": AUTO, **content.get("tool_policy", {})}}
-
-    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
-        # Earlier releases do not know `auto`; they take their own default for what is left out.
-        policy = {name: value for name, value in content["tool_policy"].items() if value != AUTO}
-        return {**content, "tool_policy": policy}
 
     async def deactivate(self, name: str, *, retire: bool = False) -> bool:
         done = await super().deactivate(name, retire=retire)
@@ -137,6 +112,17 @@ class Templates(VersionRepository[Template]):
         await self._tools.publish(tools, by=BUILT_IN, terms=over, tx=tx)
 
 
+def _digested_template(content: dict[str, Any]) -> dict[str, Any]:
+    # Digests leave defaults out, and this one was another number in earlier releases: versions with it are others.
+    return {**content, "tool_policy": {"max_tools_in_prompt": AUTO, **content.get("tool_policy", {})}}
+
+
+def _row_of_template(content: dict[str, Any]) -> dict[str, Any]:
+    # Earlier releases do not know `auto`; they take their own default for what is left out.
+    policy = {name: value for name, value in content["tool_policy"].items() if value != AUTO}
+    return {**content, "tool_policy": policy}
+
+
 class Catalog:
     """Tools and templates. `model` is the default for templates that name no model."""
 
@@ -145,7 +131,15 @@ class Catalog:
         self.overlays = Overlays(db)
         self.is_served: Callable[[ToolDescriptor], Awaitable[bool]] = _says_so
         """Whether a tool is served over MCP: where its descriptor does not say, who can load its class is asked."""
-        self.tools: VersionRepository[ToolDescriptor] = Tools(db)
+        # A tool's descriptor may leave fields unset, which its class then decides.
+        self.tools: VersionRepository[ToolDescriptor] = VersionRepository(
+            db,
+            "tool",
+            ToolDescriptor,
+            digested=tool_descriptor.comparable,
+            to_row=tool_descriptor.to_row,
+            from_row=tool_descriptor.from_row,
+        )
         self.templates = Templates(db, self.tools, lambda one: _with_model(one, model))
 
     async def active_tools(self, names: Iterable[str], owner: str) -> dict[str, int]:
@@ -166,8 +160,7 @@ class Catalog:
     async def served_tools(self, owner: str, *, names: Collection[str] | None = None) -> list[ToolDescriptor]:
         """The tools that this owner's clients may call directly; all of them by name, or those among `names`."""
         if names is None:
-            rows = await self.db.rows(SERVED, owner=owner, limit=MOST_SERVED)
-            versions: Mapping[str, int] = {row["name"]: row["active"] for row in rows}
+            versions: Mapping[str, int] = dict(await self.db.rows(SERVED, owner=owner, limit=MOST_SERVED))
         else:
             versions = await active_versions(self.db, [name for name in names if not name.endswith(".*")], owner)
         direct = [tool for tool in await self.described(versions) if _may_be_direct(tool)]
@@ -185,12 +178,11 @@ class Catalog:
 
     async def existing_tools(self, names: Collection[str], owner: str) -> set[str]:
         """The tools among these that this owner may see, active or not."""
-        return {row["name"] for row in await self.db.rows(THERE, names=[*names], owner=owner)} if names else set()
+        return set(await self.db.column(THERE, names=[*names], owner=owner)) if names else set()
 
     async def spelled_tools(self, letters: Collection[str], owner: str) -> set[str]:
         """The tools that this owner may see whose names have these letters, in whichever spelling; active or not."""
-        rows = await self.db.rows(SPELLED, letters=[*letters], owner=owner) if letters else []
-        return {row["name"] for row in rows}
+        return set(await self.db.column(SPELLED, letters=[*letters], owner=owner)) if letters else set()
 
     async def may_use(self, owner: str, tool: str, per_minute: int) -> bool:
         """Counts one use of a tool with a rate limit; False when the limit of this minute is reached."""
@@ -212,15 +204,13 @@ async def active_versions(
     With `limit`, the first ones.
     """
     plain = [name for name in names if not name.endswith(".*")]
-    rows = await db.rows(ACTIVE_NAMES, names=plain, owner=owner) if plain else []
-    found = {row["name"]: row["active"] for row in rows}
+    found = dict(await db.rows(ACTIVE_NAMES, names=plain, owner=owner)) if plain else {}
     versions: dict[str, int] = {}
     for name in names:
         if name in found:
             versions[name] = found[name]
         elif name.endswith(".*"):
-            rows = await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit)
-            versions |= {row["name"]: row["active"] for row in rows}
+            versions |= dict(await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit))
     return dict(islice(versions.items(), limit))
 
 

@@ -186,11 +186,33 @@ LAST_BY: Final = """
 """
 
 
+Translation = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _as_it_is(content: dict[str, Any]) -> dict[str, Any]:
+    return content
+
+
 class VersionRepository(Generic[T]):
     """The versions of tools or of templates. Versions are cached; which one is active is read each time."""
 
-    def __init__(self, db: Database, kind: Kind, type_: type[T], complete: Callable[[T], T] = lambda one: one) -> None:
+    def __init__(
+        self,
+        db: Database,
+        kind: Kind,
+        type_: type[T],
+        complete: Callable[[T], T] = lambda one: one,
+        *,
+        digested: Translation = _as_it_is,
+        to_row: Translation = _as_it_is,
+        from_row: Translation = _as_it_is,
+    ) -> None:
+        """`digested`: the part of the content that its digest covers; `to_row`: the descriptor as a row stores it;
+        `from_row`: decodes that, also from rows of older releases."""
         self.db = db
+        self._digested = digested
+        self._to_row = to_row
+        self._from_row = from_row
         self._type: type[T] = type_
         self._complete: Callable[[T], T] = complete
         self.kind = kind
@@ -235,11 +257,10 @@ class VersionRepository(Generic[T]):
         }
 
         async def publish(tx: Transaction) -> list[Published]:
-            row = await tx.row(PUBLISH, **values)
-            assert row is not None
-            if row["published"] is None:
+            told = await tx.value(PUBLISH, **values)
+            if told is None:
                 raise ConcurrentChange
-            published = [Published(*one) for one in msgspec.json.decode(row["published"])]
+            published = [Published(*one) for one in msgspec.json.decode(told)]
             if activate:
                 taken = {one.name for one in published if one.is_active and (one.is_new or again)}
                 await self._activated(tx, taken, terms)
@@ -282,12 +303,11 @@ class VersionRepository(Generic[T]):
 
     async def names(self, *, owner: str | None = None, limit: int = 1000) -> list[str]:
         """Names with an active version that this owner may see; None as owner sees all."""
-        return [row["name"] for row in await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)]
+        return await self.db.column(NAMES, kind=self.kind, owner=owner, limit=limit)
 
     async def active_ones(self, *, owner: str | None = None, limit: int = 1000) -> list[T]:
         """The same, each in its active version."""
-        rows = await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)
-        return await self.several({row["name"]: row["active"] for row in rows})
+        return await self.several(dict(await self.db.rows(NAMES, kind=self.kind, owner=owner, limit=limit)))
 
     async def page(self, *, after: str | None, limit: int, inactive: bool = True) -> list[CatalogEntry]:
         """A page of names in order; with `inactive`, also those without an active version."""
@@ -369,7 +389,7 @@ class VersionRepository(Generic[T]):
 
         Defaults are left out too: a newer release may have new fields, and the digest must stay the same.
         """
-        content = self._digest_content(written(one, without=ADDED, briefly=True))
+        content = self._digested(written(one, without=ADDED, briefly=True))
         # Not sorted: the order of a schema's properties is the order in which a model generates them.
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
@@ -387,17 +407,6 @@ class VersionRepository(Generic[T]):
         except msgspec.ValidationError as error:
             raise UnknownShape(f"this process does not know a {self.kind} of the catalog: {error}") from error
         return self._complete(known)
-
-    def _digest_content(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The part of the content that its digest covers."""
-        return content
-
-    def _to_row(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The descriptor as a row stores it; `_from_row` decodes it, also from rows of older releases."""
-        return content
-
-    def _from_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        return row
 
     def _entry(self, row: asyncpg.Record) -> CatalogEntry:
         return CatalogEntry(*(*row[:5], self._descriptor(row)))

@@ -57,7 +57,7 @@ async def cancel(db: Database, top: Session, trace: str, *, by: str) -> CancelRe
             row for session_id in ids for row in await tx.rows(DROP, child=session_id, trace=trace, outcome=kept)
         ]
         outside = {row["parent"] for row in dropped}.difference(ids)
-        heads = {row["id"]: row["head"] for row in await tx.rows(LOCK_ROWS, ids=sorted({*ids, *outside}))}
+        heads = dict(await tx.rows(LOCK_ROWS, ids=sorted({*ids, *outside})))
         appended: list[tuple[str, int]] = []
         fences: dict[str, int] = {}
         caught_up = [await _caught_up(tx, folded, one, heads[one]) for one in ids]

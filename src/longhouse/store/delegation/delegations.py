@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import asyncpg
 import msgspec
 
-from longhouse.agents.delegation import MAX_OPEN_TASKS, Delegation, waits_for
-from longhouse.errors import AlreadyReturned
+from longhouse.agents.delegation import MAX_OPEN_TASKS, Delegation, tree_budget, waits_for
+from longhouse.errors import AlreadyReturned, Deposed
 from longhouse.journal.events import Event, Fault, Opened, Outcome, Output, Returned
 from longhouse.journal.session import Session, Turn, ended_turn
 from longhouse.store import journals
@@ -22,6 +22,7 @@ from longhouse.store.database import Database, Executor, Transaction
 from longhouse.store.delegation import results
 from longhouse.store.delegation.results import DelegationResult
 from longhouse.store.journals import Appended, Placed, Rest
+from longhouse.store.rows import columns
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ EDGES: Final = """
 
 CHILDREN: Final = f"""
     SELECT s.agent, s.label, s.id, {journals.room_in("s.")} AS has_room
-    FROM unnest(:agents::text[], :labels::text[]) AS asked (agent, label)
+    FROM unnest(:agent::text[], :label::text[]) AS asked (agent, label)
     JOIN sessions s ON s.owner = :owner AND s.conversation_id = :conversation AND s.side = 'sub'
         AND s.agent = asked.agent AND s.label = asked.label
 """
@@ -69,10 +70,30 @@ WHERE NOT EXISTS (
 )
 """
 
+# The turn's own number is written anew each time: a step that is tried again, after its worker was lost, takes no more.
+TAKE_CALLS: Final = """
+    WITH others AS (
+        SELECT COALESCE(sum(calls), 0) AS calls FROM shared_calls
+        WHERE root = :root AND trace = :trace AND (session_id, prompt) <> (:session, :prompt)
+    ), granted AS (
+        SELECT greatest(0, least(:wanted::bigint, :budget - calls - :used))::integer AS calls FROM others
+    )
+    INSERT INTO shared_calls (root, trace, session_id, prompt, calls)
+    SELECT :root, :trace, there.id, :prompt, :used + calls
+    FROM granted, (SELECT id FROM sessions WHERE id = :session FOR KEY SHARE) there
+    ON CONFLICT (root, trace, session_id, prompt) DO UPDATE SET calls = EXCLUDED.calls
+    RETURNING calls - :used
+"""
 
 _FULL: Final = Fault(
     code=journals.TOO_MANY_WAITING,
     message="too many tasks wait for that agent already; wait for some, call it under another label, or do it yourself",
+)
+
+
+_CYCLE: Final = Fault(
+    code="cycle",
+    message="cycle: that agent waits, through whomever, for you; do it yourself, or call it under another label",
 )
 
 
@@ -121,12 +142,11 @@ async def begin(
         children, full = await _children(tx, session, tasks)
         edges: list[tuple[str, str]] = []
         if collects or any(children.values()):  # a new agent waits for none
-            rows = await tx.rows(EDGES, owner=session.owner, conversation=session.conversation)
-            edges = [(row["parent"], row["child"]) for row in rows]
+            edges += map(tuple, await tx.rows(EDGES, owner=session.owner, conversation=session.conversation))
         circles = {
             task.call for task in tasks if task.awaited and waits_for(edges, children[task.call] or "", session.id)
         }
-        refused: dict[str, Outcome] = {**faults, **dict.fromkeys(full, _FULL), **{call: _cycle() for call in circles}}
+        refused: dict[str, Outcome] = {**faults, **dict.fromkeys(full, _FULL), **dict.fromkeys(circles, _CYCLE)}
         refused |= await _too_many(tx, session, [task for task in tasks if task.call not in {*circles, *full}])
         known, settled_at_once = await _collected(tx, session.id, collects, edges)
         after, settled = settle([*_refusing(new, refused), *settled_at_once])
@@ -144,11 +164,10 @@ async def begin(
         for task in tasks:
             if task.call in refused:
                 continue
-            opened = _opened(session, task)
             # An imported history is given once: to a new session.
             is_new = children[task.call] is None and (task.agent, task.label) not in begun
             begun.add((task.agent, task.label))
-            prompted.append(await _prompt(tx, session, task if is_new else task.with_prior(()), opened))
+            prompted.append(await _prompt(tx, session, task if is_new else task.with_prior(())))
         for collect in known:
             await tx.run(AWAIT, parent=session.id, call=collect.call, handle=collect.handle)
         return after, appended, prompted
@@ -170,6 +189,31 @@ async def end(
         return appended, await return_outcome(tx, ended, kept)
 
     return await _once(db, session, append_id, write)
+
+
+async def take_calls(db: Database, session: Session, turn: Turn, wanted: int) -> int:
+    """Takes this many calls for a step from the budget that its request shares; how many of them may be made."""
+    budget = tree_budget(turn)
+    if budget is None:
+        return wanted
+    values = {
+        "root": turn.prompted.root or session.id,
+        "trace": turn.trace,
+        "session": session.id,
+        "prompt": turn.prompt,
+        "wanted": wanted,
+        "budget": budget,
+        "used": turn.calls - turn.subagents.calls,
+    }
+
+    async def write(tx: Transaction) -> int:
+        await tx.run(LOCK, owner=session.owner, conversation=session.conversation)
+        taken: int | None = await tx.value(TAKE_CALLS, **values)
+        if taken is None:
+            raise Deposed(f"session {session.id!r} was deleted")
+        return taken
+
+    return await db.together(write)
 
 
 def ending_turn(before: Session, after: Session) -> Turn | None:
@@ -235,20 +279,16 @@ async def _children(
     full queue."""
     if not tasks:
         return {}, set()
-    asked: dict[str, object] = {
-        "agents": [task.agent for task in tasks],
-        "labels": [task.label for task in tasks],
-        "most_waiting": journals.MOST_WAITING,
-    }
-    rows = await tx.rows(CHILDREN, owner=parent.owner, conversation=parent.conversation, **asked)
+    asked = {"owner": parent.owner, "conversation": parent.conversation, "most_waiting": journals.MOST_WAITING}
+    rows = await tx.rows(CHILDREN, **asked, **columns(tasks, "agent", "label"))
     there = {(row["agent"], row["label"]): row for row in rows}
     known = {task.call: there.get((task.agent, task.label)) for task in tasks}
     children = {call: row and row["id"] for call, row in known.items()}
     return children, {call for call, row in known.items() if row and not row["has_room"]}
 
 
-def _opened(parent: Session, task: Delegation) -> Opened:
-    return Opened(
+async def _prompt(tx: Transaction, parent: Session, task: Delegation) -> tuple[str, int]:
+    opened = Opened(
         agent=task.agent,
         version=task.version,
         owner=parent.owner,
@@ -257,9 +297,6 @@ def _opened(parent: Session, task: Delegation) -> Opened:
         side="sub",
         label=task.label,
     )
-
-
-async def _prompt(tx: Transaction, parent: Session, task: Delegation, opened: Opened) -> tuple[str, int]:
     prompted = task.prompted
     text = "".join(content for content in prompted.content if isinstance(content, str))
     proposed = f"{task.agent}_{uuid.uuid4()}"
@@ -292,7 +329,7 @@ async def _collected(
             if kept.spent:  # counted once
                 await tx.run(KEEP, parent=parent, call=collect.handle, outcome=kept.counted.encoded)
         elif waits_for(edges, row["child"], parent):
-            returned.append(Returned(call=collect.call, outcome=_cycle()))
+            returned.append(Returned(call=collect.call, outcome=_CYCLE))
         else:
             waiting.append(collect)
     return waiting, returned
@@ -329,8 +366,3 @@ def _refusing(new: Sequence[Event], faults: Mapping[str, Outcome]) -> list[Event
     """The events with the faults of refused calls; the handle that an unawaited call has returned is removed."""
     kept = [one for one in new if not (isinstance(one, Returned) and one.call in faults)]
     return [*kept, *(Returned(call=call, outcome=fault) for call, fault in faults.items())]
-
-
-def _cycle() -> Fault:
-    message = "cycle: that agent waits, through whomever, for you; do it yourself, or call it under another label"
-    return Fault(code="cycle", message=message)

@@ -88,6 +88,5 @@ async def budget_left(db: Executor, session: Session, prompt: Prompted) -> Limit
     """The budget of a prompt that is about to start: what is left of its own, and of that shared by its trace."""
     if prompt.budget is None or prompt.shared_budget is None:
         return prompt.budget
-    used = await db.row(USED, owner=session.owner, conversation=session.conversation, trace=prompt.trace)
-    assert used is not None
-    return capped_by_shared(prompt.budget, prompt.shared_budget, calls=used["calls"], tokens=used["tokens"])
+    [used] = await db.rows(USED, owner=session.owner, conversation=session.conversation, trace=prompt.trace)
+    return capped_by_shared(prompt.budget, prompt.shared_budget, **dict(used))

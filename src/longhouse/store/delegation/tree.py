@@ -6,7 +6,7 @@ read up to the heads from the same query, are a consistent cut: no event in it l
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 import msgspec
@@ -16,6 +16,7 @@ from longhouse.journal.events import Recorded
 from longhouse.journal.session import Session, State
 from longhouse.store import journals
 from longhouse.store.database import Database, Executor
+from longhouse.store.rows import columns
 
 DEEPEST: Final = 33
 """Depths that are followed: no template allows one of more than 32."""
@@ -30,7 +31,7 @@ DEEPEST: Final = 33
 TREE: Final = f"""
     WITH RECURSIVE roots (top, id, trace, depth) AS (
         SELECT * FROM unnest(
-            (SELECT :tops::text[]), (SELECT :ids::text[]), (SELECT :traces::text[]), (SELECT :depths::int[])
+            (SELECT :top::text[]), (SELECT :id::text[]), (SELECT :trace::text[]), (SELECT :depth::int[])
         )
     ), tree (top, id, trace, depth, prompt, is_open) AS (
         (
@@ -204,24 +205,14 @@ async def nodes(
         return []
     seen = seen_heads or {}
     flags = {"awaited": awaited, "open_only": open_only}
-    rows = await db.rows(NODES, **_columns(roots), **flags, seen=list(seen), seen_heads=list(seen.values()))
-    return [_node(row) for row in rows]
+    heads = {"seen": list(seen), "seen_heads": list(seen.values())}
+    return await db.read(_node, NODES, **columns(roots, *Root.__struct_fields__), **flags, **heads)
 
 
-def _node(row: asyncpg.Record) -> Node:
+def _node(*row: Any) -> Node:
     *known, traces, depths, first = row
     reached = {trace: depth for trace, depth in zip(traces, depths, strict=True) if trace is not None}
     return Node(*(*known, reached, first))
-
-
-def _columns(roots: Sequence[Root]) -> dict[str, list[object]]:
-    return dict(
-        zip(
-            ("tops", "ids", "traces", "depths"),
-            map(list, zip(*map(msgspec.structs.astuple, roots), strict=True)),
-            strict=True,
-        )
-    )
 
 
 def callers(session: str, trace: str) -> str:
@@ -258,7 +249,7 @@ async def read(
     """Session -> its events after one seq up to another; in all about `limit` events, the first ones."""
     if not spans:
         return {}
-    after, upto = [span[0] for span in spans.values()], [span[1] for span in spans.values()]
+    after, upto = map(list, zip(*spans.values(), strict=True))
     rows = await db.rows(READ, ids=list(spans), after=after, upto=upto, limit=limit)
     found: dict[str, list[Recorded]] = {}
     for row in rows if len(rows) != limit else _whole(rows):
@@ -281,16 +272,15 @@ async def left_at_work(db: Database, session: Session) -> list[str]:
 async def heads(db: Database, session: Session, at: datetime | None = None) -> dict[str, int]:
     """Session -> head, of all sub-agents in this conversation; with `at`, the head at that time."""
     given = {"at": at} if at else {}
-    rows = await db.rows(HEADS_AT if at else HEADS, owner=session.owner, conversation=session.conversation, **given)
-    return {row["id"]: row["head"] for row in rows}
+    sql = HEADS_AT if at else HEADS
+    return dict(await db.rows(sql, owner=session.owner, conversation=session.conversation, **given))
 
 
 async def closed_questions(db: Database, session: Session, call: str) -> list[Asker]:
     """The session and its sub-agents, of all its turns, where a person was asked about a call with this id, and the
     question is closed."""
-    roots = [Root(session.id, session.id, None)]
-    rows = await db.rows(OVER, **_columns(roots), awaited=False, session=session.id, call=call)
-    return [Asker(*row) for row in rows]
+    roots = columns([Root(session.id, session.id, None)], *Root.__struct_fields__)
+    return await db.read(Asker, OVER, **roots, awaited=False, session=session.id, call=call)
 
 
 async def was_answered(db: Database, session: Session, name: str) -> bool:
@@ -315,11 +305,12 @@ async def open_delegation(
     db: Database, session: Session, trace: str, handle: str, calls: Sequence[str]
 ) -> OpenDelegation | None:
     """The task that the call `handle` has started in another turn than that of `trace`; `calls` collected it before."""
-    row = await db.row(BEGUN, session=session.id, handle=handle, calls=[handle, *calls], trace=trace)
-    return OpenDelegation(*row) if row else None
+    return await db.read_one(
+        OpenDelegation, BEGUN, session=session.id, handle=handle, calls=[handle, *calls], trace=trace
+    )
 
 
 async def tools(db: Database, session_id: str, calls: Sequence[str]) -> dict[str, str]:
     """Call -> the name of its tool; empty where the call is not shown as work."""
-    called = [events.decode(row["body"]) for row in await db.rows(TOOLS, session=session_id, calls=list(calls))]
+    called = await db.read(events.decode, TOOLS, session=session_id, calls=list(calls))
     return {one.call: one.tool if one.is_work else "" for one in called if isinstance(one, events.Called)}

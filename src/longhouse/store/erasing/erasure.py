@@ -25,7 +25,9 @@ from longhouse.store.memory import memory_files, memory_scopes
 from longhouse.store.memory.memory_scopes import Scope
 from longhouse.store.search import passages
 
-FORGOTTEN: Final = Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
+FORGOTTEN: Final = DelegationResult(
+    outcome=Fault(code="forgotten", message="the agent was deleted with all that it knew, and did not finish")
+)
 REPORTS: Final = ", ".join(f"'{name}'" for name in tools_of("reports"))
 """Tools whose calls were recorded without a role. Their files are in a folder, and the file name ends with a digest of
 the call."""
@@ -164,13 +166,13 @@ async def forget(
     memory that all users of the owner share goes too. With `at_rest_since`, nothing goes if one of them has something
     to do, or did something since: who erases by age is too late then.
     """
-    request, fault = uuid.uuid4(), DelegationResult(outcome=FORGOTTEN).encoded
+    request = uuid.uuid4()
 
     async def write(tx: Transaction) -> Forgotten | None:
         conversation = await tx.value(WHERE, session=session_id, owner=owner)
         if conversation is None:
             # Perhaps this is a retry, because the answer to the first try was lost.
-            done = [row["session_id"] for row in await tx.rows(DONE, request=request)]
+            done = await tx.column(DONE, request=request)
             return Forgotten(done, []) if done else None
         await tx.run(LOCK, owner=owner, conversation=conversation)  # from here on no session can join the tree
         # In any trace: the journal of a sub-agent contains the tasks of all traces.
@@ -178,13 +180,13 @@ async def forget(
         if at_rest_since and await tx.value(LIVELY, ids=ids, since=at_rest_since):
             return None  # before any row of those who wait for them is locked
         await tx.run(LOCK_TASKS, ids=ids)  # before the sessions: the order in which all code locks both
-        waiting = [row for row in await tx.rows(OUTCOMES, ids=ids, outcome=fault) if row["is_open"]]
-        there = {row["id"] for row in await tx.rows(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)}))}
+        waiting = [row for row in await tx.rows(OUTCOMES, ids=ids, outcome=FORGOTTEN.encoded) if row["is_open"]]
+        there = set(await tx.column(LOCK_ROWS, ids=sorted({*ids, *(row["parent"] for row in waiting)})))
         if session_id not in there:
             return None  # another request was first
         if at_rest_since and await tx.value(LIVELY, ids=ids, since=at_rest_since):
             raise _NotAtRest
-        appended = await return_outcome(tx, waiting, DelegationResult(outcome=FORGOTTEN))
+        appended = await return_outcome(tx, waiting, FORGOTTEN)
         return Forgotten(ids, appended, await _delete(tx, owner, conversation, ids, request, lasting=lasting))
 
     try:
@@ -200,12 +202,12 @@ class _NotAtRest(Exception):  # noqa: N818 - it is no error
 async def _delete(
     tx: Transaction, owner: str, conversation: str, ids: Sequence[str], request: uuid.UUID, *, lasting: bool
 ) -> Counter[str]:
-    held, count = await files.held(tx, ids), await files.count_used_by(tx, owner, ids)
+    held, count = await files.held(tx, ids), await tx.value(files.USED_BY_THESE, owner=owner, ids=ids)
     memories = await _forget_memories(tx, owner, conversation, ids, lasting=lasting)
     # The numbers grow in the order of commits, so that a reader that follows them misses none.
     await tx.run(IN_ORDER)
     await tx.run(NOTE, ids=ids, request=request)
-    gone = {table: _count(await tx.run(sql, ids=ids)) for table, sql in GONE.items()}
+    gone = {table: await tx.changed(sql, ids=ids) for table, sql in GONE.items()}
     await tx.run(CUTS, owner=owner, conversation=conversation)
     await files.drop_unused(tx, held)
     # Last: turns that write passages wait for whoever deletes some.
@@ -221,7 +223,7 @@ async def _delete(
 
 async def forget_derived(tx: Transaction, ids: Sequence[str]) -> tuple[int, int]:
     """Deletes what the ledger has of these sessions, and the passages by which they are found; how many of each."""
-    interactions, found = _count(await tx.run(FORGET_LEDGER, ids=ids)), 0
+    interactions, found = await tx.changed(FORGET_LEDGER, ids=ids), 0
     for kind in passages.OF_SESSIONS:
         found += await passages.remove(tx, kind, groups=ids)
     return interactions, found
@@ -261,22 +263,18 @@ async def _forget_memories(
     return _ForgottenMemories(sum(row["is_file"] for row in written) + sum(row[0] for row in rest), found)
 
 
-def _count(tag: str) -> int:
-    """How many rows a statement deleted."""
-    return int(tag.rpartition(" ")[2])
-
-
 async def _shared(tx: Transaction, owner: str, conversation: str, ids: Sequence[str], *, are_gone: bool) -> set[Scope]:
     """The scopes that belong to this conversation alone: of these sessions, or of all its other sessions."""
-    rows = await tx.rows(SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone)
-    return {scope for row in rows for scope in memory_scopes.passing(*row)}
+    found = await tx.read(
+        memory_scopes.passing, SHARING, owner=owner, conversation=conversation, ids=ids, are_gone=are_gone
+    )
+    return set().union(*found)
 
 
 async def scopes_of(tx: Transaction, owner: str, ids: Sequence[str]) -> tuple[set[Scope], set[Scope]]:
     """The scopes of conversations that these sessions can write to, and those of them that nobody else can read."""
-    rows = await tx.rows(CONVERSATIONS, owner=owner, ids=ids)
     theirs, others = set[Scope](), set[Scope]()
-    for conversation in [row["conversation_id"] for row in rows]:
+    for conversation in await tx.column(CONVERSATIONS, owner=owner, ids=ids):
         theirs |= await _shared(tx, owner, conversation, ids, are_gone=True)
         others |= await _shared(tx, owner, conversation, ids, are_gone=False)
     return theirs & others, theirs - others
@@ -284,13 +282,12 @@ async def scopes_of(tx: Transaction, owner: str, ids: Sequence[str]) -> tuple[se
 
 async def since(db: Database, nth: int) -> list[ErasedSession]:
     """A page of the sessions that were erased after this number, in order."""
-    return [ErasedSession(*row) for row in await db.rows(SINCE, nth=nth)]
+    return await db.read(ErasedSession, SINCE, nth=nth)
 
 
 async def gone(db: Database, ids: Sequence[str]) -> set[str]:
     """Those of these sessions that no longer exist."""
-    there = {row["id"] for row in await db.rows(THERE, ids=list(ids))} if ids else set()
-    return set(ids) - there
+    return set(ids).difference(await db.column(THERE, ids=list(ids)) if ids else ())
 
 
 async def sweep(db: Database) -> None:

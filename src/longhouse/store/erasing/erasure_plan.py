@@ -9,7 +9,7 @@ from longhouse.store import files
 from longhouse.store.database import Database, Transaction
 from longhouse.store.delegation import tree
 from longhouse.store.erasing import erasure
-from longhouse.store.erasing.erasures import DOCUMENT, OF_SCHEDULES, THESE, Target, scopes
+from longhouse.store.erasing.erasures import DOCUMENT, OF_SCHEDULES, THESE, Kind, Target, scopes
 from longhouse.store.memory import memory_files, memory_scopes
 from longhouse.store.search import passages
 
@@ -26,11 +26,23 @@ LONELY_WITHOUT: Final = """
           AND o.id <> ALL(:ids)
     )
 """
-COUNT: Final = """
+COUNT: Final = f"""
     SELECT (SELECT count(*) FROM journal WHERE session_id = ANY(:ids)) AS events,
            (SELECT count(*) FROM ledger WHERE session_id = ANY(:ids)) AS interactions,
-           (SELECT count(*) FROM passages WHERE kind = ANY(:kinds) AND "group" = ANY(:ids)) AS passages
+           (SELECT count(*) FROM passages WHERE kind = ANY(:kinds) AND "group" = ANY(:ids)) AS passages,
+           ({files.USED_BY_THESE}) AS files
 """
+COUNT_BESIDE: Final = """
+    SELECT (SELECT count(*) FROM schedules WHERE owner = :owner AND {schedules}) AS schedules,
+           (SELECT count(*) FROM conversations WHERE owner = :owner AND {created}) AS conversations
+"""
+CREATED: Final[dict[Kind, str]] = {
+    "session": "false",
+    "conversation": "id = :name",
+    "user": "false",
+    "owner": "true",
+}
+"""Of what was created with a name of its own, what goes with it."""
 COUNT_SCOPES: Final = f"""
     SELECT m.scope, m.path, CASE
         WHEN m.scope = ANY(:whole) THEN true
@@ -52,8 +64,6 @@ COUNT_OF_OWNER: Final = f"""
            (SELECT count(*) FROM passages p JOIN documents d ON p."group" = d.text_id
             WHERE d.owner = :owner AND p.kind = '{DOCUMENT}') AS passages
 """
-COUNT_CREATED: Final = "SELECT count(*) FROM conversations WHERE owner = :owner AND (:name = '' OR id = :name)"
-COUNT_SCHEDULES: Final = "SELECT count(*) FROM schedules WHERE owner = :owner AND {these}"
 KEPT_FILES: Final = f"""
     SELECT path FROM memories
     WHERE owner = :owner AND scope = :scope AND content IS NOT NULL AND former_writers <> '{{}}'
@@ -91,39 +101,37 @@ async def plan(db: Database, target: Target) -> ErasurePlan:
         await tx.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         ids = await _session_ids(tx, target)
         counts: Counter[str] = Counter(sessions=len(ids))
-        row = await tx.row(COUNT, ids=ids, kinds=list(passages.OF_SESSIONS))
-        assert row is not None
-        counts += Counter(dict(row))
-        counts["files"] = await files.count_used_by(tx, target.owner, ids)
+        counts += await _counted(tx, COUNT, owner=target.owner, ids=ids, kinds=passages.OF_SESSIONS)
         counts += await _count_memories(tx, target, ids)
-        of_target = {"owner": target.owner, "name": target.name}
-        if found := await tx.value(COUNT_SCHEDULES.format(these=OF_SCHEDULES[target.kind]), **of_target):
-            counts["schedules"] = found
-        is_whole = target.kind in ("conversation", "owner")
-        if is_whole and (created := await tx.value(COUNT_CREATED, **of_target)):
-            counts["conversations"] = created
+        beside = COUNT_BESIDE.format(schedules=OF_SCHEDULES[target.kind], created=CREATED[target.kind])
+        counts += await _counted(tx, beside, **target.named)
         if target.kind == "owner":
-            row = await tx.row(COUNT_OF_OWNER, owner=target.owner)
-            assert row is not None
-            counts += Counter(dict(row))
+            counts += await _counted(tx, COUNT_OF_OWNER, owner=target.owner)
         if target.kind != "user":
             return ErasurePlan(counts)
         shared = memory_scopes.of_owner(target.owner).key
-        kept = await tx.rows(KEPT_FILES, owner=target.owner, scope=shared, ids=ids)
-        sessions = await tx.rows(KEPT_SESSIONS, owner=target.owner, ids=ids, user=target.name)
-        return ErasurePlan(counts, [row["id"] for row in sessions], [row["path"] for row in kept])
+        return ErasurePlan(
+            counts,
+            await tx.column(KEPT_SESSIONS, owner=target.owner, ids=ids, user=target.name),
+            await tx.column(KEPT_FILES, owner=target.owner, scope=shared, ids=ids),
+        )
 
     return await db.together(count)
+
+
+async def _counted(tx: Transaction, sql: str, **values: object) -> Counter[str]:
+    [row] = await tx.rows(sql, **values)
+    return Counter(dict(row))
 
 
 async def _session_ids(tx: Transaction, target: Target) -> list[str]:
     """The sessions of the target, with all that they have called."""
     sql = ALL.format(these=THESE[target.kind])
-    found = {row["id"] for row in await tx.rows(sql, owner=target.owner, name=target.name)}
+    found = set(await tx.column(sql, **target.named))
     if target.kind in ("session", "user"):
         found |= await tree.ever_called(tx, *found)
     if target.kind == "user":
-        found |= {row["id"] for row in await tx.rows(LONELY_WITHOUT, owner=target.owner, ids=sorted(found))}
+        found |= set(await tx.column(LONELY_WITHOUT, owner=target.owner, ids=sorted(found)))
     return sorted(found)
 
 

@@ -4,6 +4,7 @@ can go on with what a killed one began. Here is also what goes besides the sessi
 
 from collections import Counter
 from datetime import datetime
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -139,8 +140,12 @@ class Target(msgspec.Struct, frozen=True):
         return self.kind in ("user", "owner")
 
     @property
+    def named(self) -> dict[str, str]:
+        return {"owner": self.owner, "name": self.name}
+
+    @property
     def row(self) -> dict[str, str]:
-        return {"kind": self.kind, "owner": self.owner, "name": self.name}
+        return {"kind": self.kind, **self.named}
 
 
 async def ask(db: Database, target: Target) -> datetime:
@@ -166,16 +171,16 @@ async def finish(db: Database, target: Target, at: datetime) -> None:
 async def left(db: Database, *, untouched_for: float) -> list[tuple[Target, datetime]]:
     """Erasures that nobody has worked on for so many seconds."""
     rows = await db.rows(LEFT, seconds=untouched_for)
-    return [(Target(row["kind"], row["owner"], row["name"]), row["at"]) for row in rows]
+    return [(Target(*named), at) for *named, at in rows]
 
 
 async def next_sessions(db: Database, target: Target, at: datetime) -> list[str]:
     """The next sessions to erase, a few; then those from outside in conversations that have nobody left."""
     sql = NEXT.format(these=THESE[target.kind])
-    if rows := await db.rows(sql, owner=target.owner, name=target.name, at=at):
-        return [row["id"] for row in rows]
+    if found := await db.column(sql, **target.named, at=at):
+        return found
     if target.kind == "user":
-        return [row["id"] for row in await db.rows(LONELY, owner=target.owner, at=at)]
+        return await db.column(LONELY, owner=target.owner, at=at)
     return []
 
 
@@ -189,48 +194,46 @@ async def forget_scopes(db: Database, target: Target) -> Counter[str]:
 
 async def _clear(tx: Transaction, scope: Scope) -> Counter[str]:
     await tx.lock(memory_files.LOCKS, scope.lock)
-    rows = await tx.rows(CLEAR, owner=scope.owner, scope=scope.key)
+    are_files = await tx.column(CLEAR, owner=scope.owner, scope=scope.key)
     await tx.run(CLEAR_CALLS, owner=scope.owner, scope=scope.key)
     found = await passages.remove(tx, memory_files.PASSAGES, scope=scope.passages)
-    return Counter(memory_files=sum(row[0] for row in rows), passages=found)
+    return Counter(memory_files=sum(are_files), passages=found)
 
 
 async def scopes(db: Executor, target: Target) -> list[Scope]:
     """The scopes of memory files that belong to the target as a whole."""
     patterns, keys = ["%"], list[str]()
     if target.kind == "user":
-        agents = [row["agent"] for row in await db.rows(AGENTS, owner=target.owner)]
+        agents = await db.column(AGENTS, owner=target.owner)
         patterns, keys = memory_scopes.of_user(target.owner, target.name, agents)
     elif target.kind == "conversation":
         patterns = memory_scopes.of_whole_conversation(target.name)
     elif target.kind == "session":
         return []
-    rows = await db.rows(SCOPES, owner=target.owner, patterns=patterns, keys=keys)
-    return [Scope(target.owner, row["scope"]) for row in rows]
+    return await db.read(partial(Scope, target.owner), SCOPES, owner=target.owner, patterns=patterns, keys=keys)
 
 
 async def forget_schedules(db: Database, target: Target, at: datetime) -> int:
     """Deletes the schedules of a conversation, a user or an owner, with what is known of their runs."""
     sql = SCHEDULES.format(these=OF_SCHEDULES[target.kind])
-    return int(await db.value(sql, owner=target.owner, name=target.name, at=at))
+    return int(await db.value(sql, **target.named, at=at))
 
 
 async def forget_conversation(db: Database, target: Target, at: datetime) -> int:
     """Deletes what a conversation has besides its sessions: its metadata and the items that were added to it."""
     if target.kind != "conversation":
         return 0
-    return int((await db.run(CONVERSATION, owner=target.owner, name=target.name, at=at)).rpartition(" ")[2])
+    return await db.changed(CONVERSATION, **target.named, at=at)
 
 
 async def forget_documents(db: Database, owner: str) -> Counter[str]:
     """Deletes some documents of an owner, with their pages, versions and passages; empty if there are none."""
 
     async def write(tx: Transaction) -> Counter[str]:
-        rows = await tx.rows(DROP_DOCUMENTS, owner=owner)
-        if not rows:
+        texts = await tx.column(DROP_DOCUMENTS, owner=owner)
+        if not texts:
             return Counter()
-        found = await passages.remove(tx, DOCUMENT, groups=[row["text_id"] for row in rows])
-        return Counter(documents=len(rows), passages=found)
+        return Counter(documents=len(texts), passages=await passages.remove(tx, DOCUMENT, groups=texts))
 
     return await db.together(write)
 
@@ -245,11 +248,10 @@ async def forget_owner(db: Database, owner: str) -> Counter[str]:
 
     async def write(tx: Transaction) -> Counter[str]:
         await tx.lock(*publish.LOCK)
-        row = await tx.row(DROP_CATALOG, owner=owner)
-        assert row is not None
+        [names] = await tx.rows(DROP_CATALOG, owner=owner)
         for sql in OF_OWNER:
             await tx.run(sql, owner=owner)
-        hooks = int((await tx.run(DROP_WEBHOOKS, owner=owner)).rpartition(" ")[2])
-        return Counter(tools=row["tools"], templates=row["templates"], webhooks=hooks)
+        hooks = await tx.changed(DROP_WEBHOOKS, owner=owner)
+        return Counter(**dict(names), webhooks=hooks)
 
     return await db.together(write)

@@ -1,14 +1,13 @@
 """Retention: after how many days sessions are erased, by owner and state; and which have come to their end."""
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
 from longhouse.store.database import Database, Transaction
 
-LOCK: Final = (0x6C6F6E67, 0x6B656570)  # "long", "keep": one process at a time
+SOLE_ERASER: Final = (0x6C6F6E67, 0x6B656570)  # "long", "keep": one process erases what is too old
 PAGE: Final = 200
 
 EndState = Literal["COMPLETED", "FAILED", "CANCELLED"]
@@ -53,11 +52,6 @@ class OldSession:
     is_over: bool
 
 
-def sole(db: Database) -> AbstractAsyncContextManager[bool]:
-    """Whether this process may erase what is too old: one process at a time."""
-    return db.sole(LOCK)
-
-
 async def policies(db: Database) -> dict[str, dict[EndState, int | None]]:
     """Owner -> its policy, for those that have one."""
     found: dict[str, dict[EndState, int | None]] = {}
@@ -90,5 +84,4 @@ async def least(db: Database, default: int | None) -> int | None:
 async def page(db: Database, *, default: int | None, least: int, after: tuple[datetime, str]) -> list[OldSession]:
     """The next sessions, oldest first, with whether they have come to their end."""
     at, session_id = after
-    rows = await db.rows(PAGE_OF, default=default, least=least, at=at, id=session_id)
-    return [OldSession(*row) for row in rows]
+    return await db.read(OldSession, PAGE_OF, default=default, least=least, at=at, id=session_id)

@@ -12,7 +12,7 @@ from typing import Final
 import asyncpg
 import msgspec
 
-from longhouse.store.database import Database, Transaction, lock_number
+from longhouse.store.database import Database, Transaction, advisory_key
 
 LOCKS: Final = 0x706C6163
 """The class of these advisory locks, "plac"; one lock for each limit."""
@@ -212,5 +212,5 @@ async def _let_in(tx: Transaction, held: str, most: int | None) -> list[str]:
 
 async def _lock(tx: Transaction, limits: Mapping[str, int | None]) -> None:
     """Everybody takes the locks in the same order."""
-    for number in sorted({lock_number(held) for held in limits}):
+    for number in sorted({advisory_key(held.encode()) for held in limits}):
         await tx.lock(LOCKS, number)

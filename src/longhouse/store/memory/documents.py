@@ -1,6 +1,5 @@
 """Documents: their pages, outlines and versions. What finds them are passages, which change in the same transaction."""
 
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
@@ -8,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from longhouse.errors import LonghouseError
-from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.database import Database, Executor, Transaction, advisory_key
 from longhouse.store.lists import pages
 from longhouse.store.lists.pages import Position
 
@@ -17,8 +16,8 @@ BATCH: Final = 500
 """Pages in one statement."""
 
 _COLUMNS: Final = """
-    d.id, d.owner, d.reg_id, d.version, d.text_id, v.title, v.filename, v.format, v.digest, v.recipe, v.size, v.pages,
-    v.chunks, v.added_by, d.added_at, d.changed_at
+    v.version, v.digest, v.filename, v.format, v.title, v.size, v.pages, v.chunks, v.added_by, d.added_at,
+    d.id, d.owner, d.reg_id, d.text_id, v.recipe, d.changed_at
 """
 SELECT: Final = f"""
     SELECT {_COLUMNS} FROM documents d JOIN document_versions v ON v.document = d.id AND v.version = d.version
@@ -87,28 +86,6 @@ class UnknownDocument(LonghouseError):  # noqa: N818 - it says what is asked for
     """There is no such document, or no such part of it; the message names those that there are."""
 
 
-class Document(msgspec.Struct, frozen=True):
-    """A document and its current version."""
-
-    id: int
-    owner: str | None
-    """None: everybody's."""
-    reg_id: str
-    version: int
-    text_id: str
-    title: str
-    filename: str
-    format: str
-    digest: str
-    recipe: int
-    size: int
-    pages: int
-    chunks: int
-    added_by: str
-    added_at: datetime
-    changed_at: datetime
-
-
 class DocumentVersion(msgspec.Struct, frozen=True):
     version: int
     digest: str
@@ -120,6 +97,18 @@ class DocumentVersion(msgspec.Struct, frozen=True):
     chunks: int
     added_by: str
     added_at: datetime
+
+
+class Document(DocumentVersion, frozen=True):
+    """A document and its current version, which is as old as the document."""
+
+    id: int
+    owner: str | None
+    """None: everybody's."""
+    reg_id: str
+    text_id: str
+    recipe: int
+    changed_at: datetime
 
 
 class Section(msgspec.Struct, frozen=True, array_like=True):
@@ -167,7 +156,7 @@ async def save(db: Database, text: DocumentText, replace: Replace) -> tuple[Docu
 
     async def write(tx: Transaction) -> tuple[Document, Change]:
         await tx.lock(LOCKS, _lock(text.owner, text.reg_id))
-        known = await _of_owner(tx, text.owner, text.reg_id)
+        known = await of_owner(tx, text.owner, text.reg_id)
         if known and known.text_id == text.text_id:
             # This is a retry, because the answer to the commit was lost.
             return known, "added" if known.version == 1 else "changed"
@@ -175,7 +164,7 @@ async def save(db: Database, text: DocumentText, replace: Replace) -> tuple[Docu
             return known, "unchanged"
         await _write_version(tx, text, known)
         await replace(tx, known.text_id if known else None)
-        saved = await _of_owner(tx, text.owner, text.reg_id)
+        saved = await of_owner(tx, text.owner, text.reg_id)
         assert saved is not None
         return saved, "changed" if known else "added"
 
@@ -191,20 +180,8 @@ async def _write_version(tx: Transaction, text: DocumentText, known: Document | 
         await tx.run(CLEAR_PAGES, document=document)
     else:
         document = await tx.value(CREATE, owner=text.owner, reg_id=text.reg_id, text_id=text.text_id, outline=outline)
-    await tx.run(
-        ADD_VERSION,
-        document=document,
-        version=version,
-        digest=text.digest,
-        recipe=text.recipe,
-        filename=text.filename,
-        format=text.format,
-        title=text.title,
-        size=text.size,
-        pages=text.pages,
-        chunks=text.chunks,
-        added_by=text.added_by,
-    )
+    told = ("digest", "recipe", "filename", "format", "title", "size", "pages", "chunks", "added_by")
+    await tx.run(ADD_VERSION, document=document, version=version, **{name: getattr(text, name) for name in told})
     numbers = sorted(text.contents)
     for start in range(0, len(numbers), BATCH):
         some = numbers[start : start + BATCH]
@@ -216,7 +193,7 @@ async def remove(db: Database, owner: str | None, reg_id: str, clear: Clear) -> 
 
     async def write(tx: Transaction) -> Document | None:
         await tx.lock(LOCKS, _lock(owner, reg_id))
-        known = await _of_owner(tx, owner, reg_id)
+        known = await of_owner(tx, owner, reg_id)
         if known:
             await clear(tx, known.text_id)
             await tx.run(REMOVE, document=known.id)
@@ -225,41 +202,34 @@ async def remove(db: Database, owner: str | None, reg_id: str, clear: Clear) -> 
     return await db.together(write)
 
 
-async def _of_owner(db: Executor, owner: str | None, reg_id: str) -> Document | None:
-    row = await db.row(OF_OWNER, owner=owner, reg_id=reg_id)
-    return Document(*row) if row else None
-
-
-async def of_owner(db: Database, owner: str | None, reg_id: str) -> Document | None:
+async def of_owner(db: Executor, owner: str | None, reg_id: str) -> Document | None:
     """This owner's document, or the shared one."""
-    return await _of_owner(db, owner, reg_id)
+    return await db.read_one(Document, OF_OWNER, owner=owner, reg_id=reg_id)
 
 
 async def find(db: Database, owner: str | None, reg_id: str) -> Document | None:
     """The document that an owner sees under this name."""
-    row = await db.row(FIND, owner=owner, reg_id=reg_id)
-    return Document(*row) if row else None
+    return await db.read_one(Document, FIND, owner=owner, reg_id=reg_id)
 
 
 async def visible(db: Database, owner: str | None, limit: int) -> list[Document]:
     """The documents that an owner sees, by name."""
-    return [Document(*row) for row in await db.rows(VISIBLE_ONES, owner=owner, limit=limit)]
+    return await db.read(Document, VISIBLE_ONES, owner=owner, limit=limit)
 
 
 async def of_all_owners(db: Database, limit: int) -> list[Document]:
     """The documents of all owners, by name."""
-    return [Document(*row) for row in await db.rows(ALL, limit=limit)]
+    return await db.read(Document, ALL, limit=limit)
 
 
 async def owners(db: Database, reg_id: str, limit: int) -> list[str]:
     """Who has a document of this name, besides a shared one."""
-    return [row["owner"] for row in await db.rows(OWNERS, reg_id=reg_id, limit=limit)]
+    return await db.column(OWNERS, reg_id=reg_id, limit=limit)
 
 
 async def count(db: Executor, owner: str | None) -> int:
     """How many documents an owner has added."""
-    found: int = await db.value(COUNT, owner=owner)
-    return found
+    return int(await db.value(COUNT, owner=owner))
 
 
 async def count_alone(tx: Transaction, owner: str | None) -> int:
@@ -270,15 +240,13 @@ async def count_alone(tx: Transaction, owner: str | None) -> int:
 
 async def counts(db: Database, most: int | None = None) -> tuple[int, int]:
     """How many documents there are of owners, and how many shared ones; no more than `most` are counted."""
-    row = await db.row(COUNTS, most=most)
-    assert row is not None
-    return row["own"], row["shared"]
+    [(own, shared)] = await db.rows(COUNTS, most=most)
+    return own, shared
 
 
 async def count_visible(db: Database, owner: str | None) -> int:
     """How many documents an owner sees."""
-    found: int = await db.value(COUNT_VISIBLE, owner=owner)
-    return found
+    return int(await db.value(COUNT_VISIBLE, owner=owner))
 
 
 async def page(db: Database, owner: str, *, before: Position | None, limit: int) -> list[Document]:
@@ -297,14 +265,13 @@ async def of_texts(db: Database, owner: str | None, text_ids: Sequence[str]) -> 
 
 async def hidden(db: Database, owner: str | None) -> list[str]:
     """The `text_id`s of shared documents that an owner does not see, because of an own one of the same name."""
-    return [row["text_id"] for row in await db.rows(HIDDEN, owner=owner)]
+    return await db.column(HIDDEN, owner=owner)
 
 
 async def state(db: Database, owner: str | None) -> str:
     """Changes whenever one of the documents that an owner sees does."""
-    found: str | None = await db.value(STATE, owner=owner)
     # Never empty: that is the revision of tools that have none.
-    return found or "no documents"
+    return str(await db.value(STATE, owner=owner) or "no documents")
 
 
 async def outline(db: Database, document: Document) -> list[Section]:
@@ -314,19 +281,17 @@ async def outline(db: Database, document: Document) -> list[Section]:
 
 async def contents(db: Database, document: Document, first: int, last: int) -> dict[int, str]:
     """The text of these pages, where there is one."""
-    rows = await db.rows(PAGES, document=document.id, first=first, last=last)
-    return {row["page"]: row["content"] for row in rows}
+    return dict(await db.rows(PAGES, document=document.id, first=first, last=last))
 
 
 async def versions(db: Database, document: Document) -> list[DocumentVersion]:
     """All versions, the newest first."""
-    return [DocumentVersion(*row) for row in await db.rows(VERSIONS, document=document.id)]
+    return await db.read(DocumentVersion, VERSIONS, document=document.id)
 
 
 async def shipped(db: Database, reg_id: str) -> str | None:
     """The digest of the document of a release that was last offered under this name."""
-    found: str | None = await db.value(SHIPPED, reg_id=reg_id)
-    return found
+    return await db.read_one(str, SHIPPED, reg_id=reg_id)
 
 
 async def mark_shipped(db: Database, reg_id: str, digest: str) -> None:
@@ -334,5 +299,4 @@ async def mark_shipped(db: Database, reg_id: str, digest: str) -> None:
 
 
 def _lock(owner: str | None, reg_id: str) -> int:
-    digest = hashlib.sha256(msgspec.json.encode((owner, reg_id))).digest()
-    return int.from_bytes(digest[:4], "big", signed=True)
+    return advisory_key(msgspec.json.encode((owner, reg_id)))

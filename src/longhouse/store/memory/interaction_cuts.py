@@ -101,11 +101,9 @@ async def pruned(
     max_tokens: int | None,
 ) -> Position | None:
     """The newest record that has to go."""
-    row = await tx.row(
-        PRUNED, owner=owner, conversation=conversation, older_than=older_than, max_count=max_count,
-        max_tokens=max_tokens,
-    )  # fmt: skip
-    return (row["timestamp"], row["id"]) if row else None
+    limits = {"older_than": older_than, "max_count": max_count, "max_tokens": max_tokens}
+    row = await tx.row(PRUNED, owner=owner, conversation=conversation, **limits)
+    return tuple(row) if row else None
 
 
 async def cut(
@@ -124,18 +122,18 @@ async def cut(
         await tx.run(ADD_CUT, **where)
     outside = [row for row in gone if not row["agent"]]
     if outside:
-        bodies = await tx.rows(
+        bodies = await tx.column(
             UNWRITE, sessions=[row["session_id"] for row in outside], ids=[row["id"] for row in outside]
         )
-        await files.drop_unused(tx, [row["body_digest"] for row in bodies if row["body_digest"]])
+        await files.drop_unused(tx, list(filter(None, bodies)))
     return [(row["session_id"], row["id"]) for row in gone if row["shown"]]
 
 
 async def sessions_cut(tx: Transaction, owner: str, conversation: str) -> list[str]:
     """The sessions of which something was deleted."""
-    return [row["id"] for row in await tx.rows(SESSIONS_CUT, owner=owner, conversation=conversation)]
+    return await tx.column(SESSIONS_CUT, owner=owner, conversation=conversation)
 
 
 async def cut_turns(db: Executor, session_id: str) -> set[int]:
     """Where turns of a session started that were deleted."""
-    return {row["seq"] for row in await db.rows(CUT_TURNS, session=session_id)}
+    return set(await db.column(CUT_TURNS, session=session_id))

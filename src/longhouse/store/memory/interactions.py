@@ -7,11 +7,12 @@ from typing import Any, Final, Literal, get_args
 
 import asyncpg
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
-from longhouse.journal.events import Collected
+from longhouse.journal.events import Collected, ExternalInteraction
 from longhouse.journal.roles import FORM
-from longhouse.store.database import Executor, Transaction
+from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.lists import pages
 from longhouse.store.lists.pages import Position
 
 PROJECTION: Final = "ledger"
@@ -44,11 +45,15 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: datetime
     pair_id: str
 
+    @classmethod
+    def from_outside(cls, conversation: str, given: ExternalInteraction, text: str) -> "Interaction":
+        """The record of what was added from outside, as its event tells it."""
+        told = asdict(given)
+        trace, at, pair = told.pop("trace"), told.pop("at"), told.pop("pair_id") or given.id
+        return cls(**told, conversation_id=conversation, trace_id=trace, content=text, timestamp=at, pair_id=pair)
+
     def involves(self, agent: str) -> bool:
-        return (self.source, self.source_type) == (agent, "agent") or (self.target, self.target_type) == (
-            agent,
-            "agent",
-        )
+        return (agent, "agent") in ((self.source, self.source_type), (self.target, self.target_type))
 
 
 class LedgerRow(msgspec.Struct, frozen=True):
@@ -159,6 +164,8 @@ WRITE_NEW: Final = _WRITE.format(unless="")
 WRITE: Final = _WRITE.format(unless="ON CONFLICT (session_id, id) DO UPDATE SET shown = told.shown")
 
 FILTERS: Final = {
+    "conversation": "l.conversation_id = :conversation",
+    "agent": INVOLVES.format(agent=":agent"),
     "trace_id": "l.trace_id = :trace_id",
     "type": "l.type = :type",
     "since": "l.timestamp >= :since",
@@ -214,7 +221,7 @@ RESET: Final = (
 )
 # Sessions whose records of tools were told since they were made ready to be found.
 UNFOUND: Final = """
-    SELECT s.id, c.head, COALESCE(f.head, 0) AS before FROM sessions s
+    SELECT s.id, COALESCE(f.head, 0) AS before, c.head FROM sessions s
     JOIN projection_cursors c ON c.projection = :name AND c.session_id = s.id
     LEFT JOIN projection_cursors f ON f.projection = :tools AND f.session_id = s.id
     WHERE s.owner = :owner AND s.conversation_id = :conversation AND s.side <> 'external'
@@ -238,7 +245,7 @@ SHOWN: Final = "SELECT id FROM ledger WHERE session_id = :session AND id = ANY(:
 
 async def cursors(db: Executor, ids: Sequence[str]) -> dict[str, int]:
     """Session -> the event up to which the ledger tells it."""
-    known = {row["session_id"]: row["head"] for row in await db.rows(CURSORS, name=PROJECTION, ids=ids)}
+    known = dict(await db.rows(CURSORS, name=PROJECTION, ids=ids))
     return {one: known.get(one, 0) for one in ids}
 
 
@@ -279,12 +286,13 @@ async def write(
             told[row.session_id].append(row)
     hidden: set[tuple[str, str | None]] = set()
     for some in _portions(told):
+        befores, heads = zip(*map(moved.__getitem__, some), strict=True)
         said = await tx.rows(
             WRITE_NEW if are_new else WRITE,
             name=PROJECTION,
             sessions=some,
-            befores=[moved[one][0] for one in some],
-            heads=[moved[one][1] for one in some],
+            befores=befores,
+            heads=heads,
             rows=[_record(row) for one in some for row in told[one]],
         )
         hidden |= {(session_id, own) for session_id, own in said}
@@ -311,35 +319,14 @@ def _record(row: LedgerRow) -> tuple[Any, ...]:
 
 
 async def page(
-    db: Executor,
-    *,
-    owner: str,
-    conversation: str,
-    agent: str | None = None,
-    before: Position | None = None,
-    limit: int,
-    **filters: Any,
+    db: Database, *, owner: str, before: Position | None = None, limit: int, **filters: Any
 ) -> list[Interaction]:
-    """A page of a conversation's interactions, newest first; `filters` are those of FILTERS, None leaves one out."""
-    values = {name: value for name, value in filters.items() if value is not None}
-    typed = [f"l.{name} = '{values.pop(name)}'" for name in TYPED if get_args(Collected).count(values.get(name))]
-    used = [
-        "l.conversation_id = :conversation",
-        "l.owner = :owner",
-        "l.shown",
-        *typed,
-        *map(FILTERS.__getitem__, values),
-    ]
-    if before:
-        used.append("(l.timestamp, l.id) < (:before_at, :before_id)")
-        values |= {"before_at": before[0], "before_id": before[1]}
-    if agent is not None:
-        used.append(INVOLVES.format(agent=":agent"))
-        values["agent"] = agent
-    rows = await db.rows(
-        f"SELECT {COLUMNS} FROM ledger l WHERE {' AND '.join(used)} ORDER BY l.timestamp DESC, l.id DESC LIMIT :limit",
-        conversation=conversation, owner=owner, limit=limit, **values,
-    )  # fmt: skip
+    """A page of an owner's interactions, newest first; `filters` are those of FILTERS, None leaves one out."""
+    typed = [f"l.{name} = '{filters.pop(name)}'" for name in TYPED if filters.get(name) in get_args(Collected)]
+    theirs = " AND ".join(["l.owner = :owner", "l.shown", *typed])
+    select, conditions = f"SELECT {COLUMNS} FROM ledger l", {**FILTERS, "owner": theirs}
+    rows = await pages.page(db, select, by="l.timestamp, l.id", before=before, limit=limit, conditions=conditions,
+                            owner=owner, **filters)  # fmt: skip
     return [interaction(row) for row in rows]
 
 
@@ -355,18 +342,21 @@ async def story(db: Executor, trace: str, *, owner: str | None, limit: int) -> l
 async def of_agent(db: Executor, owner: str, conversation: str, agent: str) -> list[LedgerRow]:
     """What the sessions of this agent in this conversation tell, each in the order of its journal."""
     rows = await db.rows(OF_AGENT, owner=owner, conversation=conversation, agent=agent)
-    return [LedgerRow(interaction(row), *(row[name] for name in BESIDE)) for row in rows]
+    return list(map(_told, rows))
+
+
+def _told(row: asyncpg.Record) -> LedgerRow:
+    return LedgerRow(interaction(row), *(row[name] for name in BESIDE))
 
 
 async def behind(db: Executor, owner: str, conversation: str) -> list[str]:
     """The sessions of this conversation with events that the ledger does not tell yet."""
-    rows = await db.rows(BEHIND, name=PROJECTION, owner=owner, conversation=conversation)
-    return [row["id"] for row in rows]
+    return await db.column(BEHIND, name=PROJECTION, owner=owner, conversation=conversation)
 
 
 async def external(db: Executor, owner: str, conversation: str, agent: str) -> list[str]:
     """The interactions that were added from outside and in which this agent takes part, oldest first."""
-    return [row["id"] for row in await db.rows(EXTERNAL, owner=owner, conversation=conversation, agent=agent)]
+    return await db.column(EXTERNAL, owner=owner, conversation=conversation, agent=agent)
 
 
 async def added(db: Executor, owner: str, conversation: str, ids: Sequence[str]) -> list[Interaction]:
@@ -386,13 +376,13 @@ async def by_keys(db: Executor, owner: str, conversation: str, keys: Sequence[Ke
 async def unfound(db: Executor, owner: str, conversation: str) -> list[tuple[str, int, int]]:
     """Sessions whose records of tools are not found by `query` yet: from which event, and up to which."""
     rows = await db.rows(UNFOUND, name=PROJECTION, tools=TOOLS, owner=owner, conversation=conversation)
-    return [(row["id"], row["before"], row["head"]) for row in rows]
+    return [tuple(row) for row in rows]
 
 
 async def of_tools(db: Executor, session_id: str, before: int, head: int) -> list[LedgerRow]:
     """The records of tools that a session told between these events."""
     rows = await db.rows(OF_TOOLS, session=session_id, before=before, head=head, form=sorted(FORM))
-    return [LedgerRow(interaction(row), *(row[name] for name in BESIDE)) for row in rows]
+    return list(map(_told, rows))
 
 
 async def found(tx: Transaction, session_id: str, head: int, ids: Sequence[str]) -> set[str]:
@@ -401,23 +391,22 @@ async def found(tx: Transaction, session_id: str, head: int, ids: Sequence[str])
     if not await tx.rows(THERE, ids=[session_id]):
         return set()
     await tx.run(FOUND, name=PROJECTION, tools=TOOLS, session=session_id, head=head)
-    return {row["id"] for row in await tx.rows(SHOWN, session=session_id, ids=list(ids))}
+    return set(await tx.column(SHOWN, session=session_id, ids=list(ids)))
 
 
 async def owners(db: Executor, trace: str) -> list[str]:
     """The owners who have something of this trace."""
     sql = "SELECT DISTINCT owner FROM ledger WHERE trace_id = :trace AND shown ORDER BY owner"
-    return [row["owner"] for row in await db.rows(sql, trace=trace)]
+    return await db.column(sql, trace=trace)
 
 
 async def agents(db: Executor, owner: str, conversation: str, append_id: uuid.UUID) -> list[tuple[str, str]]:
     """The sessions of this conversation that this append has not reached, with their agents."""
-    rows = await db.rows(AGENTS, owner=owner, conversation=conversation, append_id=append_id)
-    return [(row["id"], row["agent"]) for row in rows]
+    return [tuple(row) for row in await db.rows(AGENTS, owner=owner, conversation=conversation, append_id=append_id)]
 
 
 async def users(db: Executor, owner: str, conversation: str) -> list[str | None]:
-    return [row["user"] for row in await db.rows(USERS, owner=owner, conversation=conversation)]
+    return await db.column(USERS, owner=owner, conversation=conversation)
 
 
 async def count_sessions(db: Executor) -> int:

@@ -244,8 +244,7 @@ class Memories:
         self.db = db
 
     async def read(self, scope: Scope, path: str) -> File | None:
-        row = await self.db.row(READ, owner=scope.owner, scope=scope.key, path=path)
-        return File(row["content"]) if row else None
+        return await self.db.read_one(File, READ, owner=scope.owner, scope=scope.key, path=path)
 
     async def exists(self, scope: Scope, path: str, *, directory: bool) -> bool:
         return (directory and path == "") or bool(
@@ -253,8 +252,7 @@ class Memories:
         )
 
     async def entry(self, scope: Scope, path: str) -> ScopedEntry | None:
-        row = await self.db.row(ENTRY, owner=scope.owner, scope=scope.key, path=path)
-        return ScopedEntry(*row) if row else None
+        return await self.db.read_one(ScopedEntry, ENTRY, owner=scope.owner, scope=scope.key, path=path)
 
     async def newest(
         self,
@@ -267,24 +265,21 @@ class Memories:
     ) -> list[ScopedEntry]:
         """The files of an owner in all scopes whose keys match one of these patterns, the last written first."""
         moment, entry = before or (None, "")
-        rows = await self.db.rows(
-            NEWEST, owner=owner, scopes=scopes, directories=directories, moment=moment, entry=entry, limit=limit
-        )
-        return [ScopedEntry(*row) for row in rows]
+        where = {"owner": owner, "scopes": scopes, "directories": directories}
+        return await self.db.read(ScopedEntry, NEWEST, **where, moment=moment, entry=entry, limit=limit)
 
     async def read_all(self, scope: Scope, paths: Sequence[str]) -> Sequence[FileVersion]:
         """Those of these files that are there."""
-        rows = await self.db.rows(READ_ALL, owner=scope.owner, scope=scope.key, paths=paths)
-        return [FileVersion(*row) for row in rows]
+        return await self.db.read(FileVersion, READ_ALL, owner=scope.owner, scope=scope.key, paths=paths)
 
     async def unindexed(self, scope: Scope, *, most: int) -> Sequence[FileVersion]:
         """Files that are not in the index as they are now, the newest first: about so many bytes, and at least one."""
-        rows = await self.db.rows(UNINDEXED, owner=scope.owner, scope=scope.key, passages=scope.passages, most=most)
-        return [FileVersion(*row) for row in rows]
+        where = {"owner": scope.owner, "scope": scope.key, "passages": scope.passages}
+        return await self.db.read(FileVersion, UNINDEXED, **where, most=most)
 
     async def list(self, scope: Scope, path: str = "") -> list[FileEntry]:
         """All files and directories below a directory, at every depth."""
-        return [FileEntry(*row) for row in await self.db.rows(LIST, owner=scope.owner, scope=scope.key, path=path)]
+        return await self.db.read(FileEntry, LIST, owner=scope.owner, scope=scope.key, path=path)
 
     async def size(self, scope: Scope, path: str = "") -> int | None:
         """Bytes of a file, or of all files below a directory; None if the path does not exist."""
@@ -293,20 +288,15 @@ class Memories:
 
     async def write(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
         """Creates a file and its parent directories."""
-        if len(content.encode()) > MAX_FILE:
-            return "file_full"
-        return await self._create(scope, path, content, key)
+        return await self._put(KEEP, scope, path, content, key=key)
 
     async def replace(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
         """Writes the whole of a file, whether it exists or not; creates its parent directories."""
-        if len(content.encode()) > MAX_FILE:
-            return "file_full"
-        values = {"max_scope": MAX_SCOPE, "max_entries": MAX_ENTRIES, "passing": scope.passing, "key": key}
-        return await self._locked(scope, REPLACE, path=path, content=content, parents=_parents(path), **values)
+        return await self._put(REPLACE, scope, path, content, key=key, passing=scope.passing)
 
     async def make_dir(self, scope: Scope, path: str, *, key: str) -> Verdict:
         """Creates a directory and its parents; one that exists stays as it is."""
-        return await self._create(scope, path, None, key)
+        return await self._put(KEEP, scope, path, None, key=key)
 
     async def update(self, scope: Scope, path: str, old: str, new: str, *, key: str) -> Verdict:
         """Replaces the first `old` in a file by `new`; an empty `old` matches only an empty file."""
@@ -317,9 +307,13 @@ class Memories:
         """Deletes a file, or an empty directory."""
         return await self._locked(scope, DELETE, key=key, path=path)
 
-    async def _create(self, scope: Scope, path: str, content: str | None, key: str) -> Verdict:
-        values = {"content": content, "parents": _parents(path), "key": key}
-        return await self._locked(scope, KEEP, path=path, max_scope=MAX_SCOPE, max_entries=MAX_ENTRIES, **values)
+    async def _put(self, sql: str, scope: Scope, path: str, content: str | None, **values: object) -> Verdict:
+        if content is not None and len(content.encode()) > MAX_FILE:
+            return "file_full"
+        names = path.split("/")
+        parents = ["/".join(names[:depth]) for depth in range(1, len(names))]
+        values |= {"content": content, "parents": parents, "max_scope": MAX_SCOPE, "max_entries": MAX_ENTRIES}
+        return await self._locked(scope, sql, path=path, **values)
 
     async def _locked(self, scope: Scope, sql: str, *, path: str, **values: object) -> Verdict:
         async def change(tx: Transaction) -> Verdict:
@@ -342,8 +336,3 @@ def passage_source(path: str, number: int) -> str:
 async def versions(tx: Transaction, scope: Scope, paths: Sequence[str]) -> dict[str, str]:
     """Path -> the version of the file, for those that are there."""
     return dict(await tx.rows(VERSIONS, owner=scope.owner, scope=scope.key, paths=paths))
-
-
-def _parents(path: str) -> list[str]:
-    names = path.split("/")
-    return ["/".join(names[:depth]) for depth in range(1, len(names))]

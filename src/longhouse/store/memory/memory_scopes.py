@@ -9,6 +9,7 @@ import msgspec
 
 from longhouse.agents.template import MemoryScope
 from longhouse.journal.session import LOCAL_OWNER
+from longhouse.store.database import advisory_key
 
 LONGEST_KEY: Final = 400
 """Bytes of a scope's key; a longer one is kept as its digest."""
@@ -24,8 +25,7 @@ class Scope(msgspec.Struct, frozen=True):
 
     @property
     def lock(self) -> int:
-        digest = hashlib.sha256(f"{len(self.owner)}:{self.owner}{self.key}".encode()).digest()
-        return int.from_bytes(digest[:4], "big", signed=True)
+        return advisory_key(f"{len(self.owner)}:{self.owner}{self.key}".encode())
 
     @property
     def passages(self) -> str:

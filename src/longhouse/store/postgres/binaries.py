@@ -1,11 +1,15 @@
 """Finds the Postgres programs: those that a setting names, else of the first installed package that runs here."""
 
+import fcntl
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +17,7 @@ from typing import Final
 
 from longhouse.errors import SetupError
 from longhouse.store.postgres import account as accounts
-from longhouse.store.postgres import placing, trial
+from longhouse.store.postgres import trial
 from longhouse.store.postgres.account import Account
 
 # The first package has its programs in one packed file; the second has them ready to run, with libraries beside it.
@@ -69,7 +73,11 @@ class BinarySource:
                 refused.append(f"those of {whose} do not ({found})")
             elif major in (None, found.major):
                 if others:
-                    self._log_older(found, others[0])
+                    self.report(
+                        f"The data was written by Postgres {found.major} and is served by it; to move it to Postgres "
+                        f"{others[0].major}, run `longhouse backup FILE`, then `longhouse restore FILE` with a new "
+                        "LONGHOUSE_DATA_DIR."
+                    )
                 return found
             else:
                 others.append(found)
@@ -80,12 +88,6 @@ class BinarySource:
         raise SetupError(
             f"No Postgres programs run here{who}: {reasons}: install {READY_BY}, name others with LONGHOUSE_PG_BIN, "
             "or a server with LONGHOUSE_DATABASE_URL."
-        )
-
-    def _log_older(self, found: Binaries, newer: Binaries) -> None:
-        self.report(
-            f"The data was written by Postgres {found.major} and is served by it; to move it to Postgres "
-            f"{newer.major}, run `longhouse backup FILE`, then `longhouse restore FILE` with a new LONGHOUSE_DATA_DIR."
         )
 
     def _places(self, override: Path | None, major: int | None) -> Iterator[tuple[str, Callable[[], Path]]]:
@@ -119,7 +121,7 @@ class BinarySource:
 
     def _unpacked(self, packed: Path) -> Path:
         name = f"{PACKED_BY}-{importlib.metadata.version(PACKED_BY)}-{platform.machine()}"
-        return placing.placed(self.state / name, partial(_unpack, packed)) / "bin"
+        return _placed(self.state / name, partial(_unpack, packed)) / "bin"
 
     def _reachable(self, package: Path, programs: str) -> Path:
         """The programs in the package's folder, or in a copy of it where the account may not enter."""
@@ -128,7 +130,7 @@ class BinarySource:
         older = "-older" if programs == OLDER_PROGRAMS else ""
         copy = self.state / f"{READY_BY}-{importlib.metadata.version(READY_BY)}{older}"
         if not copy.exists():
-            placing.placed(copy, partial(_copy, package, programs))
+            _placed(copy, partial(_copy, package, programs))
             name = self.account.name
             self.report(f"Postgres runs as {name}, who may not read {package}: its programs are in {copy}.")
         return copy / READY / programs
@@ -151,3 +153,33 @@ def _copy(package: Path, programs: str, folder: Path) -> None:
     libraries = package.with_name(f"{READY}.libs")  # Linux wheels keep them here, macOS wheels inside the package
     if libraries.exists():
         shutil.copytree(libraries, folder / libraries.name)
+
+
+def _placed(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """The folder, filled by the first process and readable for all accounts; abandoned drafts are removed."""
+    if folder.exists():
+        return folder
+    with _locked(folder.parent):
+        for abandoned in folder.parent.glob(f"{folder.name}.new-*"):
+            shutil.rmtree(abandoned, ignore_errors=True)
+        if folder.exists():
+            return folder
+        draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
+        try:
+            fill(draft)
+            for path in (draft, *draft.rglob("*")):
+                if not path.is_symlink():
+                    path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+            return draft.rename(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock = os.open(folder / "programs.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -38,8 +38,7 @@ class Postgres:
     """A running server that accepts connections."""
 
     dsn: str
-    owned: bool  # this process started it, and it ends with this process
-    fresh: bool  # it was started just now, so that no earlier worker can be alive
+    owned: bool  # this process started it, so that no earlier worker can be alive, and it ends with this process
     gone: asyncio.Event  # set when it has ended
     vectors: bool | None  # the extension `vector` works; None: known only to the process that owns it
 
@@ -137,7 +136,7 @@ async def _attached(data_dir: Path, server: Postmaster) -> AsyncIterator[Postgre
         return _postmaster(data_dir / "postgres") == server and _is_postgres(server.pid)
 
     async with _watched(server.pid, is_up) as gone:
-        yield Postgres(dsn=clusters.dsn(server.socket), owned=False, fresh=False, gone=gone, vectors=None)
+        yield Postgres(dsn=clusters.dsn(server.socket), owned=False, gone=gone, vectors=None)
 
 
 def _postmaster(home: Path) -> Postmaster | None:
@@ -226,7 +225,7 @@ async def _owned(
                 await _create_database(cluster)
                 async with _watched(process.pid, lambda: process.poll() is None) as gone:
                     dsn, vectors = clusters.dsn(cluster.socket), cluster.binaries.vectors
-                    yield Postgres(dsn=dsn, owned=True, fresh=True, gone=gone, vectors=vectors)
+                    yield Postgres(dsn=dsn, owned=True, gone=gone, vectors=vectors)
             finally:
                 await _stop(process)
                 cluster.tidy()

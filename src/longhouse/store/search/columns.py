@@ -6,7 +6,7 @@ from typing import Final
 import asyncpg
 import structlog
 
-from longhouse.store.database import Executor, bound
+from longhouse.store.database import Executor, Transaction
 from longhouse.store.search.vectors import pgvector_literal
 
 log = structlog.get_logger()
@@ -58,8 +58,7 @@ BYTES: Final = 17
 
 async def column_type(db: Executor) -> str | None:
     """The name of the column `embedding`'s type on this connection; None where there is no such column."""
-    found: str | None = await db.value(COLUMN_TYPE)
-    return found
+    return await db.read_one(str, COLUMN_TYPE)
 
 
 async def bind(connection: asyncpg.Connection, *, may_extend: bool) -> None:
@@ -120,7 +119,7 @@ async def _tried(connection: asyncpg.Connection, change: str) -> bool:
 
 
 async def _show(connection: asyncpg.Connection, extension: asyncpg.Record | None) -> None:
-    grants = [row["grant"] for row in await connection.fetch(GRANTS)]
+    grants = await Transaction(connection).column(GRANTS)
     await connection.execute(f"DROP VIEW IF EXISTS {', '.join(VIEWS)}")
     await connection.execute("ALTER TABLE search_documents DROP COLUMN IF EXISTS embedding")
     if extension:
@@ -138,4 +137,4 @@ async def _fill(connection: asyncpg.Connection, named: str) -> None:
     while rows := await cursor.fetch(BATCH):
         kinds, names, vectors = zip(*rows, strict=True)
         embeddings = [pgvector_literal(vector) for vector in vectors]
-        await connection.execute(*bound(FILL % named, {"kinds": kinds, "names": names, "embeddings": embeddings}))
+        await Transaction(connection).run(FILL % named, kinds=kinds, names=names, embeddings=embeddings)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np, npt
+from longhouse.store import rows
 from longhouse.store.catalog.repository import SEVERAL, Kind
 from longhouse.store.database import Database, Transaction
 from longhouse.store.search import columns, postings
 from longhouse.store.search.postings import CROWDED
 from longhouse.store.search.vectors import Space, packed, pgvector_literal
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
-
-LOCK: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
+SOLE_WRITER: Final = (0x6C6F6E67, 0x696E6478)  # "long", "indx": one process writes the index
 BEHIND: Final = """
     SELECT g.kind, g.generation FROM catalog_generation g JOIN search_state s ON s.kind = g.kind
     WHERE s.generation <> g.generation OR (:model::int IS NOT NULL AND s.model IS DISTINCT FROM :model)
@@ -104,7 +99,7 @@ ADD: Final = """
     SELECT :kind, a.name, a.version, a.digest, :owner, :shard, :first + a.nth - 1, a.type, a.risk,
            a.tags::text[], a.templates::text[], a.sub_agents, a.tools::text[], :model::int,
            a.vector {value}
-    FROM unnest(:names::text[], :versions::int[], :digests::text[], :types::text[], :risks::int[], :tags::text[],
+    FROM unnest(:name::text[], :version::int[], :digest::text[], :type::text[], :risk::int[], :tags::text[],
                 :templates::text[], :sub_agents::boolean[], :tools::text[], :vectors::bytea[], :embeddings::text[])
          WITH ORDINALITY
          AS a (name, version, digest, type, risk, tags, templates, sub_agents, tools, vector, embedding, nth)
@@ -171,15 +166,9 @@ class IndexEntry(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
-def sole_writer(db: Database) -> AbstractAsyncContextManager[bool]:
-    """Whether this process may write the index: one process at a time."""
-    return db.sole(LOCK)
-
-
 async def space(db: Database, name: str) -> Space | None:
     """The vector space of an embedding model; None if nothing was indexed with the model."""
-    row = await db.row(KNOWN_MODEL, name=name)
-    return Space(*row) if row else None
+    return await db.read_one(Space, KNOWN_MODEL, name=name)
 
 
 async def make_space(db: Database, name: str, dimensions: int) -> Space:
@@ -199,7 +188,7 @@ async def leading_model(db: Database) -> int | None:
 
 async def behind(db: Database, model: int | None) -> Mapping[str, int]:
     """Kind -> the catalog's generation, for kinds whose index is behind it; without a model, vectors are ignored."""
-    return {row["kind"]: row["generation"] for row in await db.rows(BEHIND, model=model)}
+    return dict(await db.rows(BEHIND, model=model))
 
 
 async def now(db: Database, kind: Kind) -> tuple[Any, ...]:
@@ -209,8 +198,7 @@ async def now(db: Database, kind: Kind) -> tuple[Any, ...]:
 
 async def recipe(db: Database) -> int | None:
     """The recipe version with which this index was built; None for an index that was never built."""
-    found: int | None = await db.value(RECIPE)
-    return found
+    return await db.read_one(int, RECIPE)
 
 
 async def write_recipe(db: Database, number: int) -> None:
@@ -252,14 +240,10 @@ async def _add(
         owner=entries[0].owner,
         shard=where.shard,
         first=where.first,
-        names=[entry.name for entry in entries],
-        versions=[entry.version for entry in entries],
-        digests=[entry.digest for entry in entries],
-        types=[text.type for text in texts],
-        risks=[text.risk for text in texts],
+        **rows.columns(entries, "name", "version", "digest"),
+        **rows.columns(texts, "type", "risk", "sub_agents"),
         tags=[_array(text.tags) for text in texts],
         templates=[None if text.templates is None else _array(text.templates) for text in texts],
-        sub_agents=[text.sub_agents for text in texts],
         tools=[_array(text.tools) for text in texts],
         model=space.model if space else None,
         vectors=vectors,
@@ -269,7 +253,7 @@ async def _add(
 
 async def remove_gone(db: Database, kind: Kind) -> None:
     """Removes documents whose name has no active version in the catalog."""
-    names = [row["name"] for row in await db.rows(GONE, kind=kind)]
+    names = await db.column(GONE, kind=kind)
     await db.tuned(BY_KEYS, REMOVE, kind=kind, names=names)
 
 
@@ -299,7 +283,7 @@ async def update_statistics(db: Database) -> None:
 
 async def crowded(db: Database, space: Space | None) -> list[int]:
     """Shards of tools with too many deleted documents, whose other documents should move to other shards."""
-    return [row["id"] for row in await db.rows(CROWDS, model=space.model if space else None)]
+    return await db.column(CROWDS, model=space.model if space else None)
 
 
 async def in_shard(db: Database, shard: int) -> Sequence[asyncpg.Record]:

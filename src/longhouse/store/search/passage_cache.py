@@ -9,20 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np, npt
 from longhouse.store.database import Database
 from longhouse.store.search.passages import COLUMNS, Shard
-from longhouse.store.search.vectors import Space, Vectors, grown
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-else:
-    from longhouse import arrays as np
+from longhouse.store.search.vectors import Places, Space, Vectors, by_part, grown
 
 MOST: Final = 64 * 2**20
 """Bytes that are kept; the least recently used shards are dropped, but none of the present search."""
@@ -42,7 +37,6 @@ TINY: Final = 1e-6
 MOST_JOINED: Final = 8
 """Scopes, or sets of them, whose columns are kept joined."""
 
-Places: TypeAlias = "npt.NDArray[np.intp]"
 Times: TypeAlias = "npt.NDArray[np.float64]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
@@ -114,13 +108,7 @@ class Columns(msgspec.Struct, frozen=True):
 
     def _parts(self, places: Places) -> Iterator[tuple[CentredVectors, Places, Places]]:
         """The shards that some places are in, with where these are in the sequence given and their slots."""
-        starts = np.cumsum([0, *(shard.slots for shard in self.shards)])
-        order = np.argsort(places)
-        bounds = np.searchsorted(places[order], starts).tolist()
-        for part, start, first, end in zip(self.near, starts.tolist(), bounds, bounds[1:], strict=False):
-            if first < end:
-                here = order[first:end]
-                yield part, here, places[here] - start
+        return by_part(self.near, np.cumsum([0, *(shard.slots for shard in self.shards)]), places)
 
     def _apart(self, vectors: Vectors) -> Vectors:
         asked = vectors - self.mean
@@ -133,20 +121,11 @@ def _compared(asked: Vectors, near: Sequence[CentredVectors]) -> Vectors:
     return np.concatenate(found) if found else np.zeros(0, np.float32)
 
 
-def _scale(vectors: Vectors, mean: Vectors) -> Vectors:
-    products = np.vecdot(vectors, mean)
-    distances = np.sqrt(np.maximum(1 - 2 * products + mean @ mean, TINY))
-    has_vector = vectors.any(axis=1)
-    scale: Vectors = np.where(has_vector, 1 / distances, 0).astype(np.float32)
-    return scale
-
-
 class PassageCache:
     """A cache of columns by shard, and joined as they were searched last."""
 
-    def __init__(self, db: Database, most: int = MOST) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._most = most
         self._parts: OrderedDict[tuple[int, int, int], _Part] = OrderedDict()
         self._joined: OrderedDict[tuple[int, ...], Columns] = OrderedDict()
 
@@ -167,14 +146,14 @@ class PassageCache:
 
     def _is_full(self) -> bool:
         held = sum(near.coarse.nbytes for columns in self._joined.values() for near in columns.near)
-        return len(self._joined) > MOST_JOINED or held > self._most
+        return len(self._joined) > MOST_JOINED or held > MOST
 
     async def _read(self, space: Space | None, shards: Sequence[Shard], live: Mask) -> list[_Part]:
         parts, start = [], 0
         for shard in shards:
             parts.append(await self._part(space, shard, live[start : start + shard.slots]))
             start += shard.slots
-        while len(self._parts) > len(shards) and sum(part.nbytes for part in self._parts.values()) > self._most:
+        while len(self._parts) > len(shards) and sum(part.nbytes for part in self._parts.values()) > MOST:
             self._parts.popitem(last=False)
         return parts
 
@@ -264,21 +243,17 @@ def _mean(parts: Sequence[_Part]) -> Vectors:
 
 def near_of(vectors: Vectors, mean: Vectors, before: Columns | None) -> CentredVectors:
     """Taken over from before, where the shard has not grown."""
-    same = (part for part in before.near if _is_same(part.vectors, vectors)) if before else iter(())
-    return next(same, None) or _apart(vectors, mean)
-
-
-def _apart(vectors: Vectors, mean: Vectors) -> CentredVectors:
-    scale, count = _scale(vectors, mean), _dimensions(mean)
+    for part in before.near if before else ():
+        if part.vectors.shape == vectors.shape and part.vectors.ctypes.data == vectors.ctypes.data:
+            return part
+    distances = np.sqrt(np.maximum(1 - 2 * np.vecdot(vectors, mean) + mean @ mean, TINY))
+    scale = np.where(vectors.any(axis=1), 1 / distances, 0).astype(np.float32)
+    count = _dimensions(mean)
     return CentredVectors(vectors, scale, (vectors[:, :count] - mean[:count]) * scale[:, None])
 
 
 def _dimensions(mean: Vectors) -> int:
     return max(FEWEST_DIMENSIONS, int(len(mean) * COARSE))
-
-
-def _is_same(one: Vectors, other: Vectors) -> bool:
-    return one.shape == other.shape and one.ctypes.data == other.ctypes.data
 
 
 def _moved(links: Places, start: int) -> Places:

@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np
 from longhouse.store.database import Database, Executor, Transaction
+from longhouse.store.rows import columns
 from longhouse.store.search.postings import CROWDED, GONE, POSTING, SLOTS, pack
 
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from longhouse import arrays as np
-
+RECIPE: Final = 1
+"""Version of the indexing method. Increase it when passages are tokenized or weighted differently."""
 SHARD_SLOTS: Final = 2048
 """An append writes the row of each of its terms again: in a small shard, that of a frequent term has few kilobytes."""
 WRITING: Final = 0x70617373  # "pass": shared by writers of a kind, alone for who deletes
@@ -32,7 +31,7 @@ OF_SESSIONS: Final = ("interaction", "note")
 """Kinds whose group is a session: an erased session's passages are never written again."""
 
 _SHOWN: Final = 'p.id, p.scope, p.kind, p.source, p."group", p.text, p.title, p.at, p.facts::text AS facts'
-_SAME: Final = ("scope", "kind", "source", "group", "text", "title", "context", "at", "thread", "position", "vector")
+_WRITTEN: Final = ("source", "group", "text", "title", "context", "at", "facts", "thread", "position", "vector")
 SHARDS: Final = """
     SELECT s.id, s.slots, s.gone, s.revision, p.term, p.postings
     FROM passage_shards s LEFT JOIN passage_postings p ON p.shard = s.id AND p.term = ANY(:terms::text[])
@@ -72,11 +71,11 @@ KNOWN: Final = """
 ERASED: Final = "SELECT session_id FROM forgotten WHERE session_id = ANY(:ids::text[])"
 OPEN: Final = f"""
     SELECT id, slots FROM passage_shards
-    WHERE scope = :scope AND kind = :kind AND recipe = :recipe AND slots < {SHARD_SLOTS} AND NOT ({CROWDED})
+    WHERE scope = :scope AND kind = :kind AND recipe = {RECIPE} AND slots < {SHARD_SLOTS} AND NOT ({CROWDED})
     ORDER BY id DESC LIMIT 1 FOR UPDATE
 """
-NEW: Final = """
-    INSERT INTO passage_shards (scope, kind, recipe) VALUES (:scope, :kind, :recipe) RETURNING id, slots
+NEW: Final = f"""
+    INSERT INTO passage_shards (scope, kind, recipe) VALUES (:scope, :kind, {RECIPE}) RETURNING id, slots
 """
 TAKE: Final = "UPDATE passage_shards SET slots = slots + :taken WHERE id = :shard"
 APPEND: Final = """
@@ -91,9 +90,9 @@ ADD: Final = """
     SELECT :scope, :kind, a.source, a.of_group, a.text, a.title, a.context, a.at, a.facts::jsonb, a.thread, a.position,
            :shard, :first + a.nth - 1, ARRAY(SELECT jsonb_array_elements_text(a.terms::jsonb)),
            CASE WHEN a.vector IS NOT NULL THEN :model::int END, a.vector
-    FROM unnest(:sources::text[], :groups::text[], :texts::text[], :titles::text[], :contexts::text[],
-                :ats::timestamptz[], :facts::text[], :threads::text[], :positions::bigint[], :terms::text[],
-                :vectors::bytea[])
+    FROM unnest(:source::text[], :group::text[], :text::text[], :title::text[], :context::text[],
+                :at::timestamptz[], :facts::text[], :thread::text[], :position::bigint[], :terms::text[],
+                :vector::bytea[])
          WITH ORDINALITY
          AS a (source, of_group, text, title, context, at, facts, thread, position, terms, vector, nth)
     ON CONFLICT (scope, kind, source) DO UPDATE SET
@@ -105,6 +104,12 @@ ADD: Final = """
 REMOVE: Final = """
     DELETE FROM passages p WHERE {where} RETURNING p.shard, p.slot, p.terms
 """
+REMOVED_BY: Final = {
+    "kind": "p.kind = :kind",
+    "scope": "p.scope = :scope",
+    "groups": 'p."group" = ANY(:groups::text[])',
+    "sources": "p.source = ANY(:sources::text[])",
+}
 POSTINGS: Final = """
     SELECT term, postings FROM passage_postings WHERE shard = :shard AND term = ANY(:terms::text[])
 """
@@ -134,7 +139,7 @@ EMBED: Final = """
     WHERE p.id = given.id AND p.shard = given.shard AND p.slot = given.slot
 """
 REVISE: Final = "UPDATE passage_shards SET revision = revision + 1 WHERE id = ANY(:shards::int[])"
-OUTDATED: Final = f"SELECT id, scope, kind FROM passage_shards WHERE recipe <> :recipe OR {CROWDED} ORDER BY id"
+OUTDATED: Final = f"SELECT id, scope, kind FROM passage_shards WHERE recipe <> {RECIPE} OR {CROWDED} ORDER BY id"
 IN_SHARD: Final = """
     SELECT *, facts::text AS facts_text FROM passages WHERE shard = :shard ORDER BY thread, position, slot LIMIT :limit
 """
@@ -194,7 +199,7 @@ async def next_to(db: Executor, kind: str, places: Mapping[int, str]) -> set[int
     return {found for row in rows for found in row if found is not None}
 
 
-async def write(tx: Transaction, entries: Sequence[PassageEntry], *, model: int | None, recipe: int) -> None:
+async def write(tx: Transaction, entries: Sequence[PassageEntry], model: int | None) -> None:
     """Writes passages in the place of those with the same scope, kind and source; equal ones stay as they are.
 
     A transaction that also removes passages of the kind removes them first: two that do it the other way round would
@@ -209,45 +214,39 @@ async def write(tx: Transaction, entries: Sequence[PassageEntry], *, model: int 
     ordered = await _without_erased(tx, ordered)
     for (kind, scope), own in groupby(ordered, key=of_shards):
         # The last of two with the same source stands.
-        latest = list({entry.source: entry for entry in own}.values())
-        await _write(tx, scope, kind, latest, model=model, recipe=recipe)
+        latest = {entry.source: entry for entry in own}
+        rows = await tx.rows(KNOWN, scope=scope, kind=kind, sources=list(latest))
+        known = {row["source"]: row for row in rows}
+        new = [entry for entry in latest.values() if not _is_current(known.get(entry.source), entry, model)]
+        await _leave(tx, [known[entry.source] for entry in new if entry.source in known])
+        await _add(tx, new, model)
 
 
 async def _without_erased(tx: Transaction, entries: Sequence[PassageEntry]) -> list[PassageEntry]:
     ids = {entry.group for entry in entries if entry.kind in OF_SESSIONS}
-    erased = {row["session_id"] for row in await tx.rows(ERASED, ids=sorted(ids))} if ids else set()
+    erased = set(await tx.column(ERASED, ids=sorted(ids))) if ids else set()
     return [entry for entry in entries if entry.kind not in OF_SESSIONS or entry.group not in erased]
 
 
-async def _write(
-    tx: Transaction, scope: str, kind: str, entries: Sequence[PassageEntry], *, model: int | None, recipe: int
-) -> None:
-    sources = [entry.source for entry in entries]
-    known = {row["source"]: row for row in await tx.rows(KNOWN, scope=scope, kind=kind, sources=sources)}
-    new = [entry for entry in entries if not _is_current(known.get(entry.source), entry, model, recipe)]
-    await _leave(tx, [known[entry.source] for entry in new if entry.source in known])
-    await _add(tx, scope, kind, new, model=model, recipe=recipe)
-
-
-async def _add(
-    tx: Transaction, scope: str, kind: str, new: Sequence[PassageEntry], *, model: int | None, recipe: int
-) -> None:
+async def _add(tx: Transaction, new: Sequence[PassageEntry], model: int | None) -> None:
+    """Adds passages of one scope and kind where there is room, shard after shard."""
     while new:
-        open_shard = await tx.row(OPEN, scope=scope, kind=kind, recipe=recipe)
-        shard = open_shard or await tx.row(NEW, scope=scope, kind=kind, recipe=recipe)
+        of = {"scope": new[0].scope, "kind": new[0].kind}
+        shard = await tx.row(OPEN, **of) or await tx.row(NEW, **of)
         assert shard is not None
         free = SHARD_SLOTS - shard["slots"]
         await _append(tx, shard["id"], shard["slots"], new[:free], model)
         new = new[free:]
 
 
-def _is_current(row: asyncpg.Record | None, entry: PassageEntry, model: int | None, recipe: int) -> bool:
+def _is_current(row: asyncpg.Record | None, entry: PassageEntry, model: int | None) -> bool:
     """Is the passage there as it would be written now? Without a vector to write, an older one is good enough."""
-    if row is None or row["recipe"] != recipe or (entry.vector is not None and row["model"] != model):
+    if row is None or row["recipe"] != RECIPE or (entry.vector is not None and row["model"] != model):
         return False
-    there = (row["group"], row["text"], row["title"], row["context"], row["at"], row["thread"], row["position"])
-    given = (entry.group, entry.text, entry.title, entry.context, entry.at, entry.thread, entry.position)
-    return there == given and msgspec.json.decode(row["facts_text"]) == msgspec.json.decode(entry.facts)
+    same = ("group", "text", "title", "context", "at", "thread", "position")
+    if any(row[name] != getattr(entry, name) for name in same):
+        return False
+    return bool(msgspec.json.decode(row["facts_text"]) == msgspec.json.decode(entry.facts))
 
 
 async def _append(tx: Transaction, shard: int, first: int, entries: Sequence[PassageEntry], model: int | None) -> None:
@@ -261,22 +260,13 @@ async def _append(tx: Transaction, shard: int, first: int, entries: Sequence[Pas
         shard=shard,
         first=first,
         model=model,
-        sources=[entry.source for entry in entries],
-        groups=[entry.group for entry in entries],
-        texts=[entry.text for entry in entries],
-        titles=[entry.title for entry in entries],
-        contexts=[entry.context for entry in entries],
-        ats=[entry.at for entry in entries],
-        facts=[entry.facts for entry in entries],
-        threads=[entry.thread for entry in entries],
-        positions=[entry.position for entry in entries],
         terms=[msgspec.json.encode(list(entry.weights)).decode() for entry in entries],
-        vectors=[entry.vector for entry in entries],
+        **columns(entries, *_WRITTEN),
     )
 
 
 async def other_models(db: Database, model: int) -> list[int]:
-    return [row["id"] for row in await db.rows(OTHER_MODELS, model=model)]
+    return await db.column(OTHER_MODELS, model=model)
 
 
 async def lacking(db: Database, model: int | None, *, after: int, limit: int) -> Sequence[asyncpg.Record]:
@@ -288,8 +278,7 @@ async def lacking(db: Database, model: int | None, *, after: int, limit: int) ->
 
 async def count_without_vectors(db: Database, most: int) -> int:
     """How many passages have no vector; no more than `most` are counted."""
-    found: int = await db.value(WITHOUT_VECTORS, most=most)
-    return found
+    return int(await db.value(WITHOUT_VECTORS, most=most))
 
 
 async def embed(db: Database, rows: Sequence[asyncpg.Record], vectors: Sequence[bytes], model: int) -> None:
@@ -308,37 +297,35 @@ async def embed(db: Database, rows: Sequence[asyncpg.Record], vectors: Sequence[
     await db.together(write)
 
 
-async def outdated(db: Database, recipe: int) -> Sequence[asyncpg.Record]:
+async def outdated(db: Database) -> Sequence[asyncpg.Record]:
     """Shards that other code has made, and those with many slots whose passages are gone."""
-    return await db.rows(OUTDATED, recipe=recipe)
+    return await db.rows(OUTDATED)
 
 
-async def move(
-    tx: Transaction, shard: asyncpg.Record, weigh: Callable[[asyncpg.Record], Mapping[str, float]], *, recipe: int
-) -> bool:
+async def move(tx: Transaction, shard: asyncpg.Record, weigh: Callable[[asyncpg.Record], Mapping[str, float]]) -> bool:
     """Moves some passages of a shard to a new place, with terms weighed again; False where none were left."""
     await _alone(tx, [shard["kind"]])
     rows = await tx.rows(IN_SHARD, shard=shard["id"], limit=MOVED_AT_ONCE)
     await _leave(tx, rows)
     for model in sorted({row["model"] for row in rows}, key=lambda model: model or 0):
         entries = [_entry(row, weigh(row)) for row in rows if row["model"] == model]
-        await _add(tx, shard["scope"], shard["kind"], entries, model=model, recipe=recipe)
+        await _add(tx, entries, model)
     return bool(rows)
 
 
 def _entry(row: asyncpg.Record, weights: Mapping[str, float]) -> PassageEntry:
-    same = {name: row[name] for name in _SAME}
-    return PassageEntry(**same, facts=row["facts_text"], weights=weights)
+    same = {name: row[name] for name in ("scope", "kind", *_WRITTEN)}
+    return PassageEntry(**{**same, "facts": row["facts_text"]}, weights=weights)
 
 
-async def _alone(tx: Executor, kinds: Iterable[str]) -> None:
+async def _alone(tx: Transaction, kinds: Iterable[str]) -> None:
     """Waits for all who write passages of these kinds, and lets others wait until the end of the transaction."""
     for kind in sorted(kinds):
-        await tx.run("SELECT pg_advisory_xact_lock(:family, :key)", family=WRITING, key=_key(kind))
+        await tx.lock(WRITING, _key(kind))
 
 
 async def remove(
-    tx: Executor,
+    tx: Transaction,
     kind: str,
     *,
     scope: str | None = None,
@@ -348,15 +335,9 @@ async def remove(
     """Deletes the passages of a kind that all these conditions name, inside a transaction; returns how many."""
     # Whoever is writing has either finished, and its passages are deleted here, or writes after this transaction.
     await _alone(tx, [kind])
-    wanted: dict[str, tuple[str, object]] = {"kind": ("p.kind = :kind", kind)}
-    if scope is not None:
-        wanted["scope"] = ("p.scope = :scope", scope)
-    if groups is not None:
-        wanted["groups"] = ('p."group" = ANY(:groups::text[])', list(groups))
-    if sources is not None:
-        wanted["sources"] = ("p.source = ANY(:sources::text[])", list(sources))
-    where = " AND ".join(condition for condition, _ in wanted.values())
-    gone = await tx.rows(REMOVE.format(where=where), **{name: value for name, (_, value) in wanted.items()})
+    given = {"kind": kind, "scope": scope, "groups": groups, "sources": sources}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    gone = await tx.rows(REMOVE.format(where=" AND ".join(map(REMOVED_BY.__getitem__, wanted))), **wanted)
     await _leave(tx, gone)
     return len(gone)
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import asyncpg
 import msgspec
 
+from longhouse.arrays import np
 from longhouse.store.database import Database, Transaction
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from longhouse import arrays as np
 
 POSTING: Final = [("slot", "<u2"), ("weight", "<f2")]
 """The type of a posting for numpy, which is not loaded yet."""

@@ -119,13 +119,12 @@ class ToolUser(msgspec.Struct, frozen=True):
 
     name: str
     version: int
-    tools: tuple[str, ...]
+    tools: Sequence[str]
 
 
 async def users_of(db: Database, tools: Sequence[str], caller: str | None) -> list[ToolUser]:
     """The templates that name any of these tools."""
-    rows = await db.rows(USERS, caller=caller, tools=list(tools))
-    return [ToolUser(row["name"], row["version"], tuple(row["tools"])) for row in rows]
+    return await db.read(ToolUser, USERS, caller=caller, tools=list(tools))
 
 
 def split(names: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from longhouse.arrays import np, npt
 from longhouse.store.database import Database
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     Number = TypeVar("Number", bound=np.floating[Any])
-else:
-    from longhouse import arrays as np
 
 Vectors: TypeAlias = "npt.NDArray[np.float32]"
 """A row for each document."""
 Signs: TypeAlias = "npt.NDArray[np.uint64]"
 Places: TypeAlias = "npt.NDArray[np.intp]"
+Part = TypeVar("Part")
 
 STORED: Final = "<f2"
 """The stored format of a vector's numbers: half precision, little-endian."""
@@ -274,13 +271,19 @@ class VectorSet:
     def between(self, vectors: Vectors, places: Places) -> Vectors:
         """The cosine similarities at some places, a row for each vector."""
         cosines = np.zeros((len(vectors), len(places)), np.float32)
-        order = np.argsort(places)
-        bounds = np.searchsorted(places[order], self._starts).tolist()
-        for part, start, first, end in zip(self._parts, self._starts.tolist(), bounds, bounds[1:], strict=False):
-            if first < end:
-                here = order[first:end]
-                cosines[:, here] = vectors @ widened(part.rows[places[here] - start]).T
+        for part, here, slots in by_part(self._parts, self._starts, places):
+            cosines[:, here] = vectors @ widened(part.rows[slots]).T
         return cosines
+
+
+def by_part(parts: Sequence[Part], starts: Places, places: Places) -> Iterator[tuple[Part, Places, Places]]:
+    """The parts that some places are in, with where these are in the sequence given and their slots."""
+    order = np.argsort(places)
+    bounds = np.searchsorted(places[order], starts).tolist()
+    for part, start, first, end in zip(parts, starts.tolist(), bounds, bounds[1:], strict=False):
+        if first < end:
+            here = order[first:end]
+            yield part, here, places[here] - start
 
 
 def top(scores: Vectors, count: int, above: float = 0.0) -> Places:
