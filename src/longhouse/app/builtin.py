@@ -2,9 +2,8 @@
 
 from typing import Final
 
-from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent
-from longhouse.agents.strategies.tool_calling import ToolCallingAgent
+from longhouse.agents.strategies.tool_calling import SGRToolCallingAgent, ToolCallingAgent
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool

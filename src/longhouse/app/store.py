@@ -35,3 +35,10 @@ async def open_store(
     async with nullcontext(embedded) if embedded else opening as (db, postgres, is_current):
         await make_ready(db, postgres, is_current=is_current)
         yield db, postgres
+
+
+@asynccontextmanager
+async def open_existing(settings: Settings) -> AsyncIterator[Database]:
+    """Opens the database alone, for a command: a house that is not there is not made."""
+    async with open_store(settings, create=False) as (db, _):
+        yield db

@@ -17,7 +17,7 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app.builtin import TOOLS
 from longhouse.app.publish import validator_of
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing
 from longhouse.catalog import security
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
@@ -46,8 +46,7 @@ Number = Annotated[int, typer.Argument(help="The number of a version.", min=1, m
 
 
 def commands(kind: Kind) -> typer.Typer:
-    help = f"The {kind}s of the catalog: publish them, compare them, roll them back."
-    cli = typer.Typer(help=help, no_args_is_help=True)
+    cli = typer.Typer()
     add_commands(cli, {"list": list_all, "show": show, "versions": list_versions, "diff": compare}, kind=kind)
     add_commands(cli, {"publish": publish, "activate": activate, "rollback": roll_back}, kind=kind)
     add_commands(cli, {"deactivate": deactivate, "retire": retire}, kind=kind)
@@ -59,7 +58,7 @@ def commands(kind: Kind) -> typer.Typer:
 
 @asynccontextmanager
 async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[CatalogService, Catalog]]:
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         catalog = Catalog(db, model=settings.llm_model)
         try:
             yield CatalogService(catalog, kind, CatalogValidator(catalog)), catalog
@@ -221,7 +220,7 @@ async def check(settings: Settings) -> None:
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
     async with (
-        open_store(setup.settings, create=False) as (db, _),
+        open_existing(setup.settings) as db,
         open_mcp(setup.servers, served) as away,
         ProcessPool(environment=settings.tool_environment).running() as processes,
     ):
@@ -323,5 +322,6 @@ def _decoded(content: bytes, complaint: str) -> Any:
         raise SetupError(f"{complaint}: {error}.") from None
 
 
-tools = commands("tool")
-templates = commands("template")
+cli = typer.Typer()
+cli.add_typer(commands("tool"), name="tools")
+cli.add_typer(commands("template"), name="templates")

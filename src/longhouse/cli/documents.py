@@ -248,5 +248,5 @@ def _lines(items: Sequence[outline.OutlineEntry], depth: int = 0) -> Iterator[tu
         yield from _lines(item["children"], depth + 1)
 
 
-cli = typer.Typer(help="Documents that agents read: add files, list, show, remove.", no_args_is_help=True)
+cli = typer.Typer()
 add_commands(cli, {"add": add_documents, "list": list_documents, "show": show_document, "remove": remove_document})

@@ -5,10 +5,13 @@ import importlib
 import inspect
 import json
 import logging
+import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
@@ -72,6 +75,26 @@ def run(settings: Settings, main: Main) -> None:
             runner.run(main(settings))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def stdin_lines() -> asyncio.Queue[bytes | None]:
+    """The lines of standard input; None at its end. The thread is not joined at exit: it may block for ever."""
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+    put = partial(asyncio.get_running_loop().call_soon_threadsafe, lines.put_nowait)
+
+    def read() -> None:
+        rest = b""
+        with suppress(RuntimeError):  # the event loop is closed
+            while read := os.read(sys.stdin.fileno(), 65_536):
+                *whole, rest = (rest + read).split(b"\n")
+                for line in whole:
+                    put(line)
+            if rest:
+                put(rest)
+            put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
 
 
 def _set_up_logs(level: str) -> None:

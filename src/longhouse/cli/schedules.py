@@ -12,7 +12,7 @@ from longhouse.api.auth import Authenticator
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.api.schedules.firing import Scheduler, new_run_id
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands, given, invalid_option
 from longhouse.errors import SetupError
@@ -54,7 +54,7 @@ async def create_schedule(
         asked = NewSchedule(template=template, prompt=prompt, **fields, **given(missed=missed, overlap=overlap))
     except pydantic.ValidationError as error:
         raise invalid_option(error, {"conversation_id": "--conversation"}) from None
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         owner, schedule_id = await _owner(db, key), f"sched_{uuid.uuid4().hex}"
         await _scheduler(db).template(template, owner)
         columns = {**columns_of(asked, await schedules.now(db)), "key_id": key}
@@ -68,7 +68,7 @@ async def list_schedules(
     settings: Settings, *, owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None
 ) -> None:
     """List the schedules, newest first."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         before = None
         while page := await schedules.listed(db, owner=owner, before=before, limit=PAGE):
             for one in page:
@@ -82,7 +82,7 @@ async def show_schedule(
     runs: Annotated[int, typer.Option(min=0, max=PAGE, help="How many past runs.")] = 20,
 ) -> None:
     """Show a schedule, its prompt, and what became of its last runs."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         found = await _found(db, schedule_id)
         last = await schedules.runs(db, found.id, before=None, limit=runs)
     typer.echo(_line(found))
@@ -105,7 +105,7 @@ async def resume_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
 
 async def run_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
     """Fire a schedule now; when it fires next stays as it is."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         found, scheduler = await _found(db, schedule_id), _scheduler(db)
         caller = await scheduler.authenticator.caller_of(found.key_id)
         if caller is None:
@@ -116,7 +116,7 @@ async def run_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
 
 async def delete_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
     """Delete a schedule; its sessions stay."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         found = await _found(db, schedule_id)
         await schedules.delete(db, found.id, found.owner)
     typer.echo(f"{plain(found.id)} is deleted")
@@ -127,7 +127,7 @@ def with_another_key(schedule_id: str) -> str:
 
 
 async def _change(settings: Settings, schedule_id: str, **changes: Any) -> None:
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         found = await _found(db, schedule_id)
         if found.stopped:
             raise SetupError(f"{found.stopped} {with_another_key(found.id)}")
@@ -174,6 +174,6 @@ def _at(moment: datetime | None) -> str:
     return f"{moment:%Y-%m-%d %H:%M}" if moment else ""
 
 
-cli = typer.Typer(help="Schedules: prompts that come by themselves, by a clock.", no_args_is_help=True)
+cli = typer.Typer()
 add_commands(cli, {"list": list_schedules, "create": create_schedule, "show": show_schedule})
 add_commands(cli, {"pause": pause_schedule, "resume": resume_schedule, "run": run_schedule, "delete": delete_schedule})

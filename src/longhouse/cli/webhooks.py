@@ -8,7 +8,7 @@ import typer
 
 from longhouse import clock
 from longhouse.api.webhooks import LONGEST_OVERLAP, NewWebhook
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing, open_store
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import add_commands, invalid_option
 from longhouse.config.effective import configure
@@ -57,7 +57,7 @@ async def create_webhook(
 
 async def list_webhooks(settings: Settings, owner: Owner = LOCAL_OWNER) -> None:
     """List the webhooks of an owner, newest first."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         for one in await webhooks.listed(db, _viewer(owner), limit=PAGE):
             typer.echo(_described(one))
 
@@ -70,7 +70,7 @@ async def show_log(
     limit: Annotated[int, typer.Option(min=1, max=PAGE, help="How many at most.")] = 50,
 ) -> None:
     """Show what was sent and what waits, newest first."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         if await webhooks.find(db, _viewer(owner), webhook_id) is None:
             raise _missing(webhook_id)
         for one in await webhook_deliveries.log_of(db, webhook_id, status=status, limit=limit):
@@ -79,7 +79,7 @@ async def show_log(
 
 async def send_test(settings: Settings, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
     """Have a worker send a test event; the log tells how it went."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         _check_active(await webhooks.find(db, _viewer(owner), webhook_id), webhook_id)
         payload = payload_of(TEST, clock.now(), {"webhook_id": webhook_id})
         typer.echo(_sent(await webhook_deliveries.add_test(db, webhook_id, uuid.uuid4().hex, payload)))
@@ -92,7 +92,7 @@ async def retry_delivery(
     owner: Owner = LOCAL_OWNER,
 ) -> None:
     """Have a worker send a delivery again."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         _check_active(await webhooks.find(db, _viewer(owner), webhook_id), webhook_id)
         found = await webhook_deliveries.retry(db, webhook_id, delivery)
     if found is None:
@@ -109,7 +109,7 @@ async def rotate_secret(
     ] = 0,
 ) -> None:
     """Give a webhook a new secret. It is printed once."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         rotated = await webhooks.rotate(db, _viewer(owner), webhook_id, overlap=overlap)
     if rotated is None:
         raise _missing(webhook_id)
@@ -120,7 +120,7 @@ async def rotate_secret(
 
 async def resume_webhook(settings: Settings, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
     """Have a webhook that is paused or disabled go on, with what has waited."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         changed = await webhooks.change(db, _viewer(owner), webhook_id, {"status": "active"})
     if changed is None:
         raise _missing(webhook_id)
@@ -129,7 +129,7 @@ async def resume_webhook(settings: Settings, webhook_id: WebhookId, owner: Owner
 
 async def delete_webhook(settings: Settings, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
     """Delete a webhook with its log."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         if not await webhooks.delete(db, _viewer(owner), webhook_id):
             raise _missing(webhook_id)
     typer.echo(f"{webhook_id} is deleted")
@@ -171,7 +171,7 @@ def _sent(one: Delivery) -> str:
     return ", ".join(parts)
 
 
-cli = typer.Typer(help="Webhooks: who is told of what happens in sessions, and what was sent.", no_args_is_help=True)
+cli = typer.Typer()
 add_commands(
     cli,
     {

@@ -12,7 +12,7 @@ import msgspec
 from longhouse.agents import naming
 from longhouse.agents.adapters import written
 from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
+from longhouse.agents.strategies.tool_calling import SGRToolCallingAgent
 from longhouse.agents.template import Template, with_tool_names
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.catalog.validation import of_template

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from longhouse.journal.calls import open_calls
+from longhouse.journal import open_calls
 from longhouse.journal.events import Called, Decided, Fault, Recorded, Resumed, Returned
 from longhouse.journal.session import Open
 
