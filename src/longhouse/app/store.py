@@ -1,7 +1,9 @@
 """Opens Postgres: for the application, and for commands that need nothing else."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -9,6 +11,8 @@ from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import Postgres, holds_data
 from longhouse.store.postgres.embedded import Embedded, open_embedded
 from longhouse.store.ready import make_ready
+
+P = ParamSpec("P")
 
 
 @asynccontextmanager
@@ -42,3 +46,16 @@ async def open_existing(settings: Settings) -> AsyncIterator[Database]:
     """Opens the database alone, for a command: a house that is not there is not made."""
     async with open_store(settings, create=False) as (db, _):
         yield db
+
+
+def with_database(
+    main: Callable[Concatenate[Database, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Settings, P], Coroutine[Any, Any, None]]:
+    """Decorates a command that needs nothing but the database, which is opened for it."""
+
+    @wraps(main)
+    async def command(settings: Settings, /, *args: P.args, **options: P.kwargs) -> None:
+        async with open_existing(settings) as db:
+            await main(db, *args, **options)
+
+    return command

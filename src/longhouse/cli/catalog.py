@@ -22,7 +22,7 @@ from longhouse.catalog import security
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator, probe_problem
-from longhouse.cli.running import add_commands, given
+from longhouse.cli.running import Main, given, group
 from longhouse.config.effective import Configured, configure
 from longhouse.egress import TOOLS as TOOL_SCHEMES
 from longhouse.errors import CallerError, SetupError
@@ -46,13 +46,21 @@ Number = Annotated[int, typer.Argument(help="The number of a version.", min=1, m
 
 
 def commands(kind: Kind) -> typer.Typer:
-    cli = typer.Typer()
-    add_commands(cli, {"list": list_all, "show": show, "versions": list_versions, "diff": compare}, kind=kind)
-    add_commands(cli, {"publish": publish, "activate": activate, "rollback": roll_back}, kind=kind)
-    add_commands(cli, {"deactivate": deactivate, "retire": retire}, kind=kind)
-    if kind == "tool":
-        add_commands(cli, {"policy": policy, "describe": describe, "check": check})
-        cli.command("proto")(proto)
+    mains: dict[str, Main] = {
+        "list": list_all,
+        "show": show,
+        "versions": list_versions,
+        "diff": compare,
+        "publish": publish,
+        "activate": activate,
+        "rollback": roll_back,
+        "deactivate": deactivate,
+        "retire": retire,
+    }
+    if kind == "template":
+        return group(mains, kind=kind)
+    cli = group({**mains, "policy": policy, "describe": describe, "check": check}, kind=kind)
+    cli.command()(proto)
     return cli
 
 

@@ -7,13 +7,14 @@ import pydantic
 import typer
 
 from longhouse.api.admin.keys import LONGEST_OVERLAP, MOST, MOST_OF_BUDGET, ChangedKey, NewKey
-from longhouse.app.store import open_existing, open_store
+from longhouse.app.store import open_existing, open_store, with_database
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands, given, invalid_option
+from longhouse.cli.running import given, group, invalid_option
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.access import keys
 from longhouse.store.access.keys import Key, Role
+from longhouse.store.database import Database
 from longhouse.store.limits import budgets
 
 PAGE: Final = 1_000
@@ -76,14 +77,14 @@ async def create_key(
     typer.echo(secret)
 
 
-async def list_keys(settings: Settings) -> None:
+@with_database
+async def list_keys(db: Database) -> None:
     """List all keys, newest first, including revoked ones."""
-    async with open_existing(settings) as db:
-        before = None
-        while page := await keys.listed(db, before=before, limit=PAGE):
-            for key in page:
-                typer.echo(f"{key.id}  {_described(key)}")
-            before = (page[-1].created_at, page[-1].id)
+    before = None
+    while page := await keys.listed(db, before=before, limit=PAGE):
+        for key in page:
+            typer.echo(f"{key.id}  {_described(key)}")
+        before = (page[-1].created_at, page[-1].id)
 
 
 async def change_key(
@@ -133,16 +134,16 @@ async def change_key(
     typer.echo(f"{changed.id}: {_described(changed)}")
 
 
+@with_database
 async def rotate_key(
-    settings: Settings,
+    db: Database,
     key_id: KeyId,
     overlap: Annotated[
         int, typer.Option(min=0, max=LONGEST_OVERLAP, help="Seconds for which the old secret is valid too.")
     ] = 0,
 ) -> None:
     """Give a key a new secret. It is printed once; the old one is refused, at once or after --overlap."""
-    async with open_existing(settings) as db:
-        rotated = await keys.rotate(db, key_id, overlap=overlap)
+    rotated = await keys.rotate(db, key_id, overlap=overlap)
     if rotated is None:
         raise _missing(key_id)
     key, secret = rotated
@@ -150,10 +151,10 @@ async def rotate_key(
     typer.echo(secret)
 
 
-async def revoke_key(settings: Settings, key_id: KeyId) -> None:
+@with_database
+async def revoke_key(db: Database, key_id: KeyId) -> None:
     """Revoke a key permanently; its open requests end within two seconds."""
-    async with open_existing(settings) as db:
-        found = await keys.revoke(db, key_id)
+    found = await keys.revoke(db, key_id)
     if not found:
         raise _missing(key_id)
     typer.echo(f"{key_id} is revoked")
@@ -191,7 +192,4 @@ def _at(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M}"
 
 
-cli = typer.Typer()
-add_commands(
-    cli, {"create": create_key, "list": list_keys, "change": change_key, "rotate": rotate_key, "revoke": revoke_key}
-)
+cli = group({"create": create_key, "list": list_keys, "change": change_key, "rotate": rotate_key, "revoke": revoke_key})

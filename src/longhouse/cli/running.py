@@ -36,19 +36,23 @@ _UNSAFE: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2
 cannot be encoded."""
 
 
-def add_commands(cli: typer.Typer, commands: Mapping[str, Main], **bound: Any) -> None:
-    """Adds coroutine functions as commands: their parameters are options, except `settings` and those in `bound`."""
-    for name, main in commands.items():
+def group(mains: Mapping[str, Main], **bound: Any) -> typer.Typer:
+    """Coroutine functions as commands: their parameters are options, except `settings`, `db` and those in `bound`."""
+    cli = typer.Typer()
+    for name, main in mains.items():
         cli.command(name)(_command(main, bound))
+    return cli
 
 
 def _command(main: Main, bound: Mapping[str, Any]) -> Callable[..., None]:
+    signature = inspect.signature(main)
+    bound = {name: value for name, value in bound.items() if name in signature.parameters}
+
     @wraps(main)
     def command(**options: Any) -> None:
         run(Settings(), partial(main, **bound, **options))
 
-    signature = inspect.signature(main)
-    options = [one for one in signature.parameters.values() if one.name not in ("settings", *bound)]
+    options = [one for one in signature.parameters.values() if one.name not in ("settings", "db", *bound)]
     command.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     return command
 

@@ -17,9 +17,9 @@ from longhouse.api.sessions import decisions
 from longhouse.api.sessions.listing import listed
 from longhouse.api.sessions.waiting import Question, find_questions, shown, waiting_status
 from longhouse.app.memory import open_ledger
-from longhouse.app.store import open_existing
+from longhouse.app.store import open_existing, with_database
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.cli.sessions.capsules import SessionId, export_session, found, import_capsule, replay_session
 from longhouse.cli.sessions.table import table
 from longhouse.cli.sessions.tail import event_lines
@@ -58,8 +58,9 @@ DECISIONS: Final[dict[Outcome, Decision]] = {
 Comment = Annotated[str, typer.Option(help="Why; the agent is told it with a denial.")]
 
 
+@with_database
 async def list_sessions(
-    settings: Settings,
+    db: Database,
     *,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 20,
     owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
@@ -67,31 +68,30 @@ async def list_sessions(
 ) -> None:
     """List the sessions, newest first."""
     console = Console(highlight=False)
-    async with open_existing(settings) as db:
-        rows = await sessions.sessions(db, limit=limit, owner=owner, state=state)
-        if console.is_terminal:
-            owners = {row.id: row.owner for row in rows}
-            is_one = len(set(owners.values())) < 2
-            console.print(table(await listed(db, rows), clock.now(), console.width, owners=None if is_one else owners))
-            return
-        rows = await shown(db, rows)
+    rows = await sessions.sessions(db, limit=limit, owner=owner, state=state)
+    if console.is_terminal:
+        owners = {row.id: row.owner for row in rows}
+        is_one = len(set(owners.values())) < 2
+        console.print(table(await listed(db, rows), clock.now(), console.width, owners=None if is_one else owners))
+        return
+    rows = await shown(db, rows)
     # Elsewhere whole ids and lines, for programs to read.
     for row in rows:
         opened = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
         typer.echo("  ".join(map(plain, (row.id, row.state, opened, row.owner, row.task or ""))).rstrip())
 
 
+@with_database
 async def show_session(
-    settings: Settings,
+    db: Database,
     session_id: SessionId,
     turns: Annotated[int, typer.Option(min=1, help="How many turns, from the last one back.")] = 10,
 ) -> None:
     """Draw a session: its turns, steps, tools and timings, with sub-agents below their calls."""
-    async with open_existing(settings) as db:
-        session_id = await found(db, session_id)
-        timelines = (await timelines_of(db, session_id, turns)).sessions
-        session = await journals.load(db, session_id)
-        status = await waiting_status(db, session)
+    session_id = await found(db, session_id)
+    timelines = (await timelines_of(db, session_id, turns)).sessions
+    session = await journals.load(db, session_id)
+    status = await waiting_status(db, session)
     console = Console(highlight=False)
     if not console.is_terminal:
         # On a terminal long lines wrap within their branch; elsewhere they stay whole, for programs to read.
@@ -99,20 +99,21 @@ async def show_session(
     console.print(TreeDrawing(timelines, clock.now()).session(session, status))
 
 
+@with_database
 async def tail_session(
-    settings: Settings,
+    db: Database,
     session_id: SessionId,
     last: Annotated[int, typer.Option(min=0, help="How many events of before.")] = 20,
 ) -> None:
     """Follow a session and its sub-agents, until nobody can go on without a person."""
-    async with open_existing(settings) as db:
-        session_id = await found(db, session_id)
-        async for line in event_lines(db, session_id, last):
-            typer.echo(line)
+    session_id = await found(db, session_id)
+    async for line in event_lines(db, session_id, last):
+        typer.echo(line)
 
 
+@with_database
 async def approve_call(
-    settings: Settings,
+    db: Database,
     session_id: SessionId,
     call: Call = None,
     comment: Comment = "",
@@ -120,24 +121,24 @@ async def approve_call(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal.")] = False,
 ) -> None:
     """Approve a call that waits for it; its tool and arguments are shown first."""
-    await _decide(settings, session_id, call, "approve", comment, asks=not yes and sys.stdin.isatty())
+    await _decide(db, session_id, call, "approve", comment, asks=not yes and sys.stdin.isatty())
 
 
-async def deny_call(settings: Settings, session_id: SessionId, call: Call = None, comment: Comment = "") -> None:
+@with_database
+async def deny_call(db: Database, session_id: SessionId, call: Call = None, comment: Comment = "") -> None:
     """Deny a call that waits for approval; the agent is told so, with the comment."""
-    await _decide(settings, session_id, call, "deny", comment)
+    await _decide(db, session_id, call, "deny", comment)
 
 
 async def _decide(
-    settings: Settings, session_id: str, call: str | None, decision: Decision, comment: str, *, asks: bool = False
+    db: Database, session_id: str, call: str | None, decision: Decision, comment: str, *, asks: bool = False
 ) -> None:
     def show(what: str) -> None:
         typer.echo(plain(what, WIDEST))
         if asks:
             typer.confirm("Approve it?", abort=True)
 
-    async with open_existing(settings) as db:
-        name = await _settled(db, await found(db, session_id), call, decision, comment=comment, show=show)
+    name = await _settled(db, await found(db, session_id), call, decision, comment=comment, show=show)
     typer.echo(f"{plain(name)} is {'approved' if decision == 'approve' else 'denied'}")
 
 
@@ -157,26 +158,27 @@ async def settle_call(
     typer.echo(f"{plain(name)} is settled: {outcome}")
 
 
+@with_database
 async def answer_question(
-    settings: Settings,
+    db: Database,
     session_id: SessionId,
     answer: Annotated[str, typer.Argument(help="The answer.")],
     call: Annotated[str | None, typer.Option(help="Which question, where several are open.")] = None,
 ) -> None:
     """Answer the oldest open question of a session, or the one that --call names."""
-    async with open_existing(settings) as db:
-        session = await journals.load(db, await found(db, session_id))
-        waiting = await find_questions(db, session, call, lambda one: one.call.call_kind == "ask", in_background=True)
-        one = _only(waiting[:1], session, "it asks nothing")
-        try:
-            await _inbox(db).answer(one.session, one.call.call, answer, by=BY)
-        except (AlreadyReturned, journals.NotThere):
-            raise SetupError(GONE) from None
+    session = await journals.load(db, await found(db, session_id))
+    waiting = await find_questions(db, session, call, lambda one: one.call.call_kind == "ask", in_background=True)
+    one = _only(waiting[:1], session, "it asks nothing")
+    try:
+        await _inbox(db).answer(one.session, one.call.call, answer, by=BY)
+    except (AlreadyReturned, journals.NotThere):
+        raise SetupError(GONE) from None
     typer.echo(f"{plain(one.label(session))} is answered")
 
 
+@with_database
 async def fork_session(
-    settings: Settings,
+    db: Database,
     session_id: SessionId,
     *,
     after: Annotated[
@@ -184,14 +186,13 @@ async def fork_session(
     ] = None,
 ) -> None:
     """Open a branch of a session at one of its events, with the agents that it had called by then; both go on."""
-    async with open_existing(settings) as db:
-        session_id = await found(db, session_id)
-        owner = await sessions.owner_of(db, session_id) or ""
-        head = (await leases.heads(db, [session_id])).get(session_id, (0, ""))[0]
-        try:
-            forked = await _inbox(db).fork(session_id, owner, head if after is None else after)
-        except NoSuchEvent as error:
-            raise SetupError(f"--after should be an event of the session: 1 to {error.head}.") from None
+    session_id = await found(db, session_id)
+    owner = await sessions.owner_of(db, session_id) or ""
+    head = (await leases.heads(db, [session_id])).get(session_id, (0, ""))[0]
+    try:
+        forked = await _inbox(db).fork(session_id, owner, head if after is None else after)
+    except NoSuchEvent as error:
+        raise SetupError(f"--after should be an event of the session: 1 to {error.head}.") from None
     if forked is None:
         raise SetupError(GONE)
     top = forked.top
@@ -202,10 +203,10 @@ async def fork_session(
         typer.echo(f"  without the memory file {plain(path)}: it was changed since", err=True)
 
 
-async def cancel_turn(settings: Settings, session_id: SessionId) -> None:
+@with_database
+async def cancel_turn(db: Database, session_id: SessionId) -> None:
     """Cancel the running turn of a session, or the next one that waits."""
-    async with open_existing(settings) as db:
-        session = await _inbox(db).cancel(await journals.load(db, await found(db, session_id)), by=BY)
+    session = await _inbox(db).cancel(await journals.load(db, await found(db, session_id)), by=BY)
     typer.echo(str(session.state))
 
 
@@ -280,8 +281,20 @@ def _only(waiting: Sequence[Question], session: Session, nothing: str) -> Questi
     return waiting[0]
 
 
-cli = typer.Typer()
-add_commands(cli, {"list": list_sessions, "show": show_session, "story": show_story, "tail": tail_session})
-add_commands(cli, {"approve": approve_call, "deny": deny_call, "settle": settle_call})
-add_commands(cli, {"answer": answer_question, "cancel": cancel_turn, "fork": fork_session})
-add_commands(cli, {"export": export_session, "import": import_capsule, "replay": replay_session})
+cli = group(
+    {
+        "list": list_sessions,
+        "show": show_session,
+        "story": show_story,
+        "tail": tail_session,
+        "approve": approve_call,
+        "deny": deny_call,
+        "settle": settle_call,
+        "answer": answer_question,
+        "cancel": cancel_turn,
+        "fork": fork_session,
+        "export": export_session,
+        "import": import_capsule,
+        "replay": replay_session,
+    }
+)

@@ -18,7 +18,7 @@ from longhouse.app.models import open_embedder, open_model
 from longhouse.app.store import open_existing
 from longhouse.app.tools import open_finder
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.cli.sessions.capsules import found
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError, UnknownShape
@@ -302,5 +302,4 @@ def _words(status: str) -> str:
     return {"another_way": "went another way"}.get(status, status)
 
 
-cli = typer.Typer()
-add_commands(cli, {"replay": replay_sessions})
+cli = group({"replay": replay_sessions})

@@ -13,10 +13,10 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MemoryScope
 from longhouse.app.builtin import TOOLS
 from longhouse.app.copies import remove_copies
-from longhouse.app.store import open_existing
+from longhouse.app.store import open_existing, with_database
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.cli.sessions.capsules import SessionId, found
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
@@ -127,14 +127,14 @@ async def erase_memory(
     typer.echo(REST)
 
 
-async def compact(settings: Settings, *, yes: Yes = False) -> None:
+@with_database
+async def compact(db: Database, *, yes: Yes = False) -> None:
     """Take the bytes of erased rows out of the files of Postgres: all tables are written anew, one after another."""
-    async with open_existing(settings) as db:
-        typer.echo("Each table is written anew, and needs its own size of free disk; turns that use it wait meanwhile.")
-        if not _is_agreed(yes=yes):
-            return
-        with Status("", console=Console(stderr=True)) as status:
-            done = await compaction.compact(db, lambda table, nth, of: status.update(f"{table} ({nth + 1} of {of})"))
+    typer.echo("Each table is written anew, and needs its own size of free disk; turns that use it wait meanwhile.")
+    if not _is_agreed(yes=yes):
+        return
+    with Status("", console=Console(stderr=True)) as status:
+        done = await compaction.compact(db, lambda table, nth, of: status.update(f"{table} ({nth + 1} of {of})"))
     typer.echo(f"{done.tables} tables are written anew")
     for problem in done.left:
         typer.echo(f"longhouse: {problem}", err=True)
@@ -211,6 +211,13 @@ def _scope(owner: str, user: str | None, agent: str | None, conversation: str | 
     return memory_scopes.scope_for(kind, owner, user, agent or "", conversation or "")
 
 
-cli = typer.Typer()
-add_commands(cli, {"session": erase_session, "conversation": erase_conversation, "user": erase_user})
-add_commands(cli, {"owner": erase_owner, "memory": erase_memory, "compact": compact})
+cli = group(
+    {
+        "session": erase_session,
+        "conversation": erase_conversation,
+        "user": erase_user,
+        "owner": erase_owner,
+        "memory": erase_memory,
+        "compact": compact,
+    }
+)

@@ -5,7 +5,7 @@ import typer
 from rich.progress import Progress
 
 from longhouse.app.memory import open_ledger
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 
@@ -26,5 +26,4 @@ async def rebuild(settings: Settings) -> None:
         typer.echo(f"{projected} sessions told")
 
 
-cli = typer.Typer()
-add_commands(cli, {"rebuild": rebuild})
+cli = group({"rebuild": rebuild})

@@ -13,7 +13,7 @@ from longhouse.api.watching import usage as usage_answers
 from longhouse.app.api import prices_of
 from longhouse.app.store import open_existing
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.limits import usage
@@ -81,5 +81,4 @@ def _cost(cost: float | None) -> str:
     return "" if cost is None else f"{cost:,.4f}"
 
 
-cli = typer.Typer()
-add_commands(cli, {"usage": show_usage})
+cli = group({"usage": show_usage})
