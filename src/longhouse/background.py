@@ -27,7 +27,7 @@ EARLY: Final = 0.002
 DEFECT: Final = "background_task_failed"
 TROUBLES: Final = ("database_unreachable", "database_trouble")
 
-Step = Callable[[], Awaitable[None]]
+Step = Callable[[], Awaitable[object]]
 Errors = tuple[type[Exception], ...]
 
 
