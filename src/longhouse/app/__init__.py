@@ -13,7 +13,7 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.api.auth import Authenticator
 from longhouse.app.api import open_api
-from longhouse.app.builtin import AGENTS, TOOLS
+from longhouse.app.builtin import TOOLS
 from longhouse.app.copies import open_mirror
 from longhouse.app.core import open_core
 from longhouse.app.memory import open_memory
@@ -33,7 +33,7 @@ from longhouse.store.postgres import Postgres
 from longhouse.store.postgres.embedded import Embedded
 from longhouse.tools.base import BaseTool
 
-__all__ = ["AGENTS", "TOOLS", "App", "open_app"]
+__all__ = ["TOOLS", "App", "open_app"]
 
 
 class App(msgspec.Struct, frozen=True):

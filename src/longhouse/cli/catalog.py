@@ -239,7 +239,7 @@ async def check(settings: Settings) -> None:
                 found = [*await _class_problems(tool, setup, processes), *_problems(tool, setup, served, away)]
                 if (agent := tool.runtime_binding.agent) and await catalog.templates.active(agent) is None:
                     found.append(f"there is no active agent {agent!r}")
-                probe = None if found else await _probe_of(tool, setup, processes)
+                probe = None if found else (await _described(tool, setup, processes)).probe
                 asks = probe and await probe_problem(catalog, probe, tool.owner)
                 for problem in [*found, f"its probe: {asks}"] if asks else found:
                     typer.echo(f"{tool.ref}: {problem}")
@@ -265,11 +265,6 @@ async def _class_problems(tool: ToolDescriptor, setup: Configured, processes: Pr
         return [python.fault_of(tool, error).message]
     says = schema_problem(described.schema)
     return [f"the schema of its class: {says}"] if says else []
-
-
-async def _probe_of(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> str:
-    """The probe that the tool names, or its class."""
-    return (await _described(tool, setup, processes)).probe
 
 
 async def _described(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> Tool:

@@ -12,7 +12,6 @@ from longhouse.app.store import open_store, with_database
 from longhouse.cli.one_line import plain
 from longhouse.cli.running import group, invalid_option
 from longhouse.config.effective import configure
-from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.integrations.webhooks.collector import payload_of
 from longhouse.journal.session import LOCAL_OWNER
@@ -45,7 +44,7 @@ async def create_webhook(
         new = NewWebhook.model_validate({"url": url, "agent": agent, "description": description, **given})
     except pydantic.ValidationError as error:
         raise invalid_option(error, {"url": "url", "events": "--event"}) from None
-    if refused := _egress(settings).problem(url):
+    if refused := configure(settings).webhook_egress.problem(url):
         raise SetupError(f"url cannot be used: {refused}.")
     async with open_store(settings) as (db, _):
         try:
@@ -138,10 +137,6 @@ async def delete_webhook(db: Database, webhook_id: WebhookId, owner: Owner = LOC
 
 def _viewer(owner: str) -> Viewer:
     return Viewer(owner, "", only_own=False)
-
-
-def _egress(settings: Settings) -> Egress:
-    return configure(settings).webhook_egress
 
 
 def _missing(webhook_id: str) -> SetupError:

@@ -324,7 +324,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
 
     def is_own(self, turn: Turn) -> bool:
         """Whether a turn is the session's own user's: another one may write in the same conversation."""
-        return is_same_user(self.owner, self.user, turn.user)
+        return self.is_own_user(turn.user)
 
     def is_own_user(self, user: str | None) -> bool:
         return is_same_user(self.owner, self.user, user)
