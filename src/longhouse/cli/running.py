@@ -84,7 +84,10 @@ def run(settings: Settings, main: Main) -> None:
 def stdin_lines() -> asyncio.Queue[bytes | None]:
     """The lines of standard input; None at its end. The thread is not joined at exit: it may block for ever."""
     lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-    put = partial(asyncio.get_running_loop().call_soon_threadsafe, lines.put_nowait)
+    loop = asyncio.get_running_loop()
+
+    def put(line: bytes | None) -> None:
+        loop.call_soon_threadsafe(lines.put_nowait, line)
 
     def read() -> None:
         rest = b""
