@@ -27,7 +27,7 @@ EARLY: Final = 0.002
 DEFECT: Final = "background_task_failed"
 TROUBLES: Final = ("database_unreachable", "database_trouble")
 
-Step = Callable[[], Awaitable[None]]
+Step = Callable[[], Awaitable[object]]
 Errors = tuple[type[Exception], ...]
 
 
@@ -82,28 +82,21 @@ def _until_tick(now: float, seconds: float) -> float:
 
 async def guarded(name: str, work: Awaitable[object]) -> None:
     """Runs the work once; an exception is logged and not raised."""
-    try:
-        await work
-    except Exception as error:  # noqa: BLE001 - logged
-        _log(name, error)
+    await _attempt(name, work)
 
 
 async def _attempt(name: str, work: Awaitable[object], *, away: Errors = (), logged: str = "") -> str:
     """Returns the log key of the error, empty if there was none. The key in `logged` was logged before: not again."""
     try:
         await work
-    except Exception as error:  # noqa: BLE001 - logged
-        return _log(name, error, away, logged)
+    except Exception as error:
+        key = _key(error, away)
+        if key == DEFECT:
+            log.exception(key, task=name)
+        elif key != logged:
+            log.warning(key, task=name, error=str(error) or type(error).__name__)
+        return key
     return ""
-
-
-def _log(name: str, error: Exception, away: Errors = (), logged: str = "") -> str:
-    key = _key(error, away)
-    if key == DEFECT:
-        log.exception(key, task=name)
-    elif key != logged:
-        log.warning(key, task=name, error=str(error) or type(error).__name__)
-    return key
 
 
 def _key(error: Exception, away: Errors) -> str:

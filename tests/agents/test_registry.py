@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
-from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent
+from longhouse.agents.strategies.tool_calling import SGRToolCallingAgent
 from longhouse.errors import SetupError
 from longhouse.tools import BaseTool
 from longhouse.tools.base import ToolRegistry

@@ -10,7 +10,7 @@ from longhouse.agents import rules
 from longhouse.agents.template import DEFAULT_AVAILABILITY, Availability, Rules, Template
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
-from longhouse.journal.calls.refusals import ENDED, UNTIMELY
+from longhouse.journal.refusals import ENDED, UNTIMELY
 from longhouse.journal.session import Session, Turn
 from server_helpers import BEGAN, folded, open_tools, opened, prompted, returned, started, used
 

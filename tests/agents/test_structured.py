@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from longhouse.agents.json_repair import read_object
 from longhouse.agents.schema.strict import restored, strict
-from longhouse.agents.strategies.json_repair import read_object
 from longhouse.agents.strategies.structured import NextStepToolsBuilder
 from longhouse.agents.tool_descriptor import DEFAULTS
 from longhouse.app import TOOLS

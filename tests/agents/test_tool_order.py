@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhouse.agents import tool_order
-from longhouse.agents.tool_order import BATCH, Candidates, first_few, next_step
+from longhouse.agents.requests import tool_order
+from longhouse.agents.requests.tool_order import BATCH, Candidates, first_few, next_step
 from longhouse.journal.events import Limits, Prompted, Selection
 from longhouse.journal.session import Session, Turn
 from server_helpers import turn_of

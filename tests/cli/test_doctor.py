@@ -72,7 +72,7 @@ async def test_a_package_that_is_not_here_is_named_with_who_needs_it(
         bindings = {name: RuntimeBinding(python_entrypoint=place) for name, place in needed.items()}
         tools = [ToolDescriptor(name=name, description_short="x", runtime_binding=it) for name, it in bindings.items()]
         await Catalog(db).tools.publish(tools, by="a test")
-        packages = {"database_url": dsn, "tool_packages": f"{package},till_of_shop"}
+        packages: dict[str, Any] = {"database_url": dsn, "tool_packages": f"{package},till_of_shop"}
         code, told = await launched_words("doctor", "--no-model", **packages)
         assert code == 1
         assert "there is no package 'till_of_shop' here; needed by other, till: put its files" in about(

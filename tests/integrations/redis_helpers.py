@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
-from longhouse.integrations.redis.mirror import Mirror
+from longhouse.integrations.mirror import Mirror
 from longhouse.store.database import Database
 from redis_server import text
 

@@ -8,8 +8,8 @@ from journal_writer import Scribe
 from redis.asyncio import Redis
 from redis_helpers import CHAT, SUB, assistant, get, mirrored, names, until, user
 
+from longhouse.integrations.mirror import Mirror
 from longhouse.integrations.redis.client import open_redis
-from longhouse.integrations.redis.mirror import Mirror
 from longhouse.journal import events
 from longhouse.journal.messages import Assistant, User
 from longhouse.store.database import Database

@@ -19,7 +19,7 @@ from redis_helpers import mirrored
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.catalog.sources import publish_templates
 from longhouse.errors import CallerError
-from longhouse.integrations.redis.mirror import Mirror
+from longhouse.integrations.mirror import Mirror
 from longhouse.integrations.session_log import write
 from longhouse.integrations.session_log_lines import RULE, WORDS, line
 from longhouse.integrations.session_log_projection import Confirmed, SessionLog, subagents_of

@@ -8,7 +8,7 @@ from journal_writer import Scribe
 from redis.asyncio import Redis
 from redis_helpers import CHAT, OLD, SUB, assistant, get, mirrored, put, until, user
 
-from longhouse.integrations.redis.mirror import Mirror
+from longhouse.integrations.mirror import Mirror
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User
 from longhouse.store.database import Database
 from longhouse.store.projections import HistoryOf

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from longhouse.errors import UnknownShape
 from longhouse.journal import events, fingerprint
-from longhouse.journal.calls.client_calls import client_id
 from longhouse.journal.events import ClientTool, ClientTools
+from longhouse.journal.fingerprint import client_id
 from longhouse.journal.session import Session, State
 from server_helpers import folded, opened, prompted, returned, started, turn_of, used
 

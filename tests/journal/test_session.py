@@ -8,8 +8,8 @@ import pytest
 from longhouse.agents import rules
 from longhouse.errors import UnknownShape
 from longhouse.journal import conversation, events, fingerprint
-from longhouse.journal.calls.effects import effects_of
 from longhouse.journal.counters import Counters
+from longhouse.journal.effects import effects_of
 from longhouse.journal.events import Fault, Output
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.messages import TextPart, User

@@ -8,9 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from longhouse.agents.requests import tokens
 from longhouse.agents.strategies.base import BaseAgent
-from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.structured import SGRAgent
-from longhouse.agents.strategies.tool_calling import ToolCallingAgent
+from longhouse.agents.strategies.tool_calling import SGRToolCallingAgent, ToolCallingAgent
 from longhouse.agents.template import MemoryPolicy, Template
 from longhouse.journal import events
 from longhouse.journal.messages import text_of

@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
 from longhouse.agents.strategies.protocol import Reply, Request
 from longhouse.agents.strategies.structured import SGRAgent
-from longhouse.agents.strategies.tool_calling import ToolCallingAgent
+from longhouse.agents.strategies.tool_calling import SGRToolCallingAgent, ToolCallingAgent
 from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.errors import ProviderError

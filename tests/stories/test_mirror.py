@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
+from longhouse.integrations.mirror import Mirror
 from longhouse.integrations.redis.client import open_redis
-from longhouse.integrations.redis.mirror import Mirror
 from longhouse.journal import conversation
 from longhouse.models.scripted import call
 from redis_server import RedisServer, redis_server

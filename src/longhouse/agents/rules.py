@@ -11,8 +11,8 @@ from longhouse.agents import conditions
 from longhouse.agents.naming import NamePatterns
 from longhouse.agents.template import Availability, Template
 from longhouse.agents.tool import Tool
-from longhouse.journal.calls.refusals import BLAMELESS, REFUSED, UNMADE
 from longhouse.journal.events import Fault, Output, Recorded, Returned
+from longhouse.journal.refusals import BLAMELESS, REFUSED, UNMADE
 from longhouse.journal.roles import tools_of
 from longhouse.journal.session import Session, Turn
 from longhouse.journal.transcript import Use

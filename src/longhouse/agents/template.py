@@ -43,7 +43,7 @@ MOST_OFFERED: Final = 128
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
-_Address = Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)]
+Address = Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)]
 _Proxy = Annotated[str, Field(pattern=r"^(https?|socks5h?)://[^\s@\\]+$", max_length=2000)]
 _Prompt = Annotated[str, Field(max_length=100_000)]
 _Name = Annotated[str, Field(min_length=1, max_length=160)]
@@ -114,7 +114,7 @@ class Streaming(Strict):
 class LLMPolicy(Strict):
     """Which model is asked, where, and how."""
 
-    base_url: _Address | None = None
+    base_url: Address | None = None
     """None: the endpoint from the settings."""
     api_key_ref: SecretName | None = None
     """Without it, an endpoint other than that of the settings gets no key."""

@@ -13,11 +13,11 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import Template
 from longhouse.api.auth import Authenticator
 from longhouse.app.api import open_api
-from longhouse.app.builtin import AGENTS, TOOLS
+from longhouse.app.builtin import TOOLS
 from longhouse.app.copies import open_mirror
 from longhouse.app.core import open_core
 from longhouse.app.memory import open_memory
-from longhouse.app.models import open_models
+from longhouse.app.models import open_embedder, open_model
 from longhouse.app.runtime import open_runtime
 from longhouse.app.tools import open_tools
 from longhouse.config.effective import configure
@@ -33,7 +33,7 @@ from longhouse.store.postgres import Postgres
 from longhouse.store.postgres.embedded import Embedded
 from longhouse.tools.base import BaseTool
 
-__all__ = ["AGENTS", "TOOLS", "App", "open_app"]
+__all__ = ["TOOLS", "App", "open_app"]
 
 
 class App(msgspec.Struct, frozen=True):
@@ -75,12 +75,13 @@ async def open_app(
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
     async with (
         open_core(setup, works=works, embedded=embedded) as core,
-        open_models(setup) as models,
+        open_model(setup) as model_for,
+        open_embedder(core.settings) as embedder,
         open_mirror(core.settings, core.db, core.bus) as prior,
-        open_memory(core.settings, core.db, core.bus, models.embedder) as memory,
-        open_tools(core, models.embedder, memory.documents, classes) as opened,
-        open_runtime(core, opened, model_for=models.model_for, memory=memory, prior=prior) as runtime,
-        open_api(core, opened, runtime, model_for=models.model_for, memory=memory, prior=prior) as api,
+        open_memory(core.settings, core.db, core.bus, embedder) as memory,
+        open_tools(core, embedder, memory.documents, classes) as opened,
+        open_runtime(core, opened, model_for=model_for, memory=memory, prior=prior) as runtime,
+        open_api(core, opened, runtime, model_for=model_for, memory=memory, prior=prior) as api,
     ):
         yield App(
             db=core.db,

@@ -20,7 +20,6 @@ from longhouse.app.core import Core
 from longhouse.app.publish import validator_of
 from longhouse.app.runtime import Runtime
 from longhouse.app.tools import ToolParts
-from longhouse.background import Step
 from longhouse.config.effective import Configured
 from longhouse.memory.parts import MemoryParts
 from longhouse.runtime.steps.delegation import PriorOf
@@ -76,11 +75,12 @@ async def open_api(
             activity=core.activity,
             resident=core.resident,
         )
+        sample = partial(core.db.run, statistics.SAMPLE_SIZE)
         # It waits for the sweep of the worker, which tells when something is due: where none works, nothing fires.
         firing = partial(parts.scheduler.serve, runtime.worker.schedules_due)
         async with (
             watchdog.watching(),
-            background.running("database_size", sample_size(core.db), every=SIZE_EVERY, after=0.45),
+            background.running("database_size", sample, every=SIZE_EVERY, after=0.45),
             background.running("schedules", firing),
         ):
             yield Api(authenticator, server.build(parts))
@@ -108,15 +108,6 @@ def _metrics(core: Core, tools: ToolParts, runtime: Runtime, memory: MemoryParts
         activity=core.activity,
         spans=core.traces.spans if core.traces else None,
     )
-
-
-def sample_size(db: Database) -> Step:
-    """A step that records the size of the database, once an hour."""
-
-    async def sample() -> None:
-        await db.run(statistics.SAMPLE_SIZE)
-
-    return sample
 
 
 def open_authenticator(settings: Settings, db: Database) -> AbstractAsyncContextManager[Authenticator]:

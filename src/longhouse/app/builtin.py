@@ -1,10 +1,7 @@
-"""The strategies and the tools that come with Longhouse."""
+"""The tools that come with Longhouse."""
 
 from typing import Final
 
-from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
-from longhouse.agents.strategies.structured import SGRAgent
-from longhouse.agents.strategies.tool_calling import ToolCallingAgent
 from longhouse.tools.bindings.agent import CollectTool
 from longhouse.tools.builtin.clock import ClockTool
 from longhouse.tools.builtin.dialogue import ClarificationTool, FinalAnswerTool
@@ -16,8 +13,6 @@ from longhouse.tools.builtin.planning import AdaptPlanTool, GeneratePlanTool, Re
 from longhouse.tools.builtin.report import CreateReportTool
 from longhouse.tools.builtin.research import ExtractPageContentTool, WebSearchTool
 
-AGENTS: Final = (SGRAgent, ToolCallingAgent, SGRToolCallingAgent)
-"""The built-in strategies; others that are defined before an app opens are registered too."""
 TOOLS: Final = (
     ReasoningTool,
     ClarificationTool,

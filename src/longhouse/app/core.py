@@ -4,6 +4,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -12,10 +13,10 @@ from longhouse.activity import ActivityCounts
 from longhouse.app.store import open_store
 from longhouse.config.effective import Configured
 from longhouse.integrations.otlp import TraceProjector, open_collector
+from longhouse.runtime import followers
 from longhouse.runtime.bus.doorbell import Doorbell
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.followers import LOOK_EVERY, Followers
-from longhouse.runtime.steps.turn_ends import turn_recorder
+from longhouse.runtime.steps.turn_ends import record_end
 from longhouse.runtime.workers.resident_sessions import ResidentSessions
 from longhouse.runtime.workers.worker import new_id
 from longhouse.settings import Settings
@@ -53,7 +54,7 @@ async def open_core(setup: Configured, *, works: bool, embedded: Embedded | None
     settings, bus, name = setup.settings, Bus(), new_id()
     activity, resident = ActivityCounts(settings.metrics_owners), ResidentSessions()
     bus.on_stop.append(resident.drop)
-    bus.on_turn_end.append(turn_recorder(activity))
+    bus.on_turn_end.append(partial(record_end, activity))
     async with (
         open_store(settings, embedded=embedded) as (db, running),
         open_traces(settings, db, bus) as traces,
@@ -76,7 +77,7 @@ async def open_core(setup: Configured, *, works: bool, embedded: Embedded | None
 @asynccontextmanager
 async def open_relay(settings: Settings, db: Database, bus: Bus, name: str, *, works: bool) -> AsyncIterator[None]:
     """Connects the bus to those of other processes: through NATS, or else through Postgres."""
-    async with background.running("followers", Followers(db, bus).look, every=LOOK_EVERY):
+    async with background.running("followers", partial(followers.look, db, bus), every=followers.LOOK_EVERY):
         if settings.nats_url is None:
             doorbell = bus.relay = Doorbell(db, bus, name)
             async with doorbell.connected():

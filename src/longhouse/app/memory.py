@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
 from longhouse.app.models import open_embedder
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing
 from longhouse.memory.documents.library import DocumentLibrary
 from longhouse.memory.ledger import Ledger
 from longhouse.memory.ledger_projection import LedgerProjector
@@ -32,8 +32,20 @@ async def open_memory(
 @asynccontextmanager
 async def open_library(settings: Settings) -> AsyncIterator[DocumentLibrary]:
     """Opens the documents alone, for the command line."""
-    async with open_store(settings, create=False) as (db, _), open_embedder(settings) as embedder:
+    async with open_existing(settings) as db, open_embedder(settings) as embedder:
         yield library_of(settings, PassageIndex(db, embedder))
+
+
+@asynccontextmanager
+async def open_ledger(settings: Settings) -> AsyncIterator[Ledger]:
+    """Opens the ledger alone, for the command line."""
+    async with open_existing(settings) as db, open_embedder(settings) as embedder:
+        yield ledger_of(settings, PassageIndex(db, embedder))
+
+
+def ledger_of(settings: Settings, index: PassageIndex) -> Ledger:
+    projector = LedgerProjector(index.db, index)
+    return Ledger(index.db, projector, enabled=settings.conversation_memory_enabled)
 
 
 def library_of(settings: Settings, index: PassageIndex) -> DocumentLibrary:
@@ -44,11 +56,11 @@ def library_of(settings: Settings, index: PassageIndex) -> DocumentLibrary:
 @asynccontextmanager
 async def _open_ledger(settings: Settings, index: PassageIndex, bus: Bus) -> AsyncIterator[Ledger]:
     """Opens the ledger of interactions, which follows the journals unless it is switched off."""
-    projector, enabled = LedgerProjector(index.db, index), settings.conversation_memory_enabled
-    async with projector.running() if enabled else nullcontext():
-        if enabled:
-            bus.on_append.append(projector.nudge)
-        yield Ledger(index.db, projector, enabled=enabled)
+    ledger = ledger_of(settings, index)
+    async with ledger.projector.running() if ledger.enabled else nullcontext():
+        if ledger.enabled:
+            bus.on_append.append(ledger.projector.nudge)
+        yield ledger
 
 
 def memory_of(settings: Settings, ledger: Ledger) -> SessionMemory:

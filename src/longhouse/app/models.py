@@ -3,8 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-import msgspec
-
 from longhouse.config.effective import Configured
 from longhouse.models import embedding_table
 from longhouse.models.demo import scene
@@ -16,17 +14,6 @@ from longhouse.models.protocol import Embedder, Model
 from longhouse.models.scripted import ScriptedModel
 from longhouse.runtime.workers.instances import ModelFor
 from longhouse.settings import Settings
-
-
-class Models(msgspec.Struct, frozen=True):
-    model_for: ModelFor
-    embedder: Embedder | None
-
-
-@asynccontextmanager
-async def open_models(setup: Configured) -> AsyncIterator[Models]:
-    async with open_model(setup) as model_for, open_embedder(setup.settings) as embedder:
-        yield Models(model_for, embedder)
 
 
 @asynccontextmanager

@@ -1,26 +1,30 @@
 """Publishes the tools and templates of this process to the catalog, and refuses those that cannot work."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import structlog
 
+from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.naming import AGENT_PREFIX
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import Template
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.api.auth import LOCAL
-from longhouse.catalog import file_tools
 from longhouse.catalog.sources import publish_classes, publish_files
 from longhouse.catalog.validation import CatalogValidator
 from longhouse.config.definitions import place_of
 from longhouse.config.effective import Configured
+from longhouse.config.loader import LoadedFiles
 from longhouse.errors import SetupError
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Published
 from longhouse.tools.base import BaseTool
 from longhouse.tools.bindings import isolated, python
-from longhouse.tools.isolation.pool import ProcessPool
+from longhouse.tools.isolation import messages
+from longhouse.tools.isolation.pool import MEMORY, ProcessPool
 from longhouse.tools.mcp.client import belongs
 from longhouse.tools.offering import named_tools_warning, policy_problem
 from longhouse.validation_messages import did_you_mean, path_text
@@ -49,10 +53,7 @@ async def publish(
     them is invalid."""
     files, packages = setup.files, setup.settings.tool_packages
     await publish_classes(catalog, classes)
-    given = tuple(files.tools.values())
-    tools, problems = await file_tools.completed(catalog, given, packages, processes)
-    for one in problems:
-        files.add_tool_problem(given[one.nth].name, one.where, one.message)
+    tools = await _completed(catalog, files, packages, processes)
     for one in await validator_of(setup, catalog, processes).tool_problems(tools):
         if one.is_warning:
             log.warning("tool_warning", message=one.message, tool=tools[one.nth].name, field=path_text(one.where))
@@ -61,6 +62,46 @@ async def publish(
     await _check(setup, catalog)
     files.tools |= {one.name: one for one in tools}
     return await publish_files(catalog, tools, files.templates, touched=files.touched)
+
+
+async def _completed(
+    catalog: Catalog, files: LoadedFiles, packages: Sequence[str], processes: ProcessPool
+) -> list[ToolDescriptor]:
+    """The tools of files with descriptions and arguments; the problems of those that have none are noted.
+
+    Those of a class are the class's, which is imported where it will run; those of an MCP server are what it said last.
+    Both are part of the version: what an agent was shown stays as it was when the code changes.
+    """
+    names = [one.name for one in files.tools.values() if one.runtime_binding.mcp]
+    known = await catalog.tools.shaped(names, besides="")
+    found: list[ToolDescriptor] = []
+    for name, tool in files.tools.items():
+        own = known.get(name)
+        try:
+            if tool.runtime_binding.python_entrypoint:
+                own = await _own(tool, packages, processes)
+        except EntrypointError as error:
+            files.add_tool_problem(name, ("runtime_binding", "python_entrypoint"), str(error))
+            continue
+        if own:
+            schema = own.input_schema if tool.input_schema is None else tool.input_schema
+            text = tool.description_short or own.description_short
+            tool = replace(tool, description_short=text, input_schema=schema)  # noqa: PLW2901 - completed
+        if not tool.description_short and not tool.runtime_binding.mcp:
+            files.add_tool_problem(name, ("description_short",), "is needed: it is what the model reads of the tool")
+        found.append(tool)
+    return found
+
+
+async def _own(tool: ToolDescriptor, packages: Sequence[str], processes: ProcessPool) -> ToolDescriptor:
+    """How the class of a tool describes itself."""
+    entrypoint = tool.runtime_binding.python_entrypoint or ""
+    if python.isolation_of(tool) == "none":
+        return python.load(entrypoint, packages).descriptor()
+    if problem := python.check(entrypoint, packages):
+        raise EntrypointError(problem)
+    limits = messages.ProcessLimits(tool.max_memory or MEMORY, tool.cpu_time or 0.0)
+    return isolated.own_descriptor(await processes.describe(entrypoint, tool.name, limits))
 
 
 async def _check(setup: Configured, catalog: Catalog) -> None:

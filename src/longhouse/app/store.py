@@ -1,13 +1,17 @@
 """Opens Postgres: for the application, and for commands that need nothing else."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
 from longhouse.store.postgres import Postgres, holds_data
 from longhouse.store.postgres.embedded import Embedded, make_ready, open_embedded
+
+P = ParamSpec("P")
 
 
 @asynccontextmanager
@@ -34,3 +38,23 @@ async def open_store(
     async with nullcontext(embedded) if embedded else opening as (db, postgres, is_current):
         await make_ready(db, postgres, is_current=is_current)
         yield db, postgres
+
+
+@asynccontextmanager
+async def open_existing(settings: Settings) -> AsyncIterator[Database]:
+    """Opens the database alone, for a command: a house that is not there is not made."""
+    async with open_store(settings, create=False) as (db, _):
+        yield db
+
+
+def with_database(
+    main: Callable[Concatenate[Database, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Settings, P], Coroutine[Any, Any, None]]:
+    """Decorates a command that needs nothing but the database, which is opened for it."""
+
+    @wraps(main)
+    async def command(settings: Settings, /, *args: P.args, **options: P.kwargs) -> None:
+        async with open_existing(settings) as db:
+            await main(db, *args, **options)
+
+    return command

@@ -18,11 +18,11 @@ from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.app.builtin import TOOLS
 from longhouse.app.publish import validator_of
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator, probe_problem
-from longhouse.cli.running import add_commands, given
+from longhouse.cli.running import Main, given, group
 from longhouse.config.effective import Configured, configure
 from longhouse.egress import TOOLS as TOOL_SCHEMES
 from longhouse.errors import CallerError, SetupError
@@ -46,20 +46,27 @@ Number = Annotated[int, typer.Argument(help="The number of a version.", min=1, m
 
 
 def commands(kind: Kind) -> typer.Typer:
-    help = f"The {kind}s of the catalog: publish them, compare them, roll them back."
-    cli = typer.Typer(help=help, no_args_is_help=True)
-    add_commands(cli, {"list": list_all, "show": show, "versions": list_versions, "diff": compare}, kind=kind)
-    add_commands(cli, {"publish": publish, "activate": activate, "rollback": roll_back}, kind=kind)
-    add_commands(cli, {"deactivate": deactivate, "retire": retire}, kind=kind)
-    if kind == "tool":
-        add_commands(cli, {"policy": policy, "describe": describe, "check": check})
-        cli.command("proto")(proto)
+    mains: dict[str, Main] = {
+        "list": list_all,
+        "show": show,
+        "versions": list_versions,
+        "diff": compare,
+        "publish": publish,
+        "activate": activate,
+        "rollback": roll_back,
+        "deactivate": deactivate,
+        "retire": retire,
+    }
+    if kind == "template":
+        return group(mains, kind=kind)
+    cli = group({**mains, "policy": policy, "describe": describe, "check": check}, kind=kind)
+    cli.command()(proto)
     return cli
 
 
 @asynccontextmanager
 async def _opened(settings: Settings, kind: Kind) -> AsyncIterator[tuple[CatalogService, Catalog]]:
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         catalog = Catalog(db, model=settings.llm_model)
         try:
             yield CatalogService(catalog, kind, CatalogValidator(catalog), tool_of=partial(_tool_of, settings)), catalog
@@ -233,7 +240,7 @@ async def check(settings: Settings) -> None:
     setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
     served, wrong, tools = Toolbox([]), 0, 0
     async with (
-        open_store(setup.settings, create=False) as (db, _),
+        open_existing(setup.settings) as db,
         open_mcp(setup.servers, served) as away,
         ProcessPool(environment=settings.tool_environment).running() as processes,
     ):
@@ -244,7 +251,7 @@ async def check(settings: Settings) -> None:
                 found = [*await _class_problems(tool, setup, processes), *_problems(tool, setup, served, away)]
                 if (agent := tool.runtime_binding.agent) and await catalog.templates.active(agent) is None:
                     found.append(f"there is no active agent {agent!r}")
-                probe = None if found else await _probe_of(tool, setup, processes)
+                probe = None if found else (await _described(tool, setup, processes)).probe
                 asks = probe and await probe_problem(catalog, probe, tool.owner)
                 for problem in [*found, f"its probe: {asks}"] if asks else found:
                     typer.echo(f"{tool.ref}: {problem}")
@@ -270,11 +277,6 @@ async def _class_problems(tool: ToolDescriptor, setup: Configured, processes: Pr
         return [python.fault_of(tool, error).message]
     says = schema_problem(described.schema)
     return [f"the schema of its class: {says}"] if says else []
-
-
-async def _probe_of(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> str:
-    """The probe that the tool names, or its class."""
-    return (await _described(tool, setup, processes)).probe
 
 
 async def _described(tool: ToolDescriptor, setup: Configured, processes: ProcessPool) -> Tool:
@@ -335,5 +337,6 @@ def _decoded(content: bytes, complaint: str) -> Any:
         raise SetupError(f"{complaint}: {error}.") from None
 
 
-tools = commands("tool")
-templates = commands("template")
+cli = typer.Typer()
+cli.add_typer(commands("tool"), name="tools")
+cli.add_typer(commands("template"), name="templates")

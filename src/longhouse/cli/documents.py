@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from longhouse.app.memory import open_library
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.errors import SetupError
 from longhouse.memory.documents import outline
 from longhouse.memory.documents.detect import SUFFIXES
@@ -248,5 +248,4 @@ def _lines(items: Sequence[outline.OutlineEntry], depth: int = 0) -> Iterator[tu
         yield from _lines(item["children"], depth + 1)
 
 
-cli = typer.Typer(help="Documents that agents read: add files, list, show, remove.", no_args_is_help=True)
-add_commands(cli, {"add": add_documents, "list": list_documents, "show": show_document, "remove": remove_document})
+cli = group({"add": add_documents, "list": list_documents, "show": show_document, "remove": remove_document})

@@ -7,18 +7,24 @@ import pydantic
 import typer
 
 from longhouse.api.admin.keys import LONGEST_OVERLAP, MOST, MOST_OF_BUDGET, ChangedKey, NewKey
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing, open_store, with_database
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands, given, invalid_option
+from longhouse.cli.running import given, group, invalid_option
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.access import keys
 from longhouse.store.access.keys import Key, Role
+from longhouse.store.database import Database
 from longhouse.store.limits import budgets
 
 PAGE: Final = 1_000
 OPTIONS: Final = {"templates": "--template"}
 """Options that are not called like the fields of a key."""
+LIMITS: Final = (
+    "rate_limit", "max_concurrent", "sessions_per_hour", "max_running", "tokens_per_day", "tokens_per_month",
+    "turns_per_day", "turns_per_month",
+)  # fmt: skip
+"""The limits and budgets of a key, in the order in which commands take them."""
 
 Limit = Annotated[int | None, typer.Option(min=1, max=MOST)]
 Budget = Annotated[int | None, typer.Option(min=1, max=MOST_OF_BUDGET, help="A budget, in days and months of UTC.")]
@@ -50,11 +56,19 @@ async def create_key(
     expires_at: Expires = None,
 ) -> None:
     """Create a key. It is printed once and cannot be shown again."""
-    limits = _limits(rate_limit, max_concurrent, sessions_per_hour, max_running)
-    amounts = _budgets(tokens_per_day, tokens_per_month, turns_per_day, turns_per_month)
+    limits = _limits(
+        rate_limit,
+        max_concurrent,
+        sessions_per_hour,
+        max_running,
+        tokens_per_day,
+        tokens_per_month,
+        turns_per_day,
+        turns_per_month,
+    )
     more = _scope(templates, expires_at)
     try:
-        new = NewKey(name=name, owner=owner, role=role, read_only=read_only, **limits, **amounts, **more)
+        new = NewKey(name=name, owner=owner, role=role, read_only=read_only, **limits, **more)
     except pydantic.ValidationError as error:
         raise invalid_option(error, OPTIONS) from None
     async with open_store(settings) as (db, _):
@@ -63,14 +77,14 @@ async def create_key(
     typer.echo(secret)
 
 
-async def list_keys(settings: Settings) -> None:
+@with_database
+async def list_keys(db: Database) -> None:
     """List all keys, newest first, including revoked ones."""
-    async with open_store(settings, create=False) as (db, _):
-        before = None
-        while page := await keys.listed(db, before=before, limit=PAGE):
-            for key in page:
-                typer.echo(f"{key.id}  {_described(key)}")
-            before = (page[-1].created_at, page[-1].id)
+    before = None
+    while page := await keys.listed(db, before=before, limit=PAGE):
+        for key in page:
+            typer.echo(f"{key.id}  {_described(key)}")
+        before = (page[-1].created_at, page[-1].id)
 
 
 async def change_key(
@@ -94,9 +108,17 @@ async def change_key(
     ] = None,
 ) -> None:
     """Change a key: sessions that wait for a budget which is raised go on."""
-    limits = _limits(rate_limit, max_concurrent, sessions_per_hour, max_running)
-    amounts = _budgets(tokens_per_day, tokens_per_month, turns_per_day, turns_per_month)
-    more = given(name=name, read_only=read_only, **limits, **amounts, **_scope(templates, expires_at))
+    limits = _limits(
+        rate_limit,
+        max_concurrent,
+        sessions_per_hour,
+        max_running,
+        tokens_per_day,
+        tokens_per_month,
+        turns_per_day,
+        turns_per_month,
+    )
+    more = given(name=name, read_only=read_only, **limits, **_scope(templates, expires_at))
     gone = {one.replace("-", "_"): None for one in without or ()}
     if not gone and not more:
         raise SetupError("say what to change; `longhouse keys change --help` shows what can be.")
@@ -105,23 +127,23 @@ async def change_key(
     except pydantic.ValidationError as error:
         without_what = {field: f"--without {field.replace('_', '-')}" for field in gone}
         raise invalid_option(error, {**OPTIONS, **without_what}) from None
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         changed = await keys.change(db, key_id, changes)
     if changed is None:
         raise _missing(key_id)
     typer.echo(f"{changed.id}: {_described(changed)}")
 
 
+@with_database
 async def rotate_key(
-    settings: Settings,
+    db: Database,
     key_id: KeyId,
     overlap: Annotated[
         int, typer.Option(min=0, max=LONGEST_OVERLAP, help="Seconds for which the old secret is valid too.")
     ] = 0,
 ) -> None:
     """Give a key a new secret. It is printed once; the old one is refused, at once or after --overlap."""
-    async with open_store(settings, create=False) as (db, _):
-        rotated = await keys.rotate(db, key_id, overlap=overlap)
+    rotated = await keys.rotate(db, key_id, overlap=overlap)
     if rotated is None:
         raise _missing(key_id)
     key, secret = rotated
@@ -129,22 +151,17 @@ async def rotate_key(
     typer.echo(secret)
 
 
-async def revoke_key(settings: Settings, key_id: KeyId) -> None:
+@with_database
+async def revoke_key(db: Database, key_id: KeyId) -> None:
     """Revoke a key permanently; its open requests end within two seconds."""
-    async with open_store(settings, create=False) as (db, _):
-        found = await keys.revoke(db, key_id)
+    found = await keys.revoke(db, key_id)
     if not found:
         raise _missing(key_id)
     typer.echo(f"{key_id} is revoked")
 
 
 def _limits(*limits: int | None) -> dict[str, Any]:
-    return dict(zip(("rate_limit", "max_concurrent", "sessions_per_hour", "max_running"), limits, strict=True))
-
-
-def _budgets(*amounts: int | None) -> dict[str, Any]:
-    names = ("tokens_per_day", "tokens_per_month", "turns_per_day", "turns_per_month")
-    return dict(zip(names, amounts, strict=True))
+    return dict(zip(LIMITS, limits, strict=True))
 
 
 def _scope(templates: list[str] | None, expires_at: datetime | None) -> dict[str, Any]:
@@ -175,7 +192,4 @@ def _at(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M}"
 
 
-cli = typer.Typer(help="API keys: who may come in, for whom, and how much they may use.", no_args_is_help=True)
-add_commands(
-    cli, {"create": create_key, "list": list_keys, "change": change_key, "rotate": rotate_key, "revoke": revoke_key}
-)
+cli = group({"create": create_key, "list": list_keys, "change": change_key, "rotate": rotate_key, "revoke": revoke_key})

@@ -14,12 +14,10 @@ from longhouse.journal.words.visible_text import readable_lines
 
 
 class LazyCommand(NamedTuple):
-    """A command that is not loaded: where it is, and what `longhouse --help` says of it."""
+    """A command or a group that is not loaded: the module whose `cli` has it, and its line in `longhouse --help`."""
 
     module: str
     help: str
-    attribute: str = ""
-    """The group of commands in that module; empty: a single command, of the module's `cli`."""
 
 
 COMMANDS: Final = {
@@ -56,26 +54,20 @@ COMMANDS: Final = {
     "probe": LazyCommand(
         "upkeep.setting_up", "Find out what the model's endpoint supports, and what a template should say about it."
     ),
-    "keys": LazyCommand("keys", "API keys: who may come in, for whom, and how much they may use.", "cli"),
+    "keys": LazyCommand("keys", "API keys: who may come in, for whom, and how much they may use."),
     "usage": LazyCommand("upkeep.usage", "What keys have used: turns, tokens, and what that cost."),
-    "webhooks": LazyCommand("webhooks", "Webhooks: who is told of what happens in sessions, and what was sent.", "cli"),
+    "webhooks": LazyCommand("webhooks", "Webhooks: who is told of what happens in sessions, and what was sent."),
     "replay": LazyCommand(
         "sessions.replays", "Replay recorded sessions against a version of their template, before it is activated."
     ),
-    "sessions": LazyCommand(
-        "sessions.commands", "Sessions: which there are, what happened in one, what it waits for.", "cli"
-    ),
-    "schedules": LazyCommand("schedules", "Schedules: prompts that come by themselves, by a clock.", "cli"),
-    "ledger": LazyCommand("upkeep.ledger", "The ledger: who said what to whom.", "cli"),
-    "tools": LazyCommand("catalog", "The tools of the catalog: publish them, compare them, roll them back.", "tools"),
-    "templates": LazyCommand(
-        "catalog", "The templates of the catalog: publish them, compare them, roll them back.", "templates"
-    ),
-    "documents": LazyCommand("documents", "Documents that agents read: add files, list, show, remove.", "cli"),
-    "erase": LazyCommand(
-        "upkeep.erase", "Erase a session, a conversation, a user, an owner or one memory, for good.", "cli"
-    ),
-    "bench": LazyCommand("bench.commands", "Measure parts of Longhouse on data of your own.", "cli"),
+    "sessions": LazyCommand("sessions.commands", "Sessions: which there are, what happened in one, what it waits for."),
+    "schedules": LazyCommand("schedules", "Schedules: prompts that come by themselves, by a clock."),
+    "ledger": LazyCommand("upkeep.ledger", "The ledger: who said what to whom."),
+    "tools": LazyCommand("catalog", "The tools of the catalog: publish them, compare them, roll them back."),
+    "templates": LazyCommand("catalog", "The templates of the catalog: publish them, compare them, roll them back."),
+    "documents": LazyCommand("documents", "Documents that agents read: add files, list, show, remove."),
+    "erase": LazyCommand("upkeep.erase", "Erase a session, a conversation, a user, an owner or one memory, for good."),
+    "bench": LazyCommand("bench.recall", "Measure parts of Longhouse on data of your own."),
 }
 
 
@@ -100,9 +92,11 @@ def _load(name: str, one: LazyCommand) -> Any:
         if one.module == "processes.serving":
             load_fastapi()
         module = importlib.import_module(f"longhouse.cli.{one.module}")
-    if one.attribute:
-        return typer.main.get_group(getattr(module, one.attribute))
-    return typer.main.get_group(module.cli).commands[name]
+    group = typer.main.get_group(module.cli)
+    command = group.commands.get(name, group)
+    if isinstance(command, TyperGroup):
+        command.help, command.no_args_is_help = one.help, True
+    return command
 
 
 class Commands(TyperGroup):

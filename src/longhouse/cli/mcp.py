@@ -7,7 +7,6 @@ import asyncio
 import base64
 import re
 import sys
-import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ import typer
 from yarl import URL
 
 from longhouse.cli.chat.client import NO_LIMIT, address_of, cause
-from longhouse.cli.running import run
+from longhouse.cli.running import run, stdin_lines
 from longhouse.settings import Settings
 
 PATH: Final = "/mcp"
@@ -62,8 +61,10 @@ async def serve(url: str, key: str) -> None:
     headers = {"authorization": f"Bearer {key}"} if key else None
     async with aiohttp.ClientSession(headers=headers) as http, asyncio.TaskGroup() as tasks:
         bridge = Bridge(http, base_of(url), _write, tasks)
-        async for line in _lines():
-            await bridge.receive(line)
+        lines = stdin_lines()
+        while (line := await lines.get()) is not None:
+            if line.strip():
+                await bridge.receive(line)
         await bridge.close()
 
 
@@ -76,22 +77,6 @@ def base_of(url: str) -> URL:
 def _write(message: bytes) -> None:
     sys.stdout.buffer.write(message + b"\n")
     sys.stdout.buffer.flush()
-
-
-async def _lines() -> AsyncIterator[bytes]:
-    """The lines of standard input, whatever it is: a thread reads them, which nobody waits for at the end."""
-    loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes]()
-
-    def read() -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            for line in sys.stdin.buffer:
-                loop.call_soon_threadsafe(lines.put_nowait, line)
-            loop.call_soon_threadsafe(lines.put_nowait, b"")
-
-    threading.Thread(target=read, daemon=True).start()
-    while line := await lines.get():
-        if line.strip():
-            yield line
 
 
 @dataclass

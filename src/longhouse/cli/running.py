@@ -5,10 +5,13 @@ import importlib
 import inspect
 import json
 import logging
+import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
@@ -33,19 +36,23 @@ _UNSAFE: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2
 cannot be encoded."""
 
 
-def add_commands(cli: typer.Typer, commands: Mapping[str, Main], **bound: Any) -> None:
-    """Adds coroutine functions as commands: their parameters are options, except `settings` and those in `bound`."""
-    for name, main in commands.items():
+def group(mains: Mapping[str, Main], **bound: Any) -> typer.Typer:
+    """Coroutine functions as commands: their parameters are options, except `settings`, `db` and those in `bound`."""
+    cli = typer.Typer()
+    for name, main in mains.items():
         cli.command(name)(_command(main, bound))
+    return cli
 
 
 def _command(main: Main, bound: Mapping[str, Any]) -> Callable[..., None]:
+    signature = inspect.signature(main)
+    bound = {name: value for name, value in bound.items() if name in signature.parameters}
+
     @wraps(main)
     def command(**options: Any) -> None:
         run(Settings(), partial(main, **bound, **options))
 
-    signature = inspect.signature(main)
-    options = [one for one in signature.parameters.values() if one.name not in ("settings", *bound)]
+    options = [one for one in signature.parameters.values() if one.name not in ("settings", "db", *bound)]
     command.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     return command
 
@@ -72,6 +79,29 @@ def run(settings: Settings, main: Main) -> None:
             runner.run(main(settings))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def stdin_lines() -> asyncio.Queue[bytes | None]:
+    """The lines of standard input; None at its end. The thread is not joined at exit: it may block for ever."""
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def put(line: bytes | None) -> None:
+        loop.call_soon_threadsafe(lines.put_nowait, line)
+
+    def read() -> None:
+        rest = b""
+        with suppress(RuntimeError):  # the event loop is closed
+            while read := os.read(sys.stdin.fileno(), 65_536):
+                *whole, rest = (rest + read).split(b"\n")
+                for line in whole:
+                    put(line)
+            if rest:
+                put(rest)
+            put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
 
 
 def _set_up_logs(level: str) -> None:

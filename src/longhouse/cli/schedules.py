@@ -12,9 +12,9 @@ from longhouse.api.auth import Authenticator
 from longhouse.api.rate_limits import KeyLimits
 from longhouse.api.schedules.firing import Scheduler, new_run_id
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing, with_database
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands, given, invalid_option
+from longhouse.cli.running import given, group, invalid_option
 from longhouse.errors import SetupError
 from longhouse.journal.session import LOCAL_OWNER
 from longhouse.runtime.bus.local import Bus
@@ -54,7 +54,7 @@ async def create_schedule(
         asked = NewSchedule(template=template, prompt=prompt, **fields, **given(missed=missed, overlap=overlap))
     except pydantic.ValidationError as error:
         raise invalid_option(error, {"conversation_id": "--conversation"}) from None
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         owner, schedule_id = await _owner(db, key), f"sched_{uuid.uuid4().hex}"
         await _scheduler(db).template(template, owner)
         columns = {**columns_of(asked, await schedules.now(db)), "key_id": key}
@@ -64,27 +64,27 @@ async def create_schedule(
     typer.echo(_line(made))
 
 
+@with_database
 async def list_schedules(
-    settings: Settings, *, owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None
+    db: Database, *, owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None
 ) -> None:
     """List the schedules, newest first."""
-    async with open_store(settings, create=False) as (db, _):
-        before = None
-        while page := await schedules.listed(db, owner=owner, before=before, limit=PAGE):
-            for one in page:
-                typer.echo(_line(one))
-            before = (page[-1].created_at, page[-1].id)
+    before = None
+    while page := await schedules.listed(db, owner=owner, before=before, limit=PAGE):
+        for one in page:
+            typer.echo(_line(one))
+        before = (page[-1].created_at, page[-1].id)
 
 
+@with_database
 async def show_schedule(
-    settings: Settings,
+    db: Database,
     schedule_id: ScheduleId,
     runs: Annotated[int, typer.Option(min=0, max=PAGE, help="How many past runs.")] = 20,
 ) -> None:
     """Show a schedule, its prompt, and what became of its last runs."""
-    async with open_store(settings, create=False) as (db, _):
-        found = await _found(db, schedule_id)
-        last = await schedules.runs(db, found.id, before=None, limit=runs)
+    found = await _found(db, schedule_id)
+    last = await schedules.runs(db, found.id, before=None, limit=runs)
     typer.echo(_line(found))
     typer.echo(f"  {plain(found.prompt)}")
     for run in last:
@@ -93,32 +93,34 @@ async def show_schedule(
         typer.echo("  ".join(("", f"{_at(run['due_at'])}{times}", run["state"], *filter(None, parts))))
 
 
-async def pause_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
+@with_database
+async def pause_schedule(db: Database, schedule_id: ScheduleId) -> None:
     """Pause a schedule: it does not fire until it is resumed."""
-    await _change(settings, schedule_id, paused=True)
+    await _change(db, schedule_id, paused=True)
 
 
-async def resume_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
+@with_database
+async def resume_schedule(db: Database, schedule_id: ScheduleId) -> None:
     """Resume a schedule; moments that passed while it was paused are not made up for."""
-    await _change(settings, schedule_id, paused=False)
+    await _change(db, schedule_id, paused=False)
 
 
-async def run_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
+@with_database
+async def run_schedule(db: Database, schedule_id: ScheduleId) -> None:
     """Fire a schedule now; when it fires next stays as it is."""
-    async with open_store(settings, create=False) as (db, _):
-        found, scheduler = await _found(db, schedule_id), _scheduler(db)
-        caller = await scheduler.authenticator.caller_of(found.key_id)
-        if caller is None:
-            raise SetupError(found.stopped or f"its key is not valid any more. {with_another_key(found.id)}")
-        run = await scheduler.run(caller, found, new_run_id())
+    found, scheduler = await _found(db, schedule_id), _scheduler(db)
+    caller = await scheduler.authenticator.caller_of(found.key_id)
+    if caller is None:
+        raise SetupError(found.stopped or f"its key is not valid any more. {with_another_key(found.id)}")
+    run = await scheduler.run(caller, found, new_run_id())
     typer.echo(run["session_id"])
 
 
-async def delete_schedule(settings: Settings, schedule_id: ScheduleId) -> None:
+@with_database
+async def delete_schedule(db: Database, schedule_id: ScheduleId) -> None:
     """Delete a schedule; its sessions stay."""
-    async with open_store(settings, create=False) as (db, _):
-        found = await _found(db, schedule_id)
-        await schedules.delete(db, found.id, found.owner)
+    found = await _found(db, schedule_id)
+    await schedules.delete(db, found.id, found.owner)
     typer.echo(f"{plain(found.id)} is deleted")
 
 
@@ -126,15 +128,14 @@ def with_another_key(schedule_id: str) -> str:
     return f"Change it by PATCH /v1/schedules/{schedule_id} with another key, or delete it."
 
 
-async def _change(settings: Settings, schedule_id: str, **changes: Any) -> None:
-    async with open_store(settings, create=False) as (db, _):
-        found = await _found(db, schedule_id)
-        if found.stopped:
-            raise SetupError(f"{found.stopped} {with_another_key(found.id)}")
-        columns = columns_of(ChangedSchedule(**changes), await schedules.now(db), found)
-        if not await schedules.change(db, found, columns):
-            raise SetupError(CHANGED)
-        typer.echo(_line(await _found(db, schedule_id)))
+async def _change(db: Database, schedule_id: str, **changes: Any) -> None:
+    found = await _found(db, schedule_id)
+    if found.stopped:
+        raise SetupError(f"{found.stopped} {with_another_key(found.id)}")
+    columns = columns_of(ChangedSchedule(**changes), await schedules.now(db), found)
+    if not await schedules.change(db, found, columns):
+        raise SetupError(CHANGED)
+    typer.echo(_line(await _found(db, schedule_id)))
 
 
 async def _owner(db: Database, key_id: str | None) -> str:
@@ -174,6 +175,14 @@ def _at(moment: datetime | None) -> str:
     return f"{moment:%Y-%m-%d %H:%M}" if moment else ""
 
 
-cli = typer.Typer(help="Schedules: prompts that come by themselves, by a clock.", no_args_is_help=True)
-add_commands(cli, {"list": list_schedules, "create": create_schedule, "show": show_schedule})
-add_commands(cli, {"pause": pause_schedule, "resume": resume_schedule, "run": run_schedule, "delete": delete_schedule})
+cli = group(
+    {
+        "list": list_schedules,
+        "create": create_schedule,
+        "show": show_schedule,
+        "pause": pause_schedule,
+        "resume": resume_schedule,
+        "run": run_schedule,
+        "delete": delete_schedule,
+    }
+)

@@ -8,11 +8,10 @@ import typer
 
 from longhouse import clock
 from longhouse.api.webhooks import LONGEST_OVERLAP, NewWebhook
-from longhouse.app.store import open_store
+from longhouse.app.store import open_store, with_database
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands, invalid_option
+from longhouse.cli.running import group, invalid_option
 from longhouse.config.effective import configure
-from longhouse.egress import Egress
 from longhouse.errors import SetupError
 from longhouse.integrations.webhooks.collector import payload_of
 from longhouse.journal.session import LOCAL_OWNER
@@ -20,6 +19,7 @@ from longhouse.settings import Settings
 from longhouse.store.automation import webhook_deliveries, webhooks
 from longhouse.store.automation.webhook_deliveries import TEST, DeliveryStatus, ShownDelivery
 from longhouse.store.automation.webhooks import ShownWebhook, TooMany, Viewer
+from longhouse.store.database import Database
 
 PAGE: Final = 200
 
@@ -44,7 +44,7 @@ async def create_webhook(
         new = NewWebhook.model_validate({"url": url, "agent": agent, "description": description, **given})
     except pydantic.ValidationError as error:
         raise invalid_option(error, {"url": "url", "events": "--event"}) from None
-    if refused := _egress(settings).problem(url):
+    if refused := configure(settings).webhook_egress.problem(url):
         raise SetupError(f"url cannot be used: {refused}.")
     async with open_store(settings) as (db, _):
         try:
@@ -55,53 +55,54 @@ async def create_webhook(
     typer.echo(secret)
 
 
-async def list_webhooks(settings: Settings, owner: Owner = LOCAL_OWNER) -> None:
+@with_database
+async def list_webhooks(db: Database, owner: Owner = LOCAL_OWNER) -> None:
     """List the webhooks of an owner, newest first."""
-    async with open_store(settings, create=False) as (db, _):
-        for one in await webhooks.listed(db, _viewer(owner), limit=PAGE):
-            typer.echo(_described(one))
+    for one in await webhooks.listed(db, _viewer(owner), limit=PAGE):
+        typer.echo(_described(one))
 
 
+@with_database
 async def show_log(
-    settings: Settings,
+    db: Database,
     webhook_id: WebhookId,
     owner: Owner = LOCAL_OWNER,
     status: Annotated[DeliveryStatus | None, typer.Option(help="Deliveries of this status alone.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=PAGE, help="How many at most.")] = 50,
 ) -> None:
     """Show what was sent and what waits, newest first."""
-    async with open_store(settings, create=False) as (db, _):
-        if await webhooks.find(db, _viewer(owner), webhook_id) is None:
-            raise _missing(webhook_id)
-        for one in await webhook_deliveries.log_of(db, webhook_id, status=status, limit=limit):
-            typer.echo(_sent(one))
+    if await webhooks.find(db, _viewer(owner), webhook_id) is None:
+        raise _missing(webhook_id)
+    for one in await webhook_deliveries.log_of(db, webhook_id, status=status, limit=limit):
+        typer.echo(_sent(one))
 
 
-async def send_test(settings: Settings, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
+@with_database
+async def send_test(db: Database, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
     """Have a worker send a test event; the log tells how it went."""
-    async with open_store(settings, create=False) as (db, _):
-        _check_active(await webhooks.find(db, _viewer(owner), webhook_id), webhook_id)
-        payload = payload_of(TEST, clock.now(), {"webhook_id": webhook_id})
-        typer.echo(_sent(await webhook_deliveries.add_test(db, webhook_id, uuid.uuid4().hex, payload)))
+    _check_active(await webhooks.find(db, _viewer(owner), webhook_id), webhook_id)
+    payload = payload_of(TEST, clock.now(), {"webhook_id": webhook_id})
+    typer.echo(_sent(await webhook_deliveries.add_test(db, webhook_id, uuid.uuid4().hex, payload)))
 
 
+@with_database
 async def retry_delivery(
-    settings: Settings,
+    db: Database,
     webhook_id: WebhookId,
     delivery: Annotated[str, typer.Argument(help="The id, as `longhouse webhooks log` shows it.")],
     owner: Owner = LOCAL_OWNER,
 ) -> None:
     """Have a worker send a delivery again."""
-    async with open_store(settings, create=False) as (db, _):
-        _check_active(await webhooks.find(db, _viewer(owner), webhook_id), webhook_id)
-        found = await webhook_deliveries.retry(db, webhook_id, delivery)
+    _check_active(await webhooks.find(db, _viewer(owner), webhook_id), webhook_id)
+    found = await webhook_deliveries.retry(db, webhook_id, delivery)
     if found is None:
         raise SetupError(f"there is no delivery {delivery!r}; `longhouse webhooks log` shows all.")
     typer.echo(_sent(found))
 
 
+@with_database
 async def rotate_secret(
-    settings: Settings,
+    db: Database,
     webhook_id: WebhookId,
     owner: Owner = LOCAL_OWNER,
     overlap: Annotated[
@@ -109,8 +110,7 @@ async def rotate_secret(
     ] = 0,
 ) -> None:
     """Give a webhook a new secret. It is printed once."""
-    async with open_store(settings, create=False) as (db, _):
-        rotated = await webhooks.rotate(db, _viewer(owner), webhook_id, overlap=overlap)
+    rotated = await webhooks.rotate(db, _viewer(owner), webhook_id, overlap=overlap)
     if rotated is None:
         raise _missing(webhook_id)
     made, secret = rotated
@@ -118,29 +118,25 @@ async def rotate_secret(
     typer.echo(secret)
 
 
-async def resume_webhook(settings: Settings, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
+@with_database
+async def resume_webhook(db: Database, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
     """Have a webhook that is paused or disabled go on, with what has waited."""
-    async with open_store(settings, create=False) as (db, _):
-        changed = await webhooks.change(db, _viewer(owner), webhook_id, {"status": "active"})
+    changed = await webhooks.change(db, _viewer(owner), webhook_id, {"status": "active"})
     if changed is None:
         raise _missing(webhook_id)
     typer.echo(_described(changed))
 
 
-async def delete_webhook(settings: Settings, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
+@with_database
+async def delete_webhook(db: Database, webhook_id: WebhookId, owner: Owner = LOCAL_OWNER) -> None:
     """Delete a webhook with its log."""
-    async with open_store(settings, create=False) as (db, _):
-        if not await webhooks.delete(db, _viewer(owner), webhook_id):
-            raise _missing(webhook_id)
+    if not await webhooks.delete(db, _viewer(owner), webhook_id):
+        raise _missing(webhook_id)
     typer.echo(f"{webhook_id} is deleted")
 
 
 def _viewer(owner: str) -> Viewer:
     return Viewer(owner, "", only_own=False)
-
-
-def _egress(settings: Settings) -> Egress:
-    return configure(settings).webhook_egress
 
 
 def _missing(webhook_id: str) -> SetupError:
@@ -171,9 +167,7 @@ def _sent(one: ShownDelivery) -> str:
     return ", ".join(parts)
 
 
-cli = typer.Typer(help="Webhooks: who is told of what happens in sessions, and what was sent.", no_args_is_help=True)
-add_commands(
-    cli,
+cli = group(
     {
         "create": create_webhook,
         "list": list_webhooks,
@@ -183,5 +177,5 @@ add_commands(
         "rotate": rotate_secret,
         "resume": resume_webhook,
         "delete": delete_webhook,
-    },
+    }
 )

@@ -44,6 +44,12 @@ class Definition(msgspec.Struct, frozen=True):
     values: dict[str, Any]
 
     @classmethod
+    def every(cls, section: str, *documents: YamlDocument) -> dict[str, "Definition"]:
+        """The agents or the tools of these documents, the highest priority first, by name."""
+        names = [name for document in reversed(documents) for name in document.values.get(section) or ()]
+        return {name: cls.of(section, name, *documents) for name in names}
+
+    @classmethod
     def of(cls, section: str, name: str, *documents: YamlDocument) -> "Definition":
         """An agent, or a tool."""
         path = (section, name)
@@ -104,8 +110,6 @@ class KnownNames(msgspec.Struct, frozen=True):
 
     tools: Collection[str]
     packages: Sequence[str] = ()
-    read: set[Path] = msgspec.field(default_factory=set)
-    """The files that were read."""
     entrypoints: dict[str, str] = msgspec.field(default_factory=dict)
     """Entrypoint -> the name of its tool; those that only the list of an agent names are added when they are met."""
 
@@ -141,7 +145,7 @@ def template_fields(
     policies = {
         "llm_policy": {**_without(llm, (*_REACH, "model")), **reach},
         "execution_policy": {**_only(search, ["max_searches"]), **_only(execution, _BUDGETS)},
-        "prompt_pack": _prompts(definition, known.read, mistakes),
+        "prompt_pack": _prompts(definition, mistakes),
         "tool_policy": {} if named is None else {"allowlist": named},
         "base_agent_class": definition.values.get("base_class"),
     }
@@ -234,14 +238,14 @@ def servers_of(definition: Definition, mistakes: Mistakes) -> dict[str, McpServe
     return found
 
 
-def _prompts(definition: Definition, read: set[Path], mistakes: Mistakes) -> dict[str, str]:
+def _prompts(definition: Definition, mistakes: Mistakes) -> dict[str, str]:
     """The prompt pack: inline text, or a file next to the YAML file; the text wins."""
     section, found = definition.section("prompts"), {}
     for kind in PROMPTS:
         text, file = section.get(f"{kind}_str"), section.get(f"{kind}_file")
         if text is None and file:
             place = definition.place("prompts", f"{kind}_file")
-            read.add(place.file.absolute().parent / file)
+            mistakes.read.add(place.file.absolute().parent / file)
             text = _prompt_file(file, place, mistakes)
         if text is not None:
             found[kind] = text

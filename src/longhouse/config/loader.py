@@ -12,7 +12,7 @@ import msgspec
 from longhouse.agents import naming
 from longhouse.agents.adapters import written
 from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.agents.strategies.hybrid import SGRToolCallingAgent
+from longhouse.agents.strategies.tool_calling import SGRToolCallingAgent
 from longhouse.agents.template import Template, with_tool_names
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.catalog.validation import of_template
@@ -58,7 +58,7 @@ def read_files(
         for values in (document.values, *_entries(document, "agents").values()):
             definitions.drop_empty(values)
         document.check(model, mistakes)
-    known = KnownNames({*tools, *names.values()}, allowed, mistakes.read, names)
+    known = KnownNames({*tools, *names.values()}, allowed, names)
     return LoadedFiles(config, agents, templates, known, mistakes, tool_settings=settings)
 
 
@@ -109,38 +109,37 @@ class LoadedFiles:
         tool_settings: ToolSettings,
     ) -> None:
         self.mistakes = mistakes
-        self.read = known.read
+        self.read = mistakes.read
         """The files that were read, and those that they name."""
         self.packages = tuple(known.packages)
         given = tuple(built_in)
         self._built_in = {template.name: template for template in given}
         self.common = Definition(((config, ()),), {name: one for name, one in config.values.items() if name != "tools"})
         """The configuration of all agents."""
-        servers = Definition(((agents, ()), (config, ())), merged(config.values, _only_servers(agents)))
-        self._common_servers = definitions.servers_of(servers, mistakes)
-        self._tool_definitions = {
-            name: Definition.of("tools", name, agents, config)
-            for name in {**(config.values.get("tools") or {}), **(agents.values.get("tools") or {})}
-        }
+        servers = {"mcp": merged(config.values.get("mcp") or {}, agents.values.get("mcp") or {})}
+        common_servers = Definition(((agents, ()), (config, ())), servers)
+        self._common_servers = definitions.servers_of(common_servers, mistakes)
+        self._tool_definitions = Definition.every("tools", agents, config)
+        self.own = Definition.every("agents", agents, config)
+        """The configuration of single agents."""
         self.tools = dict(self._own_tools())
         """The tools that the files describe, by name, without those that are invalid."""
         for name, tool in self.tools.items():
             if entrypoint := tool.runtime_binding.python_entrypoint:
                 known.entrypoints.setdefault(entrypoint, name)
-        agent_names = {**self._built_in, **(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}
-        agent_tools = {f"{naming.AGENT_PREFIX}{name}" for name in agent_names}
+        agent_tools = {f"{naming.AGENT_PREFIX}{name}" for name in (*self._built_in, *self.own)}
         known = msgspec.structs.replace(known, tools={*known.tools, *self._tool_definitions, *agent_tools})
         self._known = known
         self._defaults = definitions.template_fields(self.common, {}, known, mistakes)
         self.secrets = self._common_secret()
         """API keys by the names that templates refer to, each with the URL that is configured next to it."""
-        self.own: dict[str, Definition] = {}
-        """The configuration of single agents."""
         self._fields: dict[str, dict[str, Any]] = {}
         self._own_servers: dict[str, dict[str, McpServerConfig]] = {}
+        self.tool_places: dict[tuple[str, str], FilePlace] = {}
+        """(template, tool) -> the place in a file where the tool is named."""
         definitions.warn_of_typos(self.common)
-        for name in {**(config.values.get("agents") or {}), **(agents.values.get("agents") or {})}:
-            self._define(name, Definition.of("agents", name, agents, config), known)
+        for name, agent in self.own.items():
+            self._define(name, agent)
         self._check_similar_names()
         self.servers = self._all_servers()
         self._check_common()
@@ -150,8 +149,6 @@ class LoadedFiles:
         changed = (one for name, one in merged_templates.items() if one and name in self.touched)
         # A program may bring several versions of a name: those that no file changes are all published, in order.
         self.templates = (*(one for one in given if one.name not in self.touched), *changed)
-        self.tool_places = {(name, tool): place for name in self.own for tool, place in self._tools(name).items()}
-        """(template, tool) -> the place in a file where the tool is named."""
         self._add_entrypoints(known.entrypoints)
         self.tool_settings = {
             agent: {known.tool_name(tool): values for tool, values in named.items()}
@@ -181,12 +178,8 @@ class LoadedFiles:
                 )
                 continue
             # A name with a dot is `<server>.<tool>` of an MCP server, unless something else is said.
-            values = {
-                "description_short": "",
-                "runtime_binding": {"mcp": name},
-                **_set(definition.values),
-                "name": name,
-            }
+            given = {field: value for field, value in definition.values.items() if value is not None}
+            values = {"description_short": "", "runtime_binding": {"mcp": name}, **given, "name": name}
             tool, problems = validated(ToolDescriptor, values)
             for path, what in problems:
                 self.mistakes.add(definition.place(*path), what)
@@ -219,15 +212,19 @@ class LoadedFiles:
         self.mistakes.add(place_of(("tool_policy", *path), [agent, self.common]), what)
         return True
 
-    def _define(self, name: str, agent: Definition, known: KnownNames) -> None:
+    def _define(self, name: str, agent: Definition) -> None:
         if problem := naming.name_problem(name):
             self.mistakes.add(agent.place(), problem)
         if (own := agent.values.get("name")) is not None and own != name:
             self.mistakes.add(agent.place("name"), f"should be {name!r} as above it, or be left out")
         reach, secrets = definitions.endpoint(name, agent, self.common, self.mistakes)
         self.secrets |= secrets
-        self.own[name] = agent
-        self._fields[name] = definitions.template_fields(agent, reach, known, self.mistakes)
+        self._fields[name] = fields = definitions.template_fields(agent, reach, self._known, self.mistakes)
+        policy = fields.get("tool_policy") or {}
+        for key in ("required", "allowlist"):
+            for nth, tool in enumerate(policy.get(key) or ()):
+                if isinstance(tool, str):
+                    self.tool_places[name, tool] = place_of(("tool_policy", key, nth), [agent])
         self._own_servers[name] = definitions.servers_of(agent, self.mistakes)
         definitions.warn_of_typos(agent)
 
@@ -266,16 +263,6 @@ class LoadedFiles:
         # Lists of tools have their names already; rules may spell them in other ways, too.
         return _with_reasoning_tool(with_tool_names(template, self._known.tool_name))
 
-    def _tools(self, name: str) -> dict[str, FilePlace]:
-        """The place of each tool that must exist."""
-        policy = self._fields[name].get("tool_policy") or {}
-        return {
-            tool: place_of(("tool_policy", key, nth), [self.own[name]])
-            for key in ("required", "allowlist")
-            for nth, tool in enumerate(policy.get(key) or ())
-            if isinstance(tool, str)
-        }
-
     def _check_common(self) -> None:
         """Validates the common part even if no agent inherits it."""
         if self._defaults:
@@ -302,14 +289,6 @@ class LoadedFiles:
                     place = self.own[name].place("mcp", "mcpServers", server)
                     self.mistakes.add(place, f"another server is called {server!r} already")
         return tuple(every.values())
-
-
-def _set(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _only_servers(document: YamlDocument) -> dict[str, Any]:
-    return {"mcp": document.values["mcp"]} if document.values.get("mcp") else {}
 
 
 def _with_servers(fields: dict[str, Any], servers: Collection[str]) -> dict[str, Any]:

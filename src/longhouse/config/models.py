@@ -8,12 +8,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template
+from longhouse.agents.template import Address, ExecutionPolicy, LLMPolicy, Template
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor, one_binding
 
 _STRICT: Final = ConfigDict(extra="forbid")
 
-_Address = Annotated[str, Field(pattern=r"^https?://[^\s@\\]+$", max_length=2000)]
 _Text = Annotated[str, Field(min_length=1, max_length=4000)]
 _Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
@@ -42,7 +41,7 @@ class SearchSection:
     __pydantic_config__ = _STRICT
 
     tavily_api_key: _Text | None = field(default=None, repr=False)
-    tavily_api_base_url: _Address | None = None
+    tavily_api_base_url: Address | None = None
     max_searches: Annotated[int, Field(ge=0, le=10_000)] = 4
     max_results: Annotated[int, Field(ge=1, le=100)] | None = None
     content_limit: _Count | None = None

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from longhouse.integrations.mirror import Mirror
 from longhouse.integrations.redis.client import TROUBLE, open_redis
-from longhouse.integrations.redis.mirror import Mirror
 from longhouse.integrations.session_log_lines import Language
 from longhouse.integrations.session_log_projection import SessionLog
 from longhouse.store.database import Database

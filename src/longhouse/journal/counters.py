@@ -7,11 +7,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from longhouse.journal import events
-from longhouse.journal.calls import open_calls
-from longhouse.journal.calls.refusals import ENDED, REFUSED
+from longhouse.journal import events, open_calls
 from longhouse.journal.events import Event, Fault, Recorded
 from longhouse.journal.messages import text_of
+from longhouse.journal.refusals import ENDED, REFUSED
 from longhouse.journal.session import Open, are_waiting
 from longhouse.journal.words import titles
 

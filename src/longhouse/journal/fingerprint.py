@@ -13,6 +13,8 @@ Said = tuple[str, str]
 """A message: its role and its text."""
 MOST_SENT: Final = 4_096
 """Requests whose chain is kept: some hundred bytes each."""
+PREFIX: Final = "call_"
+"""Begins the ids of calls towards the client."""
 _SPACES: Final = "".join(filter(str.isspace, map(chr, range(128)))).encode()
 
 
@@ -56,6 +58,12 @@ def of_calls(ids: Iterable[str]) -> str:
     """The fingerprint of calls that the client runs: their ids alone say which session made them, whatever a client
     has changed in the texts before them."""
     return _link("calls", "\x00".join(sorted(ids)))
+
+
+def client_id(session: str, call: str) -> str:
+    """The id of a call towards the client. Ids of calls are unique in their session only, and a client may hold the
+    messages of several sessions in one list."""
+    return f"{PREFIX}{hashlib.sha256(f'{session}:{call}'.encode()).hexdigest()[:32]}"
 
 
 def _link(chain: str, text: str) -> str:

@@ -7,8 +7,7 @@ from typing import Any, Final, assert_never
 from msgspec.structs import asdict, replace
 
 from longhouse.errors import UnknownShape
-from longhouse.journal import events, remembered
-from longhouse.journal.calls import open_calls
+from longhouse.journal import events, open_calls, remembered
 from longhouse.journal.events import Event, Output, Recorded
 from longhouse.journal.json_text import value_of
 from longhouse.journal.session import (

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from longhouse.journal import events, fingerprint
-from longhouse.journal.calls.client_calls import client_id
 from longhouse.journal.events import Output
 from longhouse.journal.messages import text_of
 from longhouse.journal.transcript import Entry, PromptEntry, Step, Use
@@ -373,7 +372,7 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     @property
     def client_ids(self) -> dict[str, Open]:
         """The same, by the ids under which the client knows them."""
-        return {client_id(self.id, call.call): call for call in self.client_calls}
+        return {fingerprint.client_id(self.id, call.call): call for call in self.client_calls}
 
     @property
     def awaits_agents(self) -> bool:

@@ -6,8 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from longhouse.journal import events
-from longhouse.journal.calls import open_calls
+from longhouse.journal import events, open_calls
 from longhouse.journal.events import INTERRUPTED, Outcome, Recorded
 from longhouse.journal.messages import text_of
 from longhouse.journal.session import Open, QuestionKind, are_waiting

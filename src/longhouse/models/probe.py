@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from longhouse.agents.strategies.json_repair import read_object
+from longhouse.agents.json_repair import read_object
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.strategies.structured import DISCRIMINATOR
 from longhouse.errors import ProviderError

@@ -46,13 +46,13 @@ from longhouse.runtime.steps.prober import Prober
 from longhouse.runtime.steps.reply_handler import ReplyHandler, in_order
 from longhouse.runtime.steps.retry_limits import RetryLimits
 from longhouse.runtime.steps.tool_runner import ToolRunner
-from longhouse.runtime.steps.turn_template import template_of
 from longhouse.runtime.workers.instances import Instance, InstancePool
 from longhouse.runtime.workers.resident_sessions import ResidentSessions
 from longhouse.runtime.workers.trials import WAITING, Trials
 from longhouse.runtime.workers.turnstile import Turnstile
 from longhouse.store import journals, leases
 from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.catalog.repository import VersionRepository
 from longhouse.store.database import PASSING, Database
 from longhouse.store.delegation import delegations, results
 from longhouse.store.leases import Lease
@@ -485,6 +485,28 @@ class Engine:
         every = journals.SNAPSHOT_EVERY
         if run.session.head // every > run.loaded // every:
             await journals.snapshot(self.db, run.session)
+
+
+async def template_of(session: Session, templates: VersionRepository[Template]) -> Template | None:
+    """The template of the running or next turn: the requested version, the pinned one, or the active one."""
+    if turn := session.running_turn:
+        return await templates.find(session.agent, turn.version)
+    if requested := session.queue[0].prompt.version:
+        return await _visible(session, await templates.find(session.agent, requested), templates)
+    opened = await templates.find(session.agent, session.version)
+    if opened and opened.follow == "pinned":
+        return await _visible(session, opened, templates)
+    return await templates.find(session.agent, owner=session.owner)
+
+
+async def _visible(
+    session: Session, version: Template | None, templates: VersionRepository[Template]
+) -> Template | None:
+    """The version, if the session's owner may see it: by its own visibility, or because its name is visible now."""
+    if version is None or version.owner in (None, session.owner):
+        return version
+    is_named = await templates.active(session.agent, owner=session.owner) is not None
+    return version if is_named else None
 
 
 def _is_spent(run: Run) -> bool:

@@ -12,21 +12,15 @@ LOOK_EVERY: Final = 0.5
 """Seconds between two looks."""
 
 
-class Followers:
+async def look(db: Database, bus: Bus) -> None:
     """Tells the followers in this process how far their sessions have come."""
-
-    def __init__(self, db: Database, bus: Bus) -> None:
-        self._db = db
-        self._bus = bus
-
-    async def look(self) -> None:
-        followed = self._bus.followed
-        heads = await leases.heads(self._db, followed) if followed else {}
-        for session_id in followed:
-            if session_id not in heads:
-                self._bus.deliver(session_id, Gone())
-                continue
-            head, state = heads[session_id]
-            self._bus.deliver(session_id, JournalGrew(head))
-            if state == State.WAITING_FOR_AGENT:
-                self._bus.deliver(session_id, SubagentsChanged())
+    followed = bus.followed
+    heads = await leases.heads(db, followed) if followed else {}
+    for session_id in followed:
+        if session_id not in heads:
+            bus.deliver(session_id, Gone())
+            continue
+        head, state = heads[session_id]
+        bus.deliver(session_id, JournalGrew(head))
+        if state == State.WAITING_FOR_AGENT:
+            bus.deliver(session_id, SubagentsChanged())

@@ -108,10 +108,6 @@ class Inbox(msgspec.Struct, frozen=True):
         """Sends the hints of an append that was committed with something else."""
         self.bus.appended(placed.session_id, placed.seq)
 
-    def noted(self, session_id: str, head: int) -> None:
-        """Tells followers of a session about events that give its worker nothing to do."""
-        self.bus.noted(session_id, head)
-
     async def answer(
         self,
         session: Session,

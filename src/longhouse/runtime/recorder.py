@@ -63,16 +63,12 @@ class Run:
         """The budget that the session's key had used up when the session was claimed or last appended to."""
 
 
-async def _none_able(_: Session, probed: Collection[str]) -> Sequence[str]:
-    return ()
-
-
 class Recorder(msgspec.Struct, frozen=True):
     db: Database
     bus: Bus
     delegates: DelegationPlanner
     worker: str
-    able: Callable[[Session, Collection[str]], Awaitable[Sequence[str]]] = _none_able
+    able: Callable[[Session, Collection[str]], Awaitable[Sequence[str]]]
     """Calls in doubt, other than these, of which probes can tell: those are asked before a person is."""
     refused: Counter[str] = msgspec.field(default_factory=Counter)
     """Refused calls, counted by fault code."""

@@ -7,13 +7,14 @@ import msgspec
 from msgspec.structs import replace
 
 from longhouse.agents import naming as names
-from longhouse.agents import rules, tool_order
+from longhouse.agents import rules
 from longhouse.agents.permission import Permission
+from longhouse.agents.requests import tool_order
+from longhouse.agents.requests.tool_order import Candidates
 from longhouse.agents.rules import OpenTools
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RISKS, ToolDescriptor
-from longhouse.agents.tool_order import Candidates
 from longhouse.journal.events import Rights, Selection
 from longhouse.journal.session import Session, Turn
 from longhouse.search.finder import Finder

@@ -8,9 +8,10 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
-from longhouse.agents import entrypoints, rules, tool_order
+from longhouse.agents import entrypoints, rules
 from longhouse.agents.naming import NamePatterns
 from longhouse.agents.permission import Permission, differs_by
+from longhouse.agents.requests import tool_order
 from longhouse.agents.strategies import one_call
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.template import MOST_OFFERED, Template, ToolPolicy

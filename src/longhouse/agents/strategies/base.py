@@ -29,7 +29,7 @@ class AgentRegistry(Registry[type["BaseAgent"]]):
         "SGRAutoToolCallingAgent": "SGRToolCallingAgent",
         "SGRSOToolCallingAgent": "SGRAgent",
     }
-    _modules = tuple(f"longhouse.agents.strategies.{name}" for name in ("structured", "tool_calling", "hybrid"))
+    _modules = tuple(f"longhouse.agents.strategies.{name}" for name in ("structured", "tool_calling"))
 
     @classmethod
     def is_ours(cls, name: str) -> bool:

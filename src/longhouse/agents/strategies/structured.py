@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from longhouse.agents.json_repair import read_object
 from longhouse.agents.schema.strict import closed_object, restored, strict
 from longhouse.agents.strategies.base import BaseAgent
-from longhouse.agents.strategies.json_repair import read_object
 from longhouse.agents.strategies.protocol import Intent, Reply, Request, Verdict
 from longhouse.agents.template import Template
 from longhouse.agents.tool import Tool

@@ -235,7 +235,7 @@ async def add_interactions(
     await caller.uses_all_of(held.inbox.db, conversation_id)
     added = await held.ledger.add(caller.owner, conversation_id, new)
     for session_id, head in added.noted:
-        held.inbox.noted(session_id, head)
+        held.inbox.bus.noted(session_id, head)
     return wire.Json(pagination.page(added.data), status_code=201)
 
 

@@ -14,8 +14,8 @@ from longhouse.api.sessions.waiting import MAX_TEXT, settled, shortened
 from longhouse.api.wire import SentMessage
 from longhouse.errors import CallerError
 from longhouse.journal import fingerprint
-from longhouse.journal.calls.client_calls import PREFIX, client_id
 from longhouse.journal.events import ClientTool, ClientTools, Fault, Outcome, Output
+from longhouse.journal.fingerprint import PREFIX, client_id
 from longhouse.journal.fold import blank
 from longhouse.journal.roles import ROLES
 from longhouse.journal.session import Session

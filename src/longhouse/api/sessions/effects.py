@@ -10,7 +10,7 @@ from longhouse.api.http.json_route import strict_router
 from longhouse.api.pagination import Omittable
 from longhouse.api.sessions.routes import SESSION_PATH, Held
 from longhouse.api.sessions.timeline import Number
-from longhouse.journal.calls.effects import ShownEffect, effects_of
+from longhouse.journal.effects import ShownEffect, effects_of
 from longhouse.store import journals
 
 EXAMPLE: Final = {

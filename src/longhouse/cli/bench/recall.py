@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from longhouse.cli.bench.search import DEPTH, WARM_UP, Embeddings, Measured, chosen_embedder, temporary
+from longhouse.cli.bench.search import DEPTH, WARM_UP, Embeddings, Measured, chosen_embedder, cli, temporary
 from longhouse.cli.running import run
 from longhouse.errors import SetupError
 from longhouse.memory.dates import date_words
@@ -58,6 +58,7 @@ class BenchQuestion(msgspec.Struct, frozen=True):
     conversation: str | None
 
 
+@cli.command()
 def recall(
     *,
     turns: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: id, text, speaker, at, …")],

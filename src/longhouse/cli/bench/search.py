@@ -95,12 +95,7 @@ def _figures(ranked: Sequence[str], relevant: set[str]) -> dict[str, float]:
     }
 
 
-cli = typer.Typer(help="Measure parts of Longhouse on data of your own.", no_args_is_help=True)
-
-
-@cli.callback()
-def bench() -> None:
-    """Measure parts of Longhouse on your own data."""
+cli = typer.Typer()
 
 
 @cli.command()

@@ -1,16 +1,12 @@
 """The chat where no terminal is: each line of standard input is a message, and the answer is streamed as text."""
 
-import asyncio
-import os
-import sys
-import threading
-from contextlib import suppress
 from typing import Any
 
 import aiohttp
 from rich.console import Console
 
 from longhouse.cli.chat.client import ChatClient, UnansweredError
+from longhouse.cli.running import stdin_lines
 from longhouse.errors import SetupError
 from longhouse.journal.roles import role_of
 from longhouse.journal.words.visible_text import UNSETTLED, readable, readable_json, readable_lines
@@ -18,7 +14,7 @@ from longhouse.journal.words.visible_text import UNSETTLED, readable, readable_j
 
 async def talk(client: ChatClient, model: str) -> None:
     """Reads lines until the end of input; each line is a message, and the answer is streamed to standard output."""
-    page, lines = ChatPage(Console()), _lines()
+    page, lines = ChatPage(Console()), stdin_lines()
     console = page.console
     is_met = False
     while True:
@@ -29,7 +25,7 @@ async def talk(client: ChatClient, model: str) -> None:
         if not line.strip():
             continue
         try:
-            async for chunk in client.say(model, line):
+            async for chunk in client.say(model, line.decode(errors="replace")):
                 model, is_met = chunk["model"], True
                 page.show(chunk)
         except (aiohttp.ClientError, UnansweredError) as error:
@@ -39,29 +35,6 @@ async def talk(client: ChatClient, model: str) -> None:
                 raise SetupError(why) from None
             console.print(f"\n{why} (the session: {model})", style="red", markup=False, highlight=False, end="")
         page.end()
-
-
-def _lines() -> asyncio.Queue[str | None]:
-    """The lines of standard input; None at its end. The thread is not joined at exit: it may block for ever."""
-    lines: asyncio.Queue[str | None] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-
-    def put(line: bytes) -> None:
-        loop.call_soon_threadsafe(lines.put_nowait, line.decode(errors="replace"))
-
-    def read() -> None:
-        rest = b""
-        with suppress(RuntimeError):  # the event loop is closed
-            while read := os.read(sys.stdin.fileno(), 65_536):
-                *whole, rest = (rest + read).split(b"\n")
-                for line in whole:
-                    put(line)
-            if rest:
-                put(rest)
-            loop.call_soon_threadsafe(lines.put_nowait, None)
-
-    threading.Thread(target=read, daemon=True).start()
-    return lines
 
 
 class ChatPage:

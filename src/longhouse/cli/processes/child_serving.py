@@ -6,23 +6,22 @@ from longhouse import background
 from longhouse.api.http.siblings import Siblings
 from longhouse.app import App, open_app
 from longhouse.cli.processes.child import HELP_EVERY, Child, ChildReady, help_out, reached_at
-from longhouse.cli.processes.serving import Opening, serving_app, until_end
-from longhouse.cli.running import Main
+from longhouse.cli.processes.serving import serving_app, until_end
 from longhouse.settings import Settings
 
 
-def serving_as(child: Child, *, works: bool) -> Main:
-    return partial(_serve, partial(open_app, works=works), child)
-
-
-async def _serve(open_house: Opening, child: Child, settings: Settings) -> None:
+async def serve_as(child: Child, settings: Settings, *, works: bool) -> None:
     def among(app: App) -> Siblings:
         sockets = [child.socket_of(number) for number in range(child.of)]
         return Siblings(app.asgi, sockets, child.number, settings.root_path)
 
     with child.listening() as (listener, others):
         async with (
-            serving_app(settings, open_house, in_front=among, others=others) as (app, served, is_open),
+            serving_app(settings, partial(open_app, works=works), in_front=among, others=others) as (
+                app,
+                served,
+                is_open,
+            ),
             background.running(
                 "others_connections", partial(help_out, others, served.take), every=HELP_EVERY, after=HELP_EVERY
             ),

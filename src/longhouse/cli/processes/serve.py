@@ -77,7 +77,7 @@ def _serve_as(child: Child, options: dict[str, object], *, works: bool) -> None:
     """Serves as one of several processes; the supervisor says why that failed, once for all of them."""
     child.end_with_supervisor()
     try:
-        run(Settings(**options), _load("child_serving").serving_as(child, works=works))
+        run(Settings(**options), partial(_load("child_serving").serve_as, child, works=works))
     except LonghouseError as error:
         child.tell(ChildFailed.of(error))
         raise typer.Exit(1) from None

@@ -36,7 +36,7 @@ from longhouse.cli.processes.listening import (
     refuse_missing_key,
     url_of,
 )
-from longhouse.cli.running import Host, Main, add_commands, given
+from longhouse.cli.running import Host, Main, given, group
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.postgres.embedded import Embedded
@@ -49,8 +49,6 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 WatchPort = Annotated[
     int | None, typer.Option("--port", help="Port for /health, /ready and /metrics; none by default.", min=0, max=65535)
 ]
-
-cli = typer.Typer()
 
 
 def serving(*, works: bool, embedded: Embedded | None = None) -> Main:
@@ -195,4 +193,4 @@ def _on_end(leave: Callable[[], None]) -> None:
         loop.add_signal_handler(name, on_signal)
 
 
-add_commands(cli, {"work": work})
+cli = group({"work": work})

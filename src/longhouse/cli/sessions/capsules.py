@@ -9,9 +9,8 @@ import typer
 
 from longhouse.api.sessions import capsules as capsule_making
 from longhouse.api.sessions.routes import Sessions
-from longhouse.app.memory import memory_of
+from longhouse.app.memory import memory_of, open_ledger
 from longhouse.cli.one_line import plain
-from longhouse.cli.upkeep.ledger import open_ledger
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.runtime.bus.local import Bus

@@ -13,19 +13,17 @@ import typer
 
 from longhouse.agents.template import Template
 from longhouse.app.builtin import TOOLS
-from longhouse.app.memory import memory_of
+from longhouse.app.memory import ledger_of, memory_of
 from longhouse.app.models import open_embedder, open_model
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing
 from longhouse.app.tools import open_finder
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.cli.sessions.capsules import found
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError, UnknownShape
 from longhouse.journal.events import Recorded
 from longhouse.journal.session import LOCAL_OWNER
-from longhouse.memory.ledger import Ledger
-from longhouse.memory.ledger_projection import LedgerProjector
 from longhouse.runtime.rehearsal import DescribedTools, Rehearsal, Status, TextAt, TurnReport, status_of, turns_of
 from longhouse.search.passages import PassageIndex
 from longhouse.search.selection import ToolSearchService
@@ -201,13 +199,12 @@ class _Stage(msgspec.Struct, frozen=True):
         setup = configure(settings)
         settings = setup.settings
         async with (
-            open_store(settings, create=False) as (db, _),
+            open_existing(settings) as db,
             open_embedder(settings) as embedder,
             open_finder(db, embedder) as finder,
             open_model(setup) as model_for,
         ):
-            index = PassageIndex(db, embedder)
-            ledger = Ledger(db, LedgerProjector(db, index), enabled=settings.conversation_memory_enabled)
+            ledger = ledger_of(settings, PassageIndex(db, embedder))
             catalog = Catalog(db, model=settings.llm_model)
             toolbox = DescribedTools(TOOLS, catalog=catalog)
             search = ToolSearchService(catalog, finder, toolbox.resolve)
@@ -303,5 +300,4 @@ def _words(status: str) -> str:
     return {"another_way": "went another way"}.get(status, status)
 
 
-cli = typer.Typer()
-add_commands(cli, {"replay": replay_sessions})
+cli = group({"replay": replay_sessions})

@@ -10,7 +10,7 @@ import typer
 
 from longhouse.cli.house import open_as_it_is
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.backups import backup as backups
@@ -20,8 +20,6 @@ from longhouse.store.postgres import unfinished
 
 EVERY: Final = 1.0
 """Seconds between two lines about the same table."""
-
-cli = typer.Typer()
 
 
 class ProgressLines:
@@ -96,4 +94,4 @@ def _size(count: int) -> str:
     return f"{count / 2**20:.1f} MB" if count >= 2**20 // 10 else f"{count / 1024:.1f} kB"
 
 
-add_commands(cli, {"backup": backup, "restore": restore})
+cli = group({"backup": backup, "restore": restore})

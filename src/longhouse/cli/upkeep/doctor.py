@@ -20,7 +20,7 @@ from longhouse.app.models import open_embedder
 from longhouse.cli import environment
 from longhouse.cli.house import open_as_it_is
 from longhouse.cli.processes.listening import is_local, missing_key, refuse_easy_key
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.cli.upkeep.setting_up import probed
 from longhouse.config.effective import Configured, configure
 from longhouse.errors import LonghouseError
@@ -59,8 +59,6 @@ class Finding:
 
 
 Check = Callable[[Configured], AsyncGenerator[Finding, None]]
-
-cli = typer.Typer()
 
 
 async def doctor(
@@ -327,4 +325,4 @@ async def _collector(setup: Configured) -> AsyncGenerator[Finding, None]:
     yield Finding("ok", "collector", f"{collector.name} takes traces.")
 
 
-add_commands(cli, {"doctor": doctor})
+cli = group({"doctor": doctor})

@@ -13,12 +13,12 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MemoryScope
 from longhouse.app.builtin import TOOLS
 from longhouse.app.copies import remove_copies
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing, with_database
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.cli.sessions.capsules import SessionId, found
-from longhouse.config.effective import Configured, configure
+from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.cleanup.eraser import Eraser
@@ -28,7 +28,7 @@ from longhouse.store import sessions
 from longhouse.store.database import Database
 from longhouse.store.erasing import compaction
 from longhouse.store.erasing.erasure_plan import ErasurePlan
-from longhouse.store.erasing.erasures import Target
+from longhouse.store.erasing.erasures import Kind, Target
 from longhouse.store.memory import memory_scopes
 from longhouse.store.memory.memory_files import Memories
 from longhouse.store.memory.memory_scopes import Scope
@@ -51,11 +51,7 @@ async def erase_session(
     settings: Settings, session_id: SessionId, *, dry_run: DryRun = False, yes: Yes = False
 ) -> None:
     """Erase a session and the sub-agents that it called."""
-    setup = _setup(settings)
-    async with open_store(setup.settings, create=False) as (db, _):
-        session_id = await found(db, session_id)
-        owner = await sessions.owner_of(db, session_id) or ""
-        await _erase(setup, db, Target("session", owner, session_id), dry_run=dry_run, yes=yes)
+    await _erase(settings, "session", session_id, dry_run=dry_run, yes=yes)
 
 
 async def erase_conversation(
@@ -67,10 +63,7 @@ async def erase_conversation(
     yes: Yes = False,
 ) -> None:
     """Erase a conversation: all its sessions, what was added to it, the memory that belongs to it alone."""
-    setup = _setup(settings)
-    async with open_store(setup.settings, create=False) as (db, _):
-        target = Target("conversation", await _owner(settings, db, owner), conversation_id)
-        await _erase(setup, db, target, dry_run=dry_run, yes=yes)
+    await _erase(settings, "conversation", conversation_id, owner, dry_run=dry_run, yes=yes)
 
 
 async def erase_user(
@@ -84,10 +77,7 @@ async def erase_user(
     """Erase a user: all sessions that were opened for it, with their sub-agents, and its memory."""
     if not user.strip():
         raise SetupError("name a user, as requests send it in `user`.")
-    setup = _setup(settings)
-    async with open_store(setup.settings, create=False) as (db, _):
-        target = Target("user", await _owner(settings, db, owner), user)
-        await _erase(setup, db, target, dry_run=dry_run, yes=yes)
+    await _erase(settings, "user", user, owner, dry_run=dry_run, yes=yes)
 
 
 async def erase_owner(
@@ -98,9 +88,7 @@ async def erase_owner(
     yes: Yes = False,
 ) -> None:
     """Erase an owner: its keys, sessions, users, memory, documents, tools and templates."""
-    setup = _setup(settings)
-    async with open_store(setup.settings, create=False) as (db, _):
-        await _erase(setup, db, Target("owner", owner), dry_run=dry_run, yes=yes)
+    await _erase(settings, "owner", owner=owner, dry_run=dry_run, yes=yes)
 
 
 async def erase_memory(
@@ -115,7 +103,7 @@ async def erase_memory(
     yes: Yes = False,
 ) -> None:
     """Erase one memory file, or an empty directory. What sessions said of it stays in them."""
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         memories = Memories(db)
         # While no API key is set, whoever names no user is the owner.
         user = user or (await default_owner(settings, db) if owner is None else None)
@@ -139,14 +127,14 @@ async def erase_memory(
     typer.echo(REST)
 
 
-async def compact(settings: Settings, *, yes: Yes = False) -> None:
+@with_database
+async def compact(db: Database, *, yes: Yes = False) -> None:
     """Take the bytes of erased rows out of the files of Postgres: all tables are written anew, one after another."""
-    async with open_store(settings, create=False) as (db, _):
-        typer.echo("Each table is written anew, and needs its own size of free disk; turns that use it wait meanwhile.")
-        if not _is_agreed(yes=yes):
-            return
-        with Status("", console=Console(stderr=True)) as status:
-            done = await compaction.compact(db, lambda table, nth, of: status.update(f"{table} ({nth + 1} of {of})"))
+    typer.echo("Each table is written anew, and needs its own size of free disk; turns that use it wait meanwhile.")
+    if not _is_agreed(yes=yes):
+        return
+    with Status("", console=Console(stderr=True)) as status:
+        done = await compaction.compact(db, lambda table, nth, of: status.update(f"{table} ({nth + 1} of {of})"))
     typer.echo(f"{done.tables} tables are written anew")
     for problem in done.left:
         typer.echo(f"longhouse: {problem}", err=True)
@@ -154,19 +142,30 @@ async def compact(settings: Settings, *, yes: Yes = False) -> None:
         raise typer.Exit(1)
 
 
-async def _erase(setup: Configured, db: Database, target: Target, *, dry_run: bool, yes: bool) -> None:
-    # Nobody follows this process: workers and gateways find what was erased in the database.
-    eraser = Eraser(Inbox(db, Bus()))
-    plan = await eraser.plan(target)
-    if not await eraser.is_there(target, plan):
-        raise SetupError(f"there is no {target.kind} {target.name or target.owner!r}: nothing is erased.")
-    _print_counts("would erase" if dry_run else "erases", plan.counts)
-    _print_kept(plan)
-    if dry_run or not _is_agreed(yes=yes):
-        return
-    with Status("erasing", console=Console(stderr=True)) as status:
-        erased = await eraser.erase(target, progress=lambda counts: status.update(f"erased {_counted(counts)}"))
-        trouble = await remove_copies(setup, db)
+async def _erase(
+    settings: Settings, kind: Kind, name: str = "", owner: str | None = None, *, dry_run: bool, yes: bool
+) -> None:
+    # With the folders that the files name: copies are removed there too.
+    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+    async with open_existing(setup.settings) as db:
+        if kind == "session":
+            name = await found(db, name)
+            owner = await sessions.owner_of(db, name)
+        elif kind != "owner":
+            owner = await _owner(settings, db, owner)
+        target = Target(kind, owner or "", name)
+        # Nobody follows this process: workers and gateways find what was erased in the database.
+        eraser = Eraser(Inbox(db, Bus()))
+        plan = await eraser.plan(target)
+        if not await eraser.is_there(target, plan):
+            raise SetupError(f"there is no {target.kind} {target.name or target.owner!r}: nothing is erased.")
+        _print_counts("would erase" if dry_run else "erases", plan.counts)
+        _print_kept(plan)
+        if dry_run or not _is_agreed(yes=yes):
+            return
+        with Status("erasing", console=Console(stderr=True)) as status:
+            erased = await eraser.erase(target, progress=lambda counts: status.update(f"erased {_counted(counts)}"))
+            trouble = await remove_copies(setup, db)
     _print_counts("erased", erased.counts)
     if trouble:
         typer.echo(f"longhouse: {trouble}", err=True)
@@ -212,13 +211,13 @@ def _scope(owner: str, user: str | None, agent: str | None, conversation: str | 
     return memory_scopes.scope_for(kind, owner, user, agent or "", conversation or "")
 
 
-def _setup(settings: Settings) -> Configured:
-    """With the folders that the files name: copies are removed there too."""
-    return configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
-
-
-cli = typer.Typer(
-    help="Erase a session, a conversation, a user, an owner or one memory, for good.", no_args_is_help=True
+cli = group(
+    {
+        "session": erase_session,
+        "conversation": erase_conversation,
+        "user": erase_user,
+        "owner": erase_owner,
+        "memory": erase_memory,
+        "compact": compact,
+    }
 )
-add_commands(cli, {"session": erase_session, "conversation": erase_conversation, "user": erase_user})
-add_commands(cli, {"owner": erase_owner, "memory": erase_memory, "compact": compact})

@@ -10,7 +10,7 @@ from longhouse.app.builtin import TOOLS
 from longhouse.app.publish import publish
 from longhouse.app.store import open_store
 from longhouse.cli.house import open_as_it_is
-from longhouse.cli.running import AgentsFile, ConfigFile, add_commands, given, run
+from longhouse.cli.running import AgentsFile, ConfigFile, given, group, run
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.models import probe as probing
@@ -28,10 +28,7 @@ UP_TO_DATE: Final = "the schema is up to date"
 PENDING: Final = 3
 """The exit status of `migrate --check` with work to do; 1 is for what could not be looked at."""
 
-cli = typer.Typer()
 
-
-@cli.command()
 def seed(config_file: ConfigFile = None, agents_file: AgentsFile = None) -> None:
     """Publish the tools and agents of config.yaml and agents.yaml. What is already published makes no new version."""
     run(Settings(**given(config_file=config_file, agents_file=agents_file)), publish_configured)
@@ -113,4 +110,5 @@ async def probed(settings: Settings, model: str) -> tuple[str, list[ProbeFinding
         return endpoint.name, await probing.probe(OpenAIModel(endpoint), model)
 
 
-add_commands(cli, {"migrate": migrate, "probe": probe})
+cli = group({"migrate": migrate, "probe": probe})
+cli.command()(seed)

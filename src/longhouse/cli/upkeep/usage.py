@@ -11,9 +11,9 @@ from rich.text import Text
 
 from longhouse.api.watching import usage as usage_answers
 from longhouse.app.api import prices_of
-from longhouse.app.store import open_store
+from longhouse.app.store import open_existing
 from longhouse.cli.one_line import plain
-from longhouse.cli.running import add_commands
+from longhouse.cli.running import group
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
 from longhouse.store.limits import usage
@@ -38,7 +38,7 @@ async def show_usage(
         first, last = usage_answers.span(since.date() if since else None, until.date() if until else None)
     except CallerError as error:
         raise SetupError(str(error)) from None
-    async with open_store(settings, create=False) as (db, _):
+    async with open_existing(settings) as db:
         rows = await usage.found(db, since=first, until=last, owner=owner, key=key)
     found: dict[str, Any] = {
         **usage_answers.summary(rows, first, last, prices),
@@ -81,5 +81,4 @@ def _cost(cost: float | None) -> str:
     return "" if cost is None else f"{cost:,.4f}"
 
 
-cli = typer.Typer()
-add_commands(cli, {"usage": show_usage})
+cli = group({"usage": show_usage})

@@ -20,7 +20,7 @@ from longhouse.store.notifications import LARGEST, listen, notify
 
 HELLO_EVERY: Final = 15.0
 AWAY_AFTER: Final = 40.0
-"""Seconds after which a process that said nothing is not rung any more."""
+"""Seconds after which a process that said nothing is forgotten, and rung no more, when this one says hello next."""
 RECONNECT_AFTER: Final = 0.5
 ROOM: Final = LARGEST - 200
 """Bytes of a notification for its hints."""
@@ -56,15 +56,14 @@ class Doorbell:
 
     @property
     def is_alone(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        return all(now - heard > AWAY_AFTER for heard in self._peers.values())
+        return not self._peers
 
     def _forget_away(self) -> None:
         now = asyncio.get_running_loop().time()
         self._peers = {peer: heard for peer, heard in self._peers.items() if now - heard <= AWAY_AFTER}
 
     def send(self, hint: Hint) -> None:
-        if self._peers and self._connection is not None and not self.is_alone:
+        if self.is_connected and not self.is_alone:
             self._outbox.put(hint)
 
     def follow(self, session_id: str) -> None:

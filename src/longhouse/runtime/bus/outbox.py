@@ -30,8 +30,7 @@ class Outbox:
         if len(self._hints) < MOST:
             self._hints.append(hint)
         if self._timer is None and self._writing is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(loop.time(), self._last + APART), self._flush)
+            self._write_soon()
 
     async def close(self) -> None:
         """Writes what is left; what comes meanwhile is dropped, as hints may be."""
@@ -56,5 +55,8 @@ class Outbox:
     def _written(self, _: asyncio.Task[None]) -> None:
         self._writing = None
         if self._hints:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(loop.time(), self._last + APART), self._flush)
+            self._write_soon()
+
+    def _write_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(max(loop.time(), self._last + APART), self._flush)

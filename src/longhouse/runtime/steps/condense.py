@@ -3,9 +3,7 @@
 If a single turn is too long, its oldest steps are summarised. Its task never is.
 """
 
-import asyncio
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import aclosing
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,10 +14,11 @@ from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
 from longhouse.journal import conversation
 from longhouse.journal.events import Condensed, Usage
-from longhouse.journal.messages import Assistant, Message, System, User, clean, text_of
+from longhouse.journal.messages import Assistant, Message, clean, text_of
 from longhouse.journal.session import Session
 from longhouse.journal.transcript import Entry, ImportedMessages, PromptEntry, Step, Summary
 from longhouse.models.protocol import Model, paid_for
+from longhouse.runtime.steps.model_stream import asked
 
 KEPT: Final = 0.5
 """Fraction of the token budget: the newest turns, or steps of the current turn, that fit into it stay unchanged."""
@@ -130,27 +129,10 @@ def _size(session: Session, template: Template, entries: Sequence[Entry]) -> int
 async def _summary(past: Session, template: Template, model: Model) -> tuple[str, Usage | None]:
     policy = template.llm_policy
     story = _story(list(window.history(replace(past, asked=""), template)), policy.context_tokens)
-    body = Body(
-        model=policy.model or "",
-        messages=[System(content=INSTRUCTIONS), User(content=story)],
-        temperature=policy.temperature,
-        max_tokens=policy.max_tokens,
-        reasoning_effort=policy.effort,
-        extra=policy.extra,
+    said, usage = await asked(
+        "summary", model, policy, INSTRUCTIONS, story, max_tokens=policy.max_tokens, within=WITHIN
     )
-    parts: list[str] = []
-    usage: Usage | None = None
-    try:
-        async with asyncio.timeout(WITHIN), aclosing(model.stream(body)) as deltas:
-            async for delta in deltas:
-                parts.append(delta.text)
-                usage = delta.usage or usage
-    except TimeoutError:
-        late = ProviderError(f"the model wrote no summary within {WITHIN:g} seconds", retryable=True)
-        raise paid_for(late, usage) from None
-    except ProviderError as error:
-        raise paid_for(error, usage) from error.__cause__
-    summary = clean("".join(parts)).strip()
+    summary = clean(said).strip()
     if not summary:
         raise paid_for(ProviderError("the model summarised with nothing", retryable=True), usage)
     return _cut(summary, int(LONGEST * policy.context_tokens)), usage

@@ -8,11 +8,12 @@ import msgspec
 
 from longhouse.agents.requests import window
 from longhouse.agents.strategies.partial_json import AnswerReader
-from longhouse.agents.strategies.protocol import ANY_FORMAT, Reply, Request
+from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Reply, Request
 from longhouse.agents.strategies.structured import DISCRIMINATOR
+from longhouse.agents.template import LLMPolicy
 from longhouse.errors import ProviderError
 from longhouse.journal.events import ProviderCall, Usage
-from longhouse.journal.messages import clean, clean_json, with_files
+from longhouse.journal.messages import System, User, clean, clean_json, with_files
 from longhouse.journal.session import BLANK_LINE, Session
 from longhouse.models.protocol import Delta, Model, ToolCallDelta, joined_extra, paid_for
 from longhouse.runtime.bus.items import Fragment, GrowingDraft
@@ -63,6 +64,41 @@ async def listen(
     if draft.content:
         await asyncio.sleep(0)  # followers are told the last words before the reply is worked on
     return accumulated.reply()
+
+
+async def asked(
+    what: str,
+    model: Model,
+    policy: LLMPolicy,
+    instructions: str,
+    material: str,
+    *,
+    max_tokens: int | None,
+    within: float,
+) -> tuple[str, Usage | None]:
+    """A summary or a title that the model writes to a plain request without tools, and its cost, which an error has
+    too."""
+    body = Body(
+        model=policy.model or "",
+        messages=[System(content=instructions), User(content=material)],
+        temperature=policy.temperature,
+        max_tokens=max_tokens,
+        reasoning_effort=policy.effort,
+        extra=policy.extra,
+    )
+    parts: list[str] = []
+    usage: Usage | None = None
+    try:
+        async with asyncio.timeout(within), aclosing(model.stream(body)) as deltas:
+            async for delta in deltas:
+                parts.append(delta.text)
+                usage = delta.usage or usage
+    except TimeoutError:
+        late = ProviderError(f"the model wrote no {what} within {within:g} seconds", retryable=True)
+        raise paid_for(late, usage) from None
+    except ProviderError as error:
+        raise paid_for(error, usage) from error.__cause__
+    return "".join(parts), usage
 
 
 class _PartialCall(msgspec.Struct):

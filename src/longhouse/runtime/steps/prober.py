@@ -13,8 +13,8 @@ from longhouse import clock
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
+from longhouse.journal.open_calls import lost_in
 from longhouse.journal.session import MOST_LOST, Open, Session, Turn
-from longhouse.runtime.workers.takeovers import lost_in
 from longhouse.store import journals, leases
 from longhouse.store.database import Database
 from longhouse.tools.bindings.base import OWN_PROBE

@@ -2,19 +2,18 @@
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import aclosing
 from typing import Any, Final
 
-from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.errors import ProviderError
 from longhouse.journal.events import Spent, Usage
-from longhouse.journal.messages import System, User, clean
+from longhouse.journal.messages import clean
 from longhouse.journal.session import Turn
 from longhouse.journal.words import titles
 from longhouse.models.protocol import Model
 from longhouse.runtime.bus.local import Bus, Subscription
 from longhouse.runtime.recorder import Run
+from longhouse.runtime.steps.model_stream import asked
 from longhouse.store import journals
 from longhouse.store.database import Database
 
@@ -38,25 +37,12 @@ async def titled(turn: Turn, template: Template, model: Model) -> Spent:
     """What the title cost, and the title; empty if the model gave none."""
     policy = template.llm_policy
     story = f"[user] {turn.task[:SHOWN]}\n\n[assistant] {(turn.answer or '')[:SHOWN]}"
-    body = Body(
-        model=policy.model or "",
-        messages=[System(content=INSTRUCTIONS), User(content=story)],
-        temperature=policy.temperature,
-        max_tokens=min(policy.max_tokens or MAX_TOKENS, MAX_TOKENS),
-        reasoning_effort=policy.effort,
-        extra=policy.extra,
-    )
-    text, usage = "", Usage()
+    most = min(policy.max_tokens or MAX_TOKENS, MAX_TOKENS)
     try:
-        async with asyncio.timeout(WITHIN), aclosing(model.stream(body)) as deltas:
-            async for delta in deltas:
-                text += delta.text
-                usage = delta.usage or usage
-    except TimeoutError:
-        return Spent(usage=usage, reason=REASON, title="")
+        text, usage = await asked("title", model, policy, INSTRUCTIONS, story, max_tokens=most, within=WITHIN)
     except ProviderError as error:
-        return Spent(usage=error.usage or usage, reason=REASON, title="")
-    return Spent(usage=usage, reason=REASON, title=_line(text))
+        return Spent(usage=error.usage or Usage(), reason=REASON, title="")
+    return Spent(usage=usage or Usage(), reason=REASON, title=_line(text))
 
 
 async def unless_prompted(db: Database, bus: Bus, run: Run, asking: Coroutine[Any, Any, Spent]) -> Spent:

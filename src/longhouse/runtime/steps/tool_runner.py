@@ -17,13 +17,13 @@ from longhouse.agents.template import Template
 from longhouse.errors import AlreadyReturned, Deposed, UnknownShape
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
+from longhouse.journal.open_calls import lost_in
 from longhouse.journal.session import Open, Session, Turn
 from longhouse.memory.recall import scope_of
 from longhouse.memory.session_memory import SessionMemory
 from longhouse.runtime.inbox import Inbox
 from longhouse.runtime.recorder import Recorder, Run
 from longhouse.runtime.steps.reply_handler import returned
-from longhouse.runtime.workers.takeovers import lost_in
 from longhouse.store import files, journals, leases
 from longhouse.store.database import PASSING, Database
 from longhouse.tools.execution import done

@@ -7,6 +7,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -184,7 +185,9 @@ class Worker:
                     background.running("worker_sweep", self._sweep, every=SWEEP_EVERY),
                     background.running("worker_watch", self._watch),
                     background.running("worker_forget", self._forget, every=FORGET_EVERY, after=0.5),
-                    background.running("usage_roll_up", self._roll_up, every=ROLL_UP_EVERY, after=ROLL_UP_EVERY),
+                    background.running(
+                        "usage_roll_up", partial(usage.roll_up, self._db), every=ROLL_UP_EVERY, after=ROLL_UP_EVERY
+                    ),
                 ):
                     try:
                         yield
@@ -245,14 +248,13 @@ class Worker:
         self._engine.resident.drop_idle()
 
     async def _forget(self) -> None:
+        # Sessions that others have taken since do not come back to say that they got on.
+        self._met.clear()
         await sessions.forget_requests(self._db)
         await places.forget(self._db)
         await erasure.sweep(self._db)
         await self._engine.catalog.forget_uses()
         await self._engine.tool_runner.forget_settled()
-
-    async def _roll_up(self) -> None:
-        await usage.roll_up(self._db)
 
     async def _find_runnable(self) -> None:
         """Asks Postgres who is next, in fair order between owners, unless all slots are taken."""

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from longhouse.journal.calls.refusals import ENDED, REFUSED
+from longhouse.journal.refusals import ENDED, REFUSED
 from longhouse.store.database import Database
 
 SLICE: Final = timedelta(minutes=15)

@@ -1,10 +1,22 @@
 """The calls of a session that have not returned yet, as its events change them."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec.structs import asdict, replace
 
-from longhouse.journal.events import BY_PROBE, Called, Decided, Event, Failed, Finished, Resumed, Returned, Started
+from longhouse.journal.events import (
+    BY_PROBE,
+    Called,
+    Decided,
+    Event,
+    Failed,
+    Finished,
+    Recorded,
+    Resumed,
+    Returned,
+    Started,
+)
 from longhouse.journal.session import LOST_STEP, LOST_STEP_PREFIX, Open, calls_to_run
 
 
@@ -71,3 +83,16 @@ def _resume(calls: dict[str, Open], event: Resumed) -> None:
     for name, call in calls.items():
         if call.uncertain:
             calls[name] = replace(call, probed=name in event.probed)
+
+
+def lost_in(records: Sequence[Recorded], call: Open) -> str:
+    """The lost worker that had this call to run; empty if none was lost."""
+    lost = ""
+    for record in records:
+        event = record.event
+        if isinstance(event, Decided) and event.call == call.call:
+            # A probe that cannot tell changes nothing.
+            lost = lost if event.decision == "unknown" and event.by.startswith(BY_PROBE) else ""
+        elif isinstance(event, Resumed) and call.call not in event.unbegun:
+            lost = lost or event.previous
+    return lost

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Literal, TypedDict
 
-from longhouse.journal.calls import open_calls
+from longhouse.journal import open_calls
 from longhouse.journal.events import Called, Decided, Fault, Recorded, Resumed, Returned
 from longhouse.journal.session import Open
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import uuid
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -224,11 +224,13 @@ class Mirror(Projector):
         """The whole history of a sub-agent, or the dialogue of all root sessions of one conversation."""
         first, sessions = rows[0], [await self._fold(row) for row in rows]
         messages = plain.messages_of(sessions[0]) if first.side == "sub" else await self._dialogue(sessions)
+        # Earlier messages that a session will have when a queued turn starts.
+        queued = [waiting for session in sessions for waiting in session.queue]
         return _Copy(
             key=_key_of(first),
             messages=imported.last(messages, await self._max_messages(rows)),
             heads={session.id: session.head for session in sessions},
-            whole=[*messages, *plain.as_dicts([one for session in sessions for one in _queued_history(session)])],
+            whole=[*messages, *plain.as_dicts([one for waiting in queued for one in waiting.prompt.prior])],
         )
 
     async def _max_messages(self, rows: Sequence[ProjectionRow]) -> int:
@@ -282,12 +284,6 @@ class Mirror(Projector):
             self._marker = ""
             raise Flushed("Redis was flushed; everything is written again")
         return copies
-
-
-def _queued_history(session: Session) -> Iterator[Message]:
-    """Earlier messages that the session will have when a queued turn starts."""
-    for waiting in session.queue:
-        yield from waiting.prompt.prior
 
 
 def _key_of(one: ProjectionRow) -> str:

@@ -1,1 +1,0 @@
-"""What a journal tells of calls."""
