@@ -9,8 +9,10 @@ from bench import spine
 from bench.house import Ground, House
 from bench.model import STEPS
 from longhouse.agents.strategies.base import BaseAgent
+from longhouse.agents.strategies.structured import SGRAgent
+from longhouse.agents.strategies.tool_calling import SGRToolCallingAgent, ToolCallingAgent
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.app import AGENTS, TOOLS
+from longhouse.app import TOOLS
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import blank, fold
@@ -29,7 +31,7 @@ def requests() -> list[dict[str, Any]]:
     """Microseconds to build and encode the request of a step; the first one of a session, of which nothing is kept yet;
     and the first one with its tools, whose definitions are encoded with it. Medians: the very first of a process tells
     more of Python, which has not run any of it before."""
-    return [_request(cls()) for cls in AGENTS]
+    return [_request(cls()) for cls in (SGRAgent, ToolCallingAgent, SGRToolCallingAgent)]
 
 
 def _request(strategy: BaseAgent) -> dict[str, Any]:

@@ -224,4 +224,4 @@ async def is_any_valid(db: Database) -> bool:
 
 async def invalid(db: Database, digests: Iterable[str]) -> list[str]:
     """The digests among these that no key has any more: it was revoked, has expired, or got another secret."""
-    return [row["digest"] for row in await db.rows(INVALID, digests=list(digests))]
+    return await db.column(INVALID, digests=list(digests))

@@ -349,12 +349,12 @@ async def news(db: Executor, after: int = 0) -> NewsPage:
 
 async def hinted(db: Executor, ids: Sequence[str], owners: Sequence[str]) -> list[Found]:
     """Those of these sessions that may have something to tell, and belong to these owners."""
-    return [Found(*row) for row in await db.rows(HINTED, ids=list(ids), owners=list(owners))]
+    return await db.read(Found, HINTED, ids=list(ids), owners=list(owners))
 
 
 async def at_work(db: Executor, owners: Sequence[str]) -> list[Found]:
     """Sessions of these owners that a worker advances, and that have something to tell already."""
-    return [Found(*row) for row in await db.rows(AT_WORK, owners=list(owners))]
+    return await db.read(Found, AT_WORK, owners=list(owners))
 
 
 async def collect(db: Database, owner: str, conversation: str, look: Look) -> int:
@@ -362,10 +362,10 @@ async def collect(db: Database, owner: str, conversation: str, look: Look) -> in
 
     async def write(tx: Transaction) -> int:
         await tx.run(LOCK_CONVERSATION, family=LOCK, name=f"{owner}/{conversation}")
-        noted = [row["id"] for row in await tx.rows(TAKE_NEWS, owner=owner, conversation=conversation)]
+        noted = await tx.column(TAKE_NEWS, owner=owner, conversation=conversation)
         rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation, noted=noted)
         found = await look(tx, [Member(*row) for row in rows])
-        there = {row["id"] for row in await tx.rows(THERE, ids=[row["id"] for row in rows])}
+        there = set(await tx.column(THERE, ids=[row["id"] for row in rows]))
         new = [one for one in found.deliveries if {one.session_id, one.from_session} <= there]
         added = await _write(tx, new) if new else 0
         ids = sorted(found.heads.keys() & there)
@@ -383,7 +383,7 @@ async def global_seqs(db: Executor, session_id: str, after: int, upto: int) -> d
 
 async def last_moves(db: Executor, heads: Mapping[str, int]) -> list[LastMove]:
     """The last move of each of these sessions, up to this head, by the id of the session."""
-    return [LastMove(*row) for row in await db.rows(LAST_MOVES, ids=list(heads), heads=list(heads.values()))]
+    return await db.read(LastMove, LAST_MOVES, ids=list(heads), heads=list(heads.values()))
 
 
 async def _write(tx: Transaction, new: Sequence[NewDelivery]) -> int:
@@ -397,7 +397,7 @@ async def _write(tx: Transaction, new: Sequence[NewDelivery]) -> int:
 
 async def with_work(db: Database, worker: str) -> list[str]:
     """The webhooks that have something to send now, and that no other worker delivers."""
-    return [row["id"] for row in await db.rows(WITH_WORK, worker=worker)]
+    return await db.column(WITH_WORK, worker=worker)
 
 
 async def claim(db: Database, webhook_id: str, worker: str, *, seconds: float) -> ClaimedWebhook | None:

@@ -251,7 +251,7 @@ async def pause(db: Database, webhook_id: str, reason: str) -> bool:
 
 async def pause_without_key(db: Database) -> list[str]:
     """Pauses those whose key is not valid any more: nobody may see through them what it could see. Their ids."""
-    return [row["id"] for row in await db.rows(PAUSE_WITHOUT_KEY)]
+    return await db.column(PAUSE_WITHOUT_KEY)
 
 
 async def listening(db: Executor, owner: str | None = None) -> list[Listener]:

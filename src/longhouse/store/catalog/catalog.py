@@ -216,7 +216,7 @@ async def active_versions(
 
 async def entrypoints(db: Database) -> dict[str, str]:
     """Name -> entrypoint, of the active tools and agents whose classes are code."""
-    return {row["name"]: row["entrypoint"] for row in await db.rows(ENTRYPOINTS)}
+    return dict(await db.rows(ENTRYPOINTS))
 
 
 async def _says_so(tool: ToolDescriptor) -> bool:

@@ -184,7 +184,7 @@ async def with_room(db: Database, *, per_key: int | None) -> list[str]:
 
 async def waiting(db: Database) -> dict[str, int]:
     """Limit -> how many sessions wait for a place of it."""
-    return {row["waits_for"]: row["number"] for row in await db.rows(WAITING)}
+    return dict(await db.rows(WAITING))
 
 
 async def forget(db: Database) -> None:
@@ -193,14 +193,14 @@ async def forget(db: Database) -> None:
 
 
 async def _let_in(tx: Transaction, held: str, most: int | None) -> list[str]:
-    running = [row["owner"] for row in await tx.rows(RUNNING_OWNERS, held=held)]
+    running = await tx.column(RUNNING_OWNERS, held=held)
     free = AT_ONCE if most is None else most - len(running)
     if free <= 0:
         return []
     last = await tx.value(LAST_OWNER, held=held) or ""
     rows = await tx.rows(NEXT, held=held, last=last, limit=free, running_owners=running)
     # One that was erased since is not there any more.
-    there = {row["id"] for row in await tx.rows(LET_IN, sessions=[row["id"] for row in rows])} if rows else set()
+    there = set(await tx.column(LET_IN, sessions=[row["id"] for row in rows])) if rows else set()
     chosen = [row for row in rows if row["id"] in there]
     ids = [row["id"] for row in chosen]
     if chosen:

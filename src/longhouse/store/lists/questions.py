@@ -202,7 +202,7 @@ async def open_questions(
 async def marks(db: Database, owners: Collection[str | None]) -> dict[str | None, int]:
     """Owner -> a checksum that changes with every append to a session on the first page; None: of all owners."""
     named = [one for one in owners if one is not None]
-    return {row["owner"]: row["mark"] for row in await db.rows(MARKS, owners=named, everybody=None in owners)}
+    return dict(await db.rows(MARKS, owners=named, everybody=None in owners))
 
 
 async def _first_sessions(

@@ -125,7 +125,7 @@ async def _facets(db: Database, q: str | None, tool: str | None, **filters: Any)
 async def _count_newest(db: Database, **filters: Any) -> datetime | None:
     """Counts the newest sessions up to their heads; returns when the oldest of them began, None if these are all."""
     sql, values = _statement(BEHIND, filters)
-    await session_counters.counted(db, {row["id"]: row["head"] for row in await db.rows(sql, **values)})
+    await session_counters.counted(db, dict(await db.rows(sql, **values)))
     sql, values = _statement(OLDEST, filters)
     oldest: datetime | None = await db.value(sql, **values)
     return oldest

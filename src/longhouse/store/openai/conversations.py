@@ -155,12 +155,12 @@ async def units(
     """What follows this unit."""
     query = NEWEST_FIRST if newest_first else OLDEST_FIRST
     place = {name: getattr(beyond, name, None) for name in ("at", "kind", "place", "seq")}
-    return [Unit(*row) for row in await db.rows(query, owner=owner, conversation=conversation, limit=limit, **place)]
+    return await db.read(Unit, query, owner=owner, conversation=conversation, limit=limit, **place)
 
 
 async def units_with(db: Executor, owner: str, conversation: str, item: str) -> list[Unit]:
     """The units that may hold the item of this id."""
-    return [Unit(*row) for row in await db.rows(WITH_ITEM, owner=owner, conversation=conversation, item=item)]
+    return await db.read(Unit, WITH_ITEM, owner=owner, conversation=conversation, item=item)
 
 
 async def remove_item(db: Executor, owner: str, conversation: str, item: str) -> bool:
@@ -170,4 +170,4 @@ async def remove_item(db: Executor, owner: str, conversation: str, item: str) ->
 
 async def sessions(db: Executor, owner: str, conversation: str) -> list[str]:
     """The sessions in which a client talked, the oldest first."""
-    return [row["id"] for row in await db.rows(SESSIONS, owner=owner, conversation=conversation)]
+    return await db.column(SESSIONS, owner=owner, conversation=conversation)

@@ -134,17 +134,17 @@ async def placed(db: Executor, session: str, seq: int) -> ResponseRow | None:
 
 async def of_sessions(db: Executor, sessions: Sequence[str]) -> list[ResponseRow]:
     """The responses of these sessions, the oldest first."""
-    return [ResponseRow(*row) for row in await db.rows(OF_SESSIONS, sessions=list(sessions))]
+    return await db.read(ResponseRow, OF_SESSIONS, sessions=list(sessions))
 
 
 async def unended(db: Executor, session: str, trace: str) -> list[ResponseRow]:
     """Responses of a turn for which no end is written down."""
-    return [ResponseRow(*row) for row in await db.rows(OPEN, session=session, trace=trace)]
+    return await db.read(ResponseRow, OPEN, session=session, trace=trace)
 
 
 async def shown_texts(db: Executor, response: str, seq: int, nth: int) -> list[ShownText]:
     """What was shown of a response after this place."""
-    return [ShownText(*row) for row in await db.rows(DRAFTS, response=response, seq=seq, nth=nth)]
+    return await db.read(ShownText, DRAFTS, response=response, seq=seq, nth=nth)
 
 
 async def show(db: Executor, response: str, session: str, text: ShownText) -> bool:
