@@ -36,7 +36,7 @@ from bench.house import Ground, House, ground, house
 from bench.model import STEPS
 from bench.report import console, machine, show
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.catalog.sources import publish_templates
+from longhouse.catalog.sources import publish_files
 from longhouse.store.catalog.catalog import Catalog
 
 HISTORIES: Final = (10, 100, 1_000)
@@ -181,7 +181,7 @@ async def by_tools() -> list[Curve]:
         await _turn(http, FINDER.name, [{"role": "user", "content": tasks[number]}])
 
     async def prepare(under: Ground, size: int) -> None:
-        await publish_templates(Catalog(under.db), [FINDER])
+        await publish_files(Catalog(under.db), (), [FINDER])
         for start in range(0, size, BATCH):
             await Catalog(under.db).tools.publish(tools[start : min(start + BATCH, size)], by="bench")
 

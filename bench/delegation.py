@@ -12,7 +12,7 @@ import aiohttp
 from bench.house import Ground, House
 from bench.model import ASKS, HELPS
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
-from longhouse.catalog.sources import publish_templates
+from longhouse.catalog.sources import publish_files
 from longhouse.store.catalog.catalog import Catalog
 
 CALLER = Template(
@@ -29,7 +29,7 @@ HELPER = Template(
 
 async def prepare(under: Ground) -> None:
     """Puts the two agents into the catalog."""
-    await publish_templates(Catalog(under.db), [HELPER, CALLER])
+    await publish_files(Catalog(under.db), (), [HELPER, CALLER])
 
 
 async def overhead(house: House, *, sessions: int, at_once: int) -> dict[str, Any]:

@@ -15,21 +15,21 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 11_450,
-    "agents": 28_200,
-    "api": 136_950,
-    "app": 6_550,
-    "catalog": 7_450,
-    "cli": 49_800,
-    "config": 11_950,
-    "integrations": 17_800,
-    "journal": 23_800,
-    "memory": 41_900,
-    "models": 18_350,
-    "runtime": 42_400,
-    "search": 18_000,
-    "store": 86_750,
-    "tools": 47_900,
+    ".": 11_570,
+    "agents": 27_777,
+    "api": 132_477,
+    "app": 7_473,
+    "catalog": 7_344,
+    "cli": 48_800,
+    "config": 11_785,
+    "integrations": 17_545,
+    "journal": 23_983,
+    "memory": 40_516,
+    "models": 18_066,
+    "runtime": 41_675,
+    "search": 17_989,
+    "store": 84_024,
+    "tools": 46_959,
 }
 
 MOST_FILES = 19

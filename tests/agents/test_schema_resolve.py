@@ -5,9 +5,9 @@ from urllib.parse import quote
 
 import pytest
 
-from longhouse.agents.schema.describe import parameters
 from longhouse.agents.schema.resolve import BadReference, inlined, target
 from longhouse.agents.schema.strict import strict
+from longhouse.search.document import parameters
 from longhouse.tools.arguments import checker, schema_problem
 
 CITY = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -1,5 +1,6 @@
 """What the program and MCP servers bring gives way to what an operator has decided."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,9 @@ from structlog.testing import capture_logs
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
-from longhouse.catalog.sources import publish_classes, publish_templates
+from longhouse.catalog.sources import publish_classes, publish_files
 from longhouse.store.catalog.catalog import Catalog
-from longhouse.store.catalog.publish import LOCK
+from longhouse.store.catalog.publish import LOCK, Published
 from longhouse.store.database import Database, Transaction
 from longhouse.tools.base import BaseTool
 from longhouse.tools.mcp.client import publish_served
@@ -50,6 +51,12 @@ async def guarded(catalog: Catalog, **more: object) -> None:
         **more,  # type: ignore[arg-type]
     )
     await catalog.tools.publish([changed], by=OPERATOR)
+
+
+async def publish_templates(
+    catalog: Catalog, templates: Sequence[Template], *, touched: Collection[str] = ()
+) -> list[Published]:
+    return (await publish_files(catalog, (), templates, touched=touched))[1]
 
 
 async def test_what_a_server_lists_follows_it_while_nobody_else_has_a_say(catalog: Catalog) -> None:

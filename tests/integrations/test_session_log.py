@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis_helpers import mirrored
 
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.catalog.sources import publish_templates
+from longhouse.catalog.sources import publish_files
 from longhouse.errors import CallerError
 from longhouse.integrations.mirror import Mirror
 from longhouse.integrations.session_log import write
@@ -72,7 +72,7 @@ async def logging_to(
 ) -> AsyncIterator[SessionLog]:
     """Without templates, nobody knows which sub-agents the master has."""
     if has_templates:
-        await publish_templates(Catalog(db), BUILT_IN)
+        await publish_files(Catalog(db), (), BUILT_IN)
     known = {"language": "ru", "sweep_every": 0.05, **options}
     async with SessionLog(db, folder, **known).running() as log:
         yield log
@@ -178,7 +178,7 @@ async def test_owners_have_logs_of_their_own(db: Database, tmp_path: Path) -> No
 
 async def test_the_sub_agents_of_a_session_are_those_its_template_names(db: Database) -> None:
     catalog = Catalog(db)
-    await publish_templates(catalog, BUILT_IN)
+    await publish_files(catalog, (), BUILT_IN)
     where: dict[str, Any] = {"owner": "local", "conversation_id": "1", "side": "root", "label": "", "head": 3}
     assert await subagents_of(ProjectionRow(id="m", agent="master", **where), catalog) == ["analytic"]
     assert await subagents_of(ProjectionRow(id="a", agent="analytic", **where), catalog) == []

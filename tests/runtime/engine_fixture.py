@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template, ToolPolicy
-from longhouse.catalog.sources import publish_classes, publish_templates
+from longhouse.catalog.sources import publish_classes, publish_files
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.messages import ToolResult
@@ -98,7 +98,7 @@ class Room:
     async def prompt(self, text: str = "Go", session_id: str | None = None, **extra: Any) -> str:
         """A message for a new session, or for this one."""
         await publish_classes(self.catalog, self.toolbox.classes)
-        await publish_templates(self.catalog, [self.template])
+        await publish_files(self.catalog, (), [self.template])
         prompted = events.Prompted(trace=uuid.uuid4().hex, content=(text,), **extra)
         if session_id:
             await journals.add(self.db, session_id, [prompted], trace=prompted.trace)

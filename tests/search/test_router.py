@@ -9,7 +9,7 @@ import routing_set
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.app import TOOLS
-from longhouse.catalog.sources import publish_classes, publish_templates
+from longhouse.catalog.sources import publish_classes, publish_files
 from longhouse.models import embedding_table
 from longhouse.models.scripted import call
 from longhouse.search.directory import AgentDirectory
@@ -71,7 +71,7 @@ async def test_most_questions_reach_the_right_agent(db: Database, has_vectors: b
     """In a house as it is: the agents that come with it stand beside the twelve, and two thirds speak no English."""
     catalog, embedder = Catalog(db), embedding_table.EmbeddedEmbedder() if has_vectors else None
     await publish_classes(catalog, TOOLS)
-    await publish_templates(catalog, [*BUILT_IN, *routing_set.templates()])
+    await publish_files(catalog, (), [*BUILT_IN, *routing_set.templates()])
     assert await Indexer(db, embedder).catch_up()
     router, rows = Router(AgentDirectory(Finder(db, embedder)), routing_set.DEFAULT), routing_set.asked()
     assert len(rows) > 100

@@ -16,7 +16,7 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS
-from longhouse.catalog.sources import publish_classes, publish_templates
+from longhouse.catalog.sources import publish_classes, publish_files
 from longhouse.errors import Deposed
 from longhouse.journal import events
 from longhouse.journal.events import INTERRUPTED, Recorded, Resumed
@@ -264,7 +264,7 @@ async def engine(db: Database, worker: str, *script: Say) -> tuple[Engine, Scrip
         return model
 
     await publish_classes(catalog, toolbox.classes)
-    await publish_templates(catalog, BUILT_IN)
+    await publish_files(catalog, (), BUILT_IN)
     return Engine(
         db, Bus(), catalog, toolbox, Offering(catalog, toolbox), InstancePool(model_for), worker=worker
     ), model

@@ -1,6 +1,6 @@
 """Tool descriptors of the catalog: description and schema, the binding to an implementation, security policy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
@@ -168,6 +168,14 @@ class ToolDescriptor(Versioned):
             return _tool_of(replace(self, needs_approval=True), "once")
         is_foreign = self.runtime_binding.remote_endpoint or self.runtime_binding.mcp
         return _tool_of(self, self.effect or ("once" if is_foreign else "read"))
+
+    def known_tool(self, known: Callable[[str], "ToolDescriptor | None"]) -> Tool | None:
+        """The tool as this and its class say; None where the class is not known."""
+        entrypoint = self.runtime_binding.python_entrypoint
+        if entrypoint is None:
+            return self.tool
+        own = known(entrypoint)
+        return self.bound_to(own) if own else None
 
     def bound_to(self, own: "ToolDescriptor") -> Tool:
         """The tool once its class is known: the stricter value of both, or the class's value where this sets none."""

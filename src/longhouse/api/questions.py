@@ -260,21 +260,13 @@ async def _page(db: Database, found: list[OpenQuestion], limit: int) -> Page[Sho
 
 def _described(one: OpenQuestion, title: str) -> ShownQuestion:
     is_own, is_call = one.session_id == one.root, one.kind != "clarification" and bool(one.tool)
-    return {
-        "root": one.root,
-        "session_id": one.session_id,
-        "agent": one.agent,
-        "owner": one.owner,
-        "user": one.user,
-        "conversation_id": one.conversation_id,
-        "title": title,
-        "kind": one.kind,
-        "call_id": one.call_id,
-        "name": one.call_id if is_own else subagent_label(one.agent, one.label, one.call_id),
-        "tool": one.tool if is_call else None,
-        "arguments": readable_json(one.arguments) if is_call else None,
-        "is_cut": one.is_cut and is_call,
-        "text": text_of(one.kind, one.tool, one.question, doubt=one.doubt),
-        "deadline": one.deadline,
-        "opened_at": one.opened_at,
-    }
+    return wire.body_of(
+        ShownQuestion,
+        one,
+        title=title,
+        name=one.call_id if is_own else subagent_label(one.agent, one.label, one.call_id),
+        tool=one.tool if is_call else None,
+        arguments=readable_json(one.arguments) if is_call else None,
+        is_cut=one.is_cut and is_call,
+        text=text_of(one.kind, one.tool, one.question, doubt=one.doubt),
+    )

@@ -199,28 +199,18 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
     jobs = BackgroundJobs(parts.db, resolver, parts.model_for) if parts.model_for else None
     parts.mcp.turns, parts.mcp.library = turns, documents
     return {
-        "db": parts.db,
-        "catalog": parts.catalog,
-        "authenticator": parts.authenticator,
+        **msgspec.structs.asdict(parts),
         "tools": CatalogService(parts.catalog, "tool", parts.validator, parts.finder.reached),
         "templates": CatalogService(parts.catalog, "template", parts.validator, parts.finder.reached),
-        "finder": parts.finder,
-        "toolbox": parts.toolbox,
-        "model": parts.model,
         "responses": ResponseService(parts.db, parts.bus, parts.catalog, inbox, resolver, documents),
         "jobs": jobs,
-        "metrics": parts.metrics,
         "turns": turns,
-        "mcp": parts.mcp,
         "questions": QuestionFeed(parts.db, parts.bus),
         "statistics": counts,
-        "prices": parts.prices,
         "operations": Operations(parts.db, counts, parts.toolbox, parts.activity, is_mirrored=parts.is_mirrored),
         "eraser": Eraser(inbox),
-        "retain_days": parts.retain_days,
         "webhooks": WebhookService(parts.db, parts.egress),
         "schedules": parts.scheduler,
-        "declined": parts.declined,
     }
 
 

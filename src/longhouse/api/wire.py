@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar, cast
@@ -344,19 +344,22 @@ def _refuse_other_than_json(request: HttpRequest) -> None:
 
 async def _bytes(request: HttpRequest, most: int = MAX_BODY) -> bytes:
     too_long = CallerError(f"The body is longer than {most} bytes.", status=413, code="request_too_large")
-    length = request.headers.get("content-length", "")
+    return b"".join([block async for block in blocks_of(request, most, too_long)])
+
+
+async def blocks_of(request: HttpRequest, most: int, too_long: CallerError) -> AsyncGenerator[bytes, None]:
+    """The blocks of a body; refuses one that is too long, before it is read if its length is announced."""
+    length, size = request.headers.get("content-length", ""), 0
     if length.isdecimal() and int(length) > most:
         raise too_long
-    chunks, size = [], 0
     try:
-        async for chunk in request.stream():
-            size += len(chunk)
+        async for block in request.stream():
+            size += len(block)
             if size > most:
                 raise too_long
-            chunks.append(chunk)
+            yield block
     except ClientDisconnect:
         raise CallerError("The body ended before its announced length.") from None
-    return b"".join(chunks)
 
 
 def decode(body: bytes) -> Any:

@@ -5,10 +5,9 @@ from contextlib import asynccontextmanager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
-from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
-from longhouse.store.postgres import Postgres, holds_data
+from longhouse.store.postgres import Postgres, require_data
 from longhouse.store.postgres.embedded import Embedded, make_ready, open_embedded
 
 P = ParamSpec("P")
@@ -29,11 +28,8 @@ async def open_store(
             await make_ready(db, None)
             yield db, None
         return
-    if not create and not holds_data(settings.data_dir):
-        raise SetupError(
-            f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
-            " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
-        )
+    if not create:
+        require_data(settings.data_dir)
     opening = open_embedded(settings.data_dir, binaries=settings.pg_bin, schema=settings.database_schema)
     async with nullcontext(embedded) if embedded else opening as (db, postgres, is_current):
         await make_ready(db, postgres, is_current=is_current)

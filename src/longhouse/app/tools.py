@@ -6,11 +6,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from msgspec.structs import replace
+from yarl import URL
 
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.app.core import Core
 from longhouse.app.publish import publish
 from longhouse.config.effective import Configured
+from longhouse.egress import GRPC
 from longhouse.memory.documents.library import DocumentLibrary
+from longhouse.models.http.pool import HttpPool
 from longhouse.models.protocol import Embedder
 from longhouse.redaction import redaction_of
 from longhouse.search.finder import Finder
@@ -20,16 +24,20 @@ from longhouse.settings import secrets_of
 from longhouse.store.database import Database
 from longhouse.store.memory.memory_files import Memories
 from longhouse.tools.base import BaseTool
-from longhouse.tools.bindings.http import open_remote
-from longhouse.tools.bindings.registry import binder_of
+from longhouse.tools.bindings import isolated, python
+from longhouse.tools.bindings.agent import agent_binding
+from longhouse.tools.bindings.base import Binding
+from longhouse.tools.bindings.grpc import GrpcBinding
+from longhouse.tools.bindings.http import RemoteBinding, open_remote
+from longhouse.tools.bindings.remote import EndpointOptions, SecretFor
 from longhouse.tools.builtin.tavily import BASE_URL, WebSearch, open_search
 from longhouse.tools.config import ExecutionConfig, SearchConfig, ToolConfig
 from longhouse.tools.context import Services
-from longhouse.tools.grpc.channels import open_channels
+from longhouse.tools.grpc.channels import Channels, open_channels
 from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.offering import Offering
-from longhouse.tools.toolbox import Toolbox
+from longhouse.tools.toolbox import Binder, Toolbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,33 @@ async def open_tools(
             search = replace(tool_search, resolve=toolbox.resolve)
             offering = Offering(catalog, toolbox, search, settings.tool_packages)
             yield ToolParts(toolbox, offering, finder, processes)
+
+
+def binder_of(
+    pool: HttpPool,
+    channels: Channels,
+    secret_for: SecretFor,
+    packages: Sequence[str],
+    processes: ProcessPool,
+) -> Binder:
+    """The binder of catalog descriptors. Classes are imported at first use."""
+
+    async def bind(descriptor: ToolDescriptor) -> Binding | None:
+        way = descriptor.runtime_binding
+        if way.agent:
+            return agent_binding(descriptor.tool)
+        if way.remote_endpoint:
+            url, options = way.remote_endpoint, EndpointOptions(api_key_ref=way.api_key_ref, secret_for=secret_for)
+            if URL(url).scheme in GRPC:
+                return GrpcBinding(descriptor.tool, url, channels, **options)
+            return RemoteBinding(descriptor.tool, url, pool, **options)
+        if not way.python_entrypoint:
+            return None
+        if python.isolation_of(descriptor) == "process":
+            return await isolated.bound(descriptor, packages, processes)
+        return python.bound(descriptor, packages)
+
+    return bind
 
 
 def _common_config(setup: Configured) -> ToolConfig:

@@ -123,11 +123,7 @@ class CatalogService:
         return await self._tool_of(descriptor) if descriptor else None
 
     async def _known_tool(self, descriptor: ToolDescriptor) -> Tool | None:
-        entrypoint = descriptor.runtime_binding.python_entrypoint
-        if entrypoint is None:
-            return descriptor.tool
-        own = self._validator.known(entrypoint)
-        return descriptor.bound_to(own) if own else None
+        return descriptor.known_tool(self._validator.known)
 
     async def activate(self, name: str, version: int) -> PlacedVersion:
         await self.version(name, version)

@@ -27,17 +27,12 @@ def _without_defaults(own: ToolDescriptor) -> ToolDescriptor:
     return replace(own, **unset)
 
 
-async def publish_templates(
-    catalog: Catalog, templates: Sequence[Template], *, touched: Collection[str] = ()
-) -> list[Published]:
-    """Publishes built-in templates and those of files; `touched` are the names that files have defined or changed."""
-    return (await publish_files(catalog, (), templates, touched=touched))[1]
-
-
 async def publish_files(
-    catalog: Catalog, tools: Sequence[ToolDescriptor], templates: Sequence[Template], *, touched: Collection[str]
+    catalog: Catalog, tools: Sequence[ToolDescriptor], templates: Sequence[Template], *, touched: Collection[str] = ()
 ) -> tuple[list[Published], list[Published]]:
-    """Publishes the tools of files, and the templates, in one transaction: agents never come without their tools."""
+    """Publishes the tools of files, and the templates, in one transaction: agents never come without their tools.
+
+    `touched`: the templates that files have defined or changed; the others are built in."""
 
     async def publish(tx: Transaction) -> tuple[list[Published], list[Published]]:
         await tx.lock(*LOCK)

@@ -207,12 +207,10 @@ class CatalogValidator(msgspec.Struct, frozen=True):
     def _is_for_anybody(self, tool: ToolDescriptor) -> bool:
         """Are its calls, which cannot be taken back, made without asking, by agents that nobody has named?"""
         overlay = self.catalog.overlays.of(tool.name)
-        entrypoint = tool.runtime_binding.python_entrypoint
-        own = self.known(entrypoint) if entrypoint else None
         narrowed = overlay.over(tool) if overlay else tool
-        asks = narrowed.needs_approval or (own is not None and own.needs_approval)
-        effect = tool.effect or (own.effect if own else _effect_of(tool))
-        return effect == "once" and not asks and narrowed.security_policy.allow.templates is None
+        known = narrowed.known_tool(self.known) or narrowed
+        is_asked = known.needs_approval or narrowed.security_policy.allow.templates is not None
+        return known.effect == "once" and not is_asked
 
     async def _of_probes(
         self, given: Sequence[Template | ToolDescriptor], owners: Sequence[str | None]
@@ -271,9 +269,7 @@ async def probe_problem(
 
 def _effect_of(tool: ToolDescriptor) -> Effect | None:
     """The effect of a tool; None where only its class says it, which nobody has imported."""
-    entrypoint = tool.runtime_binding.python_entrypoint
-    cls = python.known(entrypoint) if entrypoint is not None else None
-    return tool.effect or (cls.effect if cls else None if entrypoint else tool.tool.effect)
+    return (tool.known_tool(python.described) or tool).effect
 
 
 def _otherwise_active(sent: Sequence[Any], activate: bool) -> Iterator[Problem]:

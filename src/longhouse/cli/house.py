@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from longhouse.errors import SetupError
 from longhouse.settings import Settings
 from longhouse.store.database import Database, open_database
-from longhouse.store.postgres import Postgres, holds_data, open_postgres
+from longhouse.store.postgres import Postgres, open_postgres, require_data
 from longhouse.store.postgres.embedded import make_ready
 
 POSTGRES_ENDED: Final = "the embedded Postgres has stopped: restart the process that started it."
@@ -23,11 +22,8 @@ async def open_as_it_is(
         async with open_database(settings.database_url.get_secret_value(), schema=schema) as db:
             yield db, None
         return
-    if not create and not holds_data(settings.data_dir):
-        raise SetupError(
-            f"there is no Longhouse in {settings.data_dir.absolute()}: change to the folder where it was started, or"
-            " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
-        )
+    if not create:
+        require_data(settings.data_dir)
     async with (
         open_postgres(
             settings.data_dir, binaries=settings.pg_bin, restores=restores, processes=settings.serve_workers

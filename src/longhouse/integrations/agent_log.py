@@ -65,10 +65,7 @@ class AgentLog(TypedDict):
 async def log_of(db: Database, catalog: Catalog, session: Session) -> AgentLog:
     turn = session.turn
     template = await catalog.templates.find(session.agent, turn.version if turn else session.version)
-    recorded: list[Recorded] = []
-    while page := await journals.read(db, session.id, recorded[-1].seq if recorded else 0):
-        recorded += page
-    return agent_log(session.id, recorded, template)
+    return agent_log(session.id, [record async for record in journals.every(db, session.id)], template)
 
 
 def file_name(session_id: str) -> str:

@@ -127,10 +127,10 @@ class TraceProjector(Projector):
 
     async def _turn(self, row: ProjectionRow, began: int, ended: int) -> list[dict[str, Any]]:
         records: list[Recorded] = []
-        while page := await journals.read(self._db, row.id, records[-1].seq if records else began - 1):
-            records += (record for record in page if record.seq <= ended)
-            if page[-1].seq >= ended:
+        async for record in journals.every(self._db, row.id, began - 1):
+            if record.seq > ended:
                 break
+            records.append(record)
         if not records or not isinstance(started := records[0].event, Started):
             return []  # it was erased in between
         [asked] = await journals.read(self._db, row.id, started.prompt - 1, 1) or [records[0]]

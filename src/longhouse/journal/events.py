@@ -481,6 +481,9 @@ class Cancelled(_Fact, frozen=True, kw_only=True, tag="Cancelled"):
     by: str
 
 
+ENDS: Final = (Finished, Failed, Cancelled)
+"""The events that end a turn."""
+
 Event = (
     Opened
     | Prompted

@@ -45,7 +45,6 @@ Outcome = events.Stored | Returned | events.Noted
 Status = Literal["same", "changed", "another_way", "failed", "skipped"]
 TRIES: Final = 3
 """Attempts at a reply of a model that fails for a while."""
-ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 TextAt = Callable[[int], Awaitable[str]]
 """What a request before the reply of this seq showed from memory, where that is known apart from the session."""
 
@@ -96,7 +95,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
     @property
     def _end(self) -> Recorded | None:
         trace = self.started.trace
-        ends = (one for one in self.records if isinstance(one.event, ENDS))
+        ends = (one for one in self.records if isinstance(one.event, events.ENDS))
         return next(
             (one for one in ends if not isinstance(one.event, events.Cancelled) or one.event.trace == trace), None
         )

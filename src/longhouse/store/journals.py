@@ -3,7 +3,7 @@
 import functools
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -596,6 +596,14 @@ async def last_written(db: Executor, session_id: str, append_id: uuid.UUID) -> i
 
 async def read(db: Executor, session_id: str, after: int = 0, limit: int = PAGE) -> list[Recorded]:
     return [recorded(row) for row in await db.rows(READ, session=session_id, after=after, limit=limit)]
+
+
+async def every(db: Executor, session_id: str, after: int = 0) -> AsyncGenerator[Recorded, None]:
+    """All events of a session from there on, read page by page."""
+    while page := await read(db, session_id, after):
+        for record in page:
+            yield record
+        after = page[-1].seq
 
 
 def recorded(row: Sequence[Any]) -> Recorded:

@@ -21,7 +21,6 @@ from longhouse.store import journals
 
 TaskState = Literal["submitted", "working", "input-required", "completed", "failed", "canceled"]
 TERMINAL: Final = ("completed", "failed", "canceled")
-ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,8 @@ async def find(turns: Turns, caller: Caller, agent: str, named: str) -> Task | N
 async def _up_to_end(turns: Turns, session_id: str, trace: str) -> Sequence[Recorded]:
     """The journal up to the end of an earlier turn; nothing if it has no such turn."""
     records: list[Recorded] = []
-    while page := await journals.read(turns.db, session_id, records[-1].seq if records else 0):
-        for record in page:
-            records.append(record)
-            if record.trace == trace and isinstance(record.event, ENDS):
-                return records
+    async for record in journals.every(turns.db, session_id):
+        records.append(record)
+        if record.trace == trace and isinstance(record.event, events.ENDS):
+            return records
     return []

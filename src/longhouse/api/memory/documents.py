@@ -14,7 +14,6 @@ from fastapi import Query, Request
 from pydantic import Field
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect
 
 from longhouse.api import auth, pagination, wire
 from longhouse.api.caller import Caller
@@ -256,14 +255,14 @@ async def _received(request: Request, asked: UploadQuery, max_bytes: int) -> Asy
                 "Send the file as multipart/form-data in the field 'file', or as the body with ?filename=.",
                 param="filename",
             )
-        async for block in _bounded(request, max_bytes):
+        async for block in _blocks(request, max_bytes):
             file.write(block)
         yield Received(file, _base_name(asked.filename), asked.reg_id or "")
 
 
 async def _from_form(request: Request, asked: UploadQuery, copy: IO[bytes], max_bytes: int) -> Received:
     parser = _FormParser(
-        request.headers, _bounded(request, max_bytes + AROUND), max_files=1, max_fields=4, max_part_size=AROUND
+        request.headers, _blocks(request, max_bytes + AROUND), max_files=1, max_fields=4, max_part_size=AROUND
     )
     try:
         form = await parser.parse()
@@ -300,22 +299,10 @@ class _FormParser(MultiPartParser):
         super().on_headers_finished()
 
 
-async def _bounded(request: Request, most: int) -> AsyncGenerator[bytes, None]:
-    """The blocks of a body; refuses one that is too long, before it is read if its length is announced."""
-    too_long = CallerError(
-        f"The file is longer than {most} bytes; split it.", status=413, code="request_too_large", param="file"
-    )
-    length, size = request.headers.get("content-length", ""), 0
-    if length.isdecimal() and int(length) > most:
-        raise too_long
-    try:
-        async for block in request.stream():
-            size += len(block)
-            if size > most:
-                raise too_long
-            yield block
-    except ClientDisconnect:
-        raise CallerError("The body ended before its announced length.") from None
+def _blocks(request: Request, most: int) -> AsyncGenerator[bytes, None]:
+    message = f"The file is longer than {most} bytes; split it."
+    too_long = CallerError(message, status=413, code="request_too_large", param="file")
+    return wire.blocks_of(request, most, too_long)
 
 
 def _base_name(filename: str) -> str:

@@ -44,7 +44,6 @@ from longhouse.validation_messages import did_you_mean
 
 MAX_EVENTS: Final = 1_000_000
 """Events of a journal that are read in one query."""
-ENDS: Final = (events.Finished, events.Failed, events.Cancelled)
 ANSWERED: Final = "The question that metadata.reply_to names was answered already"
 
 
@@ -123,7 +122,7 @@ class SessionResolver:
 
         def was_before(record: Recorded) -> bool:
             """Did this happen before the answer? The end of its own turn never did, whatever the clocks say."""
-            is_end = record.trace == trace and isinstance(record.event, ENDS)
+            is_end = record.trace == trace and isinstance(record.event, events.ENDS)
             return not is_end and session.updated_at is not None and record.at <= session.updated_at
 
         # An answer to a sub-agent: the client follows the turn of the top session, from the answer on.
@@ -300,7 +299,7 @@ class SessionResolver:
             return handle
         if reply_to is not None and _has_asked(session, reply_to) and reply_to not in session.open:
             return await self._answered_again(chat, session, prompt)
-        waiting = await find_questions(self.db, session, reply_to, in_background=True)
+        waiting = await find_questions(self.db, session, reply_to)
         questions = [one for one in waiting if one.call.call_kind == "ask"]
         if session.turn and questions:
             return await self._answer(chat, session, prompt, questions[0])
@@ -465,7 +464,7 @@ class SessionResolver:
 
     async def _undecided(self, session: Session, approval: ApprovalAnswer) -> Question:
         fits = partial(decisions.is_possible, approval.decision)
-        found = await find_questions(self.db, session, approval.call, fits, in_background=True)
+        found = await find_questions(self.db, session, approval.call, fits)
         if not found:
             raise settled(await decisions.why_not(self.db, session, approval.call, approval.decision))
         return found[0]

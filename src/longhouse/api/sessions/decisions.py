@@ -140,7 +140,7 @@ def is_possible(decision: Decision, question: Question) -> bool:
 
 async def why_not(db: Database, session: Session, name: str, decision: Decision) -> str:
     """Why this decision on the call of this name is not possible, and what is."""
-    found = await find_questions(db, session, name, in_background=True)
+    found = await find_questions(db, session, name)
     if not found or is_possible(decision, found[0]):
         labels = [one.label(session) for one in all_waiting(await waiting_status(db, session))]
         return f"No call {shortened(name)} waits here{'; open: ' if labels else ''}{', '.join(labels)}."

@@ -266,9 +266,7 @@ async def clarify(caller: auth.User, sessions: Held, session_id: str, answer: An
     """Answers the oldest open question, or the one that `call_id` names."""
     session, call_id = await sessions.load(caller, session_id, acts=True), answer.call_id
     user = caller.user(answer.user) or ""
-    questions = await find_questions(
-        sessions.db, session, call_id, lambda one: one.call.call_kind == "ask", in_background=True
-    )
+    questions = await find_questions(sessions.db, session, call_id, lambda one: one.call.call_kind == "ask")
     if not questions and call_id is not None and not await tree.was_answered(sessions.db, session, call_id):
         raise no_such_question(call_id, "call_id")
     if not questions:
@@ -301,7 +299,7 @@ async def approve(caller: auth.User, sessions: Held, session_id: str, approval: 
     for _ in range(decisions.RACES):
         session = await sessions.load(caller, session_id, acts=True)
         fits = partial(decisions.is_possible, decision)
-        found = await find_questions(sessions.db, session, approval.call_id, fits, in_background=True)
+        found = await find_questions(sessions.db, session, approval.call_id, fits)
         if not found or (first and not found[0].is_same(first)):
             raise settled(await decisions.why_not(sessions.db, session, approval.call_id, decision))
         first = found[0]

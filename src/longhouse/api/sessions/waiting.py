@@ -98,19 +98,17 @@ async def find_questions(
     session: Session,
     name: str | None,
     fits: Callable[[Question], bool] = lambda one: True,
-    *,
-    in_background: bool = False,
 ) -> list[Question]:
-    """The waiting call that this name means: at most one, the session's own before those of sub-agents.
+    """The waiting call that this name means: at most one, the session's own before those of sub-agents, and these
+    before those of sub-agents that the session does not wait for.
 
     Without a name, all waiting calls. A message about a finished call never reaches another call with the same id: that
     is a 409, and so is an ambiguous name. A name with agent and label, as the API returns it, is always unique.
-    `in_background`: if none that the session waits for has this name, one of a sub-agent that it does not wait for.
     """
     # Read first: a call that is finished by now cannot be among the waiting calls that are read next.
     over = await _over(db, session, name) if name is not None else set()
     waiting = named((await waiting_status(db, session)).questions, session, name)
-    if in_background and name is not None and not waiting:
+    if name is not None and not waiting:
         waiting = named(await _of_subagents(db, session), session, name)
     found = [one for one in waiting if fits(one)]
     if name is None:

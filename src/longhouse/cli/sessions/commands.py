@@ -167,7 +167,7 @@ async def answer_question(
 ) -> None:
     """Answer the oldest open question of a session, or the one that --call names."""
     session = await journals.load(db, await found(db, session_id))
-    waiting = await find_questions(db, session, call, lambda one: one.call.call_kind == "ask", in_background=True)
+    waiting = await find_questions(db, session, call, lambda one: one.call.call_kind == "ask")
     one = _only(waiting[:1], session, "it asks nothing")
     try:
         await _inbox(db).answer(one.session, one.call.call, answer, by=BY)
@@ -251,7 +251,7 @@ async def _settled(
     for _ in range(decisions.RACES):
         session = await journals.load(db, session_id)
         fits = partial(decisions.is_possible, decision)
-        waiting = await find_questions(db, session, name, fits, in_background=True)
+        waiting = await find_questions(db, session, name, fits)
         one = _only(waiting, session, UNASKED if decision in ("approve", "deny") else UNDOUBTED)
         if first and not one.is_same(first):
             raise SetupError(GONE)

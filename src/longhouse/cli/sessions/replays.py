@@ -53,10 +53,7 @@ class Source(msgspec.Struct, frozen=True):
     async def records(self, db: Database) -> Sequence[Recorded]:
         if self.content:
             return self.content.records(self.session_id)
-        records: list[Recorded] = []
-        while page := await journals.read(db, self.session_id, records[-1].seq if records else 0):
-            records += page
-        return records
+        return [record async for record in journals.every(db, self.session_id)]
 
     async def remembered(self, db: Database) -> TextAt | None:
         """What requests showed from memory, where that is not in this house."""

@@ -212,10 +212,8 @@ class DocumentLibrary:
 
     async def list(self, owner: str | None) -> tuple[list[dict[str, Any]], int]:
         """The first documents that an owner sees, as an agent reads of them; and how many there are."""
-        found = [
-            {"reg_id": one.reg_id, "title": one.title, "pages": one.pages, "format": one.format, "version": one.version}
-            for one in await self.visible(owner)
-        ]
+        names = ("reg_id", "title", "pages", "format", "version")
+        found = [{name: getattr(one, name) for name in names} for one in await self.visible(owner)]
         return found, len(found) if len(found) < LISTED else await self.count(owner)
 
     async def outline(self, document: Document) -> Sequence[Section]:

@@ -63,6 +63,15 @@ def holds_data(data_dir: Path) -> bool:
         return (data_dir / "postgres").is_dir()
 
 
+def require_data(data_dir: Path) -> None:
+    """SetupError where no Postgres was made in this data folder: a command in the wrong folder makes none."""
+    if not holds_data(data_dir):
+        raise SetupError(
+            f"there is no Longhouse in {data_dir.absolute()}: change to the folder where it was started, or"
+            " set LONGHOUSE_DATA_DIR or LONGHOUSE_DATABASE_URL."
+        )
+
+
 @asynccontextmanager
 async def open_postgres(
     data_dir: Path,

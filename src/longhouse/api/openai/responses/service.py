@@ -251,7 +251,7 @@ class ResponseService(msgspec.Struct, frozen=True):
         for row, answer in approvals:
             session = await journals.load(self.db, row.session_id)
             try:
-                waiting = await find_questions(self.db, session, answer.call, in_background=True)
+                waiting = await find_questions(self.db, session, answer.call)
             except CallerError as error:
                 if error.code != "already_settled":
                     raise

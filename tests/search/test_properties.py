@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from longhouse.agents.schema.describe import MOST, parameters
+from longhouse.search.document import MOST_PROPERTIES, parameters
 
 PASSPORT = {"type": "object", "properties": {"visa": {"type": "string", "description": "Of the traveller"}}}
 
@@ -50,7 +50,7 @@ def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
     wide: dict[str, Any] = {
         "properties": {f"p{n}": {"properties": {f"q{m}": {} for m in range(50)}} for n in range(50)}
     }
-    assert len(parameters(wide)) == MOST
+    assert len(parameters(wide)) == MOST_PROPERTIES
 
 
 @pytest.mark.parametrize(
