@@ -119,7 +119,7 @@ import sys
 from datetime import UTC, datetime
 from longhouse.agents import AgentRegistry, rules
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.agents.strategies import hybrid, structured, tool_calling
+from longhouse.agents.strategies import structured, tool_calling
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
