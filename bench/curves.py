@@ -36,7 +36,7 @@ from bench.house import Ground, House, ground, house
 from bench.model import STEPS
 from bench.report import console, machine, show
 from longhouse.agents.template import Template, ToolPolicy
-from longhouse.catalog.sources import publish_files
+from longhouse.app.publish import publish_files
 from longhouse.store.catalog.catalog import Catalog
 
 HISTORIES: Final = (10, 100, 1_000)

@@ -12,7 +12,7 @@ import aiohttp
 from bench.house import Ground, House
 from bench.model import ASKS, HELPS
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
-from longhouse.catalog.sources import publish_files
+from longhouse.app.publish import publish_files
 from longhouse.store.catalog.catalog import Catalog
 
 CALLER = Template(

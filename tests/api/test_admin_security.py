@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.agents.tool_descriptor import Allow, RateLimits, SecurityOverlay, SecurityPolicy
-from longhouse.catalog.sources import publish_classes
+from longhouse.app.publish import publish_classes
 from longhouse.journal.events import Fault
 from longhouse.journal.messages import ToolResult
 from longhouse.models.scripted import Say, call, calls

@@ -10,7 +10,12 @@ from attack_helpers import canary, refused
 from key_helpers import Client, admin_of, client_of, keyed
 
 from delegating_server import answer
+from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.api.admin.docs import TOOL
+from longhouse.catalog.service import CatalogService
+from longhouse.catalog.validation import CatalogValidator
+from longhouse.store.catalog.catalog import Catalog
+from longhouse.store.database import Database
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import House, Serving
 
@@ -142,7 +147,11 @@ async def test_whoever_audits_reads_what_holds_and_not_only_what_was_written(ser
         away = {name: value for name, value in TOOL.items() if name not in ("effect", "timeout")}
         await sent(house, "POST", TOOLS, away)
         _, remote = await sent(house, "GET", f"{TOOLS}/stock_of_item")
-        assert (remote["effect"], remote["effective"]["effect"], remote["effective"]["timeout"]) == (None, "once", 60.0)
+        assert (remote["effect"], remote["effective"]["effect"], remote["effective"]["needs_approval"]) == (
+            None,
+            "once",
+            False,
+        )
         assert (await sent(house, "PUT", f"{TOOLS}/stock_of_item", remote))[0] == 200, "what is shown may be sent back"
 
 
@@ -391,3 +400,18 @@ async def test_who_published_is_known_by_the_id_of_the_key(serving: Serving) -> 
         page = await boss.got(f"{TOOLS}/stock_of_item/versions")
         assert [one["published_by"] for one in page["data"]] == [boss.id, "admin"]
         assert boss.key not in str(page)
+
+
+async def test_a_tool_that_a_newer_release_has_published_is_listed_and_can_be_switched_off(db: Database) -> None:
+    await Catalog(db).tools.publish(
+        [ToolDescriptor(name="stock", description_short="x", runtime_binding=RuntimeBinding(mcp="stock"))], by="a test"
+    )
+    newer = "jsonb_set(descriptor::jsonb, '{effect}', '\"hologram\"')::json"
+    await db.run(f"UPDATE catalog_versions SET descriptor = {newer}")
+    catalog = Catalog(db)
+    service = CatalogService(catalog, "tool", CatalogValidator(catalog))
+    [entry] = await service.repository.page(after=None, limit=10)
+    assert entry.descriptor["effect"] == "hologram"
+    assert await service.held([entry]) == [{"effective": None}]
+    held = await service.decide(entry.name, lambda before: {"enabled": False}, by="a test")
+    assert held["effective"]["enabled"] is False

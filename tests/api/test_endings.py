@@ -17,8 +17,7 @@ from longhouse.api.inflight import INFLIGHT, InflightRequest
 from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_stream import follow_turn
-from longhouse.api.sessions.cursor import SessionCursor
-from longhouse.api.sessions.sse import events_of
+from longhouse.api.sessions.sse import SessionCursor, events_of
 from longhouse.models.scripted import call
 from longhouse.runtime.bus.items import JournalGrew
 from longhouse.runtime.inbox import Inbox

@@ -258,3 +258,17 @@ async def test_a_version_is_taken_and_another_session_is_not(serving: Serving) -
         second = await said(house, "Second", model=f"{AGENT}@1", previous_response_id=first["id"])
         journal = await house.journal(second["x_agent"]["session_id"])
         assert [one.event.version for one in journal if isinstance(one.event, Prompted)] == [None, 1]
+
+
+async def test_a_request_that_is_refused_leaves_no_image_of_its_conversation_behind(serving: Serving) -> None:
+    async with serving([]) as house:
+        url = "data:image/png;base64," + base64.b64encode(b"\x89PNG of nobody").decode()
+        item = {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+        async with house.http.post("/v1/conversations", json={"items": [item]}) as response:
+            conversation = (await response.json())["id"]
+        wrong: Any = [{"tools": [{"type": "function", "name": "!!bad"}]}, {"model": "nobody"}]
+        for one in wrong:
+            assert (await ask(house, "Hi", conversation=conversation, **one))[0] in (400, 404)
+        async with house.http.delete(f"/v1/conversations/{conversation}") as response:
+            assert response.status == 200
+        assert await house.db.value("SELECT count(*) FROM files") == 0

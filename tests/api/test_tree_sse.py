@@ -21,7 +21,7 @@ from delegating_server import (
     session_of,
 )
 from longhouse.agents.strategies.protocol import Body
-from longhouse.api.sessions.cursor import TreeCursor
+from longhouse.api.sessions.sse import TreeCursor
 from longhouse.models.scripted import Say, call, calls, say
 from server_helpers import House, Serving, Sse, dictated, sse
 

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from longhouse.agents.template import PromptPack, Template, ToolPolicy
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, SecurityPolicy, ToolDescriptor
-from longhouse.catalog.sources import publish_classes, publish_files
+from longhouse.app.publish import publish_classes, publish_files
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LOCK, Published
 from longhouse.store.database import Database, Transaction

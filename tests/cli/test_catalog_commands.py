@@ -14,7 +14,7 @@ from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
 from longhouse.api.admin.docs import TEMPLATE, TOOL
 from longhouse.app import TOOLS
-from longhouse.catalog.sources import publish_classes
+from longhouse.app.publish import publish_classes
 from longhouse.cli import catalog as commands
 from longhouse.errors import CallerError, SetupError
 from longhouse.settings import Settings
@@ -194,7 +194,7 @@ async def test_a_class_is_described_whole_and_from_allowed_packages_only(
         await said(commands.publish(settings, "tool", written(tmp_path, "silent.json", silent), activate=True))
         shown = json.loads("\n".join(await said(commands.show(settings, "tool", "pay@2"))))
         assert (shown["effect"], shown["needs_approval"], shown["effective"]) == (None, None, effective)
-        assert (effective["effect"], effective["needs_approval"], effective["timeout"]) == ("once", True, 120.0)
+        assert (effective["effect"], effective["needs_approval"], effective["probe"]) == ("once", True, "")
         held = json.loads("\n".join(await said(commands.policy(settings, "pay"))))
         assert (held["described"]["needs_approval"], held["effective"]["needs_approval"]) == (True, True)
         elsewhere = Settings(database_url=SecretStr(dsn), tool_packages="other")

@@ -75,9 +75,7 @@ async def test_a_package_that_is_not_here_is_named_with_who_needs_it(
         packages: dict[str, Any] = {"database_url": dsn, "tool_packages": f"{package},till_of_shop"}
         code, told = await launched_words("doctor", "--no-model", **packages)
         assert code == 1
-        assert "there is no package 'till_of_shop' here; needed by other, till: put its files" in about(
-            told, "packages"
-        )
+        assert "there is no package 'till_of_shop' here, and till needs it: put its files" in about(told, "packages")
         (tmp_path / "till_of_shop").mkdir()
         code, told = await launched_words("doctor", "--no-model", **packages)
         assert (code, "packages" in told) == (0, False), told

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis_helpers import mirrored
 
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.catalog.sources import publish_files
+from longhouse.app.publish import publish_files
 from longhouse.errors import CallerError
 from longhouse.integrations.mirror import Mirror
 from longhouse.integrations.session_log import write

@@ -19,8 +19,7 @@ from longhouse.egress import Egress, Lookup
 from longhouse.integrations.webhooks import collector as collecting
 from longhouse.integrations.webhooks import delivering
 from longhouse.integrations.webhooks.collector import Collector, payload_of
-from longhouse.integrations.webhooks.delivering import DeliveryOptions, open_webhooks
-from longhouse.integrations.webhooks.resolving import Resolver
+from longhouse.integrations.webhooks.delivering import DeliveryOptions, Resolver, open_webhooks
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold

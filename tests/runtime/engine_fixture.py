@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from longhouse.agents.template import ExecutionPolicy, LLMPolicy, Template, ToolPolicy
-from longhouse.catalog.sources import publish_classes, publish_files
+from longhouse.app.publish import publish_classes, publish_files
 from longhouse.journal import events
 from longhouse.journal.events import Recorded
 from longhouse.journal.messages import ToolResult

@@ -3,7 +3,7 @@
 import pytest
 
 from longhouse.agents.template import MultiAgentMeta, PromptPack, Template, ToolPolicy
-from longhouse.catalog.sources import publish_classes
+from longhouse.app.publish import publish_classes
 from longhouse.models import embedding_table
 from longhouse.models.protocol import Embedder
 from longhouse.search.directory import AgentDirectory, AgentHit

@@ -9,7 +9,7 @@ import routing_set
 from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MultiAgentMeta, Template, ToolPolicy
 from longhouse.app import TOOLS
-from longhouse.catalog.sources import publish_classes, publish_files
+from longhouse.app.publish import publish_classes, publish_files
 from longhouse.models import embedding_table
 from longhouse.models.scripted import call
 from longhouse.search.directory import AgentDirectory

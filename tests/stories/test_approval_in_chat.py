@@ -564,3 +564,28 @@ async def test_what_is_unseen_is_written_out_and_runs_as_it_was_written(serving:
         assert await client.say("yes") == "Done."
         results = [m["content"] for m in house.model.requests[-1]["messages"] if m["role"] == "tool"]  # type: ignore[union-attr]
         assert results == [f"sent to {TURNED} Боб 鲍勃 بوب 👍"]
+
+
+async def test_what_the_agent_above_leaves_to_no_chat_is_decided_in_no_chat_of_the_agent_below(
+    serving: Serving,
+) -> None:
+    """Whoever may talk to both would else approve in the one what the other refuses."""
+    roles = {
+        "master": lambda body: last_result(body) if step_of(body.messages) else calls(ask("ann", "Sign.")),
+        "ann": lambda body: answer("Ann has.") if step_of(body.messages) else call("signtool"),
+    }
+    careful = ExecutionPolicy(approve_in_chat=False)
+    cast = [replace(one, execution_policy=careful) if one.name == "master" else one for one in CAST]
+    async with playing(serving, roles, templates=cast) as house:
+        top = (await house.say("Sign it.", model="master", user="ada"))["model"]
+        below = await session_of(house.db, "ann")
+        for session_id in (top, below):
+            said = content(await house.say("yes", model=session_id, user="ada"))
+            assert "Decide at " in said
+        assert "Returned" not in await house.kinds(below), "nobody has decided"
+        body = {"call_id": (await journals.load(house.db, below)).undecided_calls[0].call, "decision": "approve"}
+        async with house.http.post(f"/v1/sessions/{below}/approval", json=body) as response:
+            assert response.status == 202, "at the route it is decided"
+        async with asyncio.timeout(30):
+            while "Returned" not in await house.kinds(below):
+                await asyncio.sleep(0.02)

@@ -14,7 +14,7 @@ from test_takeover import eventually
 
 from longhouse.agents.template import Template
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.catalog.sources import publish_files
+from longhouse.app.publish import publish_files
 from longhouse.cli.upkeep.setting_up import publish_configured
 from longhouse.errors import SetupError
 from longhouse.models.scripted import call

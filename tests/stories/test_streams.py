@@ -19,8 +19,7 @@ from longhouse.api.openai.completions import Completion
 from longhouse.api.openai.session_resolver import SessionResolver
 from longhouse.api.openai.turn_handle import TurnHandle
 from longhouse.api.openai.turn_stream import ResponsePiece, TurnStream
-from longhouse.api.sessions.cursor import SessionCursor
-from longhouse.api.sessions.sse import events_of
+from longhouse.api.sessions.sse import SessionCursor, events_of
 from longhouse.journal.events import Recorded, Replied, Started
 from longhouse.journal.fold import blank, fold
 from longhouse.journal.session import Session

@@ -16,7 +16,7 @@ from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template
 from longhouse.app import TOOLS
-from longhouse.catalog.sources import publish_classes, publish_files
+from longhouse.app.publish import publish_classes, publish_files
 from longhouse.errors import Deposed
 from longhouse.journal import events
 from longhouse.journal.events import INTERRUPTED, Recorded, Resumed

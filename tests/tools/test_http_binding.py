@@ -326,6 +326,10 @@ async def test_an_endpoint_that_hangs_up_is_asked_only_once() -> None:
         (saying(b"paid", headers={"Content-Encoding": "gzip"}), "weather sent an answer that cannot be unpacked"),
         (saying("upstream is gone", 502, "text/plain"), "weather answered 502: upstream is gone"),
         (saying("upstream is slow", 504, "text/plain"), "weather answered 504: upstream is slow"),
+        *(
+            (saying("timed out", one, "text/plain"), f"weather answered {one}: timed out")
+            for one in (408, 499, 520, 524)
+        ),
     ],
 )
 async def test_an_effect_whose_answer_is_lost_is_not_known(answer: Answer, why: str) -> None:

@@ -351,6 +351,43 @@ async def test_a_server_that_tells_changes_only_when_asked_is_asked(notes: Path,
         assert await tried.call("later", word="loud") == "LOUD"
 
 
+STRICT = """
+import anyio
+import mcp_types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+TOOL = mcp_types.Tool(name="spell", input_schema={"type": "object", "properties": {}}, output_schema=SCHEMA)
+
+async def listed(context, asked):
+    return mcp_types.ListToolsResult(tools=[TOOL])
+
+async def called(context, asked):
+    content = [mcp_types.TextContent(type="text", text="spelt")]
+    return mcp_types.CallToolResult(content=content, structured_content={"a": "a" * 60 + "!"})
+
+async def main():
+    server = Server("strict", on_list_tools=listed, on_call_tool=called)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+anyio.run(main)
+"""
+
+
+async def test_what_a_server_says_of_its_results_keeps_nobody_busy_and_loses_no_result(
+    notes: Path, logs: list[Any]
+) -> None:
+    """The SDK runs the patterns of the schema on the event loop, and throws away a result that does not fit."""
+    script = notes.with_name("strict.py")
+    script.write_text(STRICT)
+    command, *args = forked(str(script))
+    async with trying(notes, {"command": command, "args": args}, logs) as tried, asyncio.timeout(30):
+        assert "spelt" in await tried.call("spell")
+        assert tried.said("mcp_server_unreachable") == 0
+
+
 async def test_a_command_that_is_not_there_is_told_in_words(notes: Path, logs: list[Any]) -> None:
     async with trying(notes, {"command": "no-such-command-here"}, logs):
         pass

@@ -59,8 +59,10 @@ def accepted(caller: Caller, key: str | None, *what: str) -> RequestIdentity | N
     return RequestIdentity(owner=caller.owner, digest=hashlib.sha256("\x00".join(what).encode()).hexdigest(), key=key)
 
 
-async def accepted_before(db: Database, asked: RequestIdentity) -> AcceptedRequest | None:
+async def accepted_before(db: Database, asked: RequestIdentity | None) -> AcceptedRequest | None:
     """The same request, if it was accepted before; raises if its key came with another one."""
+    if asked is None:
+        return None
     before = await sessions.request_by_key(db, asked.owner, asked.key or "")
     if before and before.digest != asked.digest:
         raise CallerError("This Idempotency-Key was used with another body.", status=422, code="key_reused")

@@ -7,16 +7,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
+import structlog
 
 from longhouse import background
 from longhouse.activity import ActivityCounts
 from longhouse.app.store import open_store
 from longhouse.config.effective import Configured
 from longhouse.integrations.otlp import TraceProjector, open_collector
+from longhouse.journal.session import Session
 from longhouse.runtime import followers
 from longhouse.runtime.bus.doorbell import Doorbell
 from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.steps.turn_ends import record_end
 from longhouse.runtime.workers.resident_sessions import ResidentSessions
 from longhouse.runtime.workers.worker import new_id
 from longhouse.settings import Settings
@@ -26,6 +27,8 @@ from longhouse.store.database import Database
 from longhouse.store.postgres import Postgres
 from longhouse.store.postgres.embedded import Embedded
 from longhouse.tracing import Tracing
+
+log = structlog.get_logger()
 
 
 class Core(msgspec.Struct, frozen=True):
@@ -103,3 +106,24 @@ async def open_traces(settings: Settings, db: Database, bus: Bus) -> AsyncIterat
     ):
         bus.on_append.append(traces.nudge)
         yield traces
+
+
+def record_end(activity: ActivityCounts, session: Session) -> None:
+    """Counts and logs the turn of this session that has just ended."""
+    turn = session.turn
+    if turn is None:
+        return
+    seconds = max(0.0, ((session.updated_at or turn.started_at) - turn.started_at).total_seconds())
+    activity.turn_ended(session.agent, session.owner, turn.ended, seconds)
+    log.info(
+        "turn_finished",
+        session=session.id,
+        owner=session.owner,
+        agent=session.agent,
+        state=turn.ended,
+        steps=turn.iteration,
+        # Its own: sub-agents have records of theirs.
+        tokens=max(0, turn.usage.total_tokens - turn.subagents.tokens),
+        seconds=round(seconds, 3),
+        **({"code": turn.code} if turn.code else {}),
+    )

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 from yarl import URL
@@ -37,7 +38,7 @@ from longhouse.tools.grpc.channels import Channels, open_channels
 from longhouse.tools.isolation.pool import ProcessPool
 from longhouse.tools.mcp.client import open_mcp
 from longhouse.tools.offering import Offering
-from longhouse.tools.toolbox import Binder, Toolbox
+from longhouse.tools.toolbox import Toolbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ async def open_tools(
             services=replace(services, search=searches[None]),
             own_services={name: replace(services, search=searches[name]) for name in configs},
             catalog=catalog,
-            binder=binder_of(http, channels, setup.secrets.find, settings.tool_packages, processes),
+            binder=partial(bind, http, channels, setup.secrets.find, settings.tool_packages, processes),
             activity=core.activity,
             hide=redaction_of([*secrets_of(settings), *given]).hide,
         )
@@ -85,31 +86,28 @@ async def open_tools(
             yield ToolParts(toolbox, offering, finder, processes)
 
 
-def binder_of(
+async def bind(  # noqa: PLR0917 - the caller gives all but the last once
     pool: HttpPool,
     channels: Channels,
     secret_for: SecretFor,
     packages: Sequence[str],
     processes: ProcessPool,
-) -> Binder:
-    """The binder of catalog descriptors. Classes are imported at first use."""
-
-    async def bind(descriptor: ToolDescriptor) -> Binding | None:
-        way = descriptor.runtime_binding
-        if way.agent:
-            return agent_binding(descriptor.tool)
-        if way.remote_endpoint:
-            url, options = way.remote_endpoint, EndpointOptions(api_key_ref=way.api_key_ref, secret_for=secret_for)
-            if URL(url).scheme in GRPC:
-                return GrpcBinding(descriptor.tool, url, channels, **options)
-            return RemoteBinding(descriptor.tool, url, pool, **options)
-        if not way.python_entrypoint:
-            return None
-        if python.isolation_of(descriptor) == "process":
-            return await isolated.bound(descriptor, packages, processes)
-        return python.bound(descriptor, packages)
-
-    return bind
+    descriptor: ToolDescriptor,
+) -> Binding | None:
+    """Binds a catalog descriptor to a class, a remote endpoint or an agent. Classes are imported at first use."""
+    way = descriptor.runtime_binding
+    if way.agent:
+        return agent_binding(descriptor.tool)
+    if way.remote_endpoint:
+        url, options = way.remote_endpoint, EndpointOptions(api_key_ref=way.api_key_ref, secret_for=secret_for)
+        if URL(url).scheme in GRPC:
+            return GrpcBinding(descriptor.tool, url, channels, **options)
+        return RemoteBinding(descriptor.tool, url, pool, **options)
+    if not way.python_entrypoint:
+        return None
+    if python.isolation_of(descriptor) == "process":
+        return await isolated.bound(descriptor, packages, processes)
+    return python.bound(descriptor, packages)
 
 
 def _common_config(setup: Configured) -> ToolConfig:

@@ -1,8 +1,8 @@
 """Security overlays: operators' decisions over the descriptors of single tools: risk, limits, approval, on or off."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
 import msgspec
 import pydantic
@@ -10,7 +10,7 @@ import structlog
 
 from longhouse.agents.adapters import adapter_of
 from longhouse.agents.tool import Remembers, RiskLevel, Tool
-from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy, ToolDescriptor
+from longhouse.agents.tool_descriptor import SecurityOverlay, SecurityPolicy
 from longhouse.catalog import drafts
 from longhouse.errors import CallerError
 from longhouse.journal.events import Effect
@@ -58,8 +58,6 @@ class EffectiveTool:
     needs_approval: bool
     probe: str
     remembers: Remembers
-    timeout: float
-    max_output: int
     risk_level: RiskLevel
 
 
@@ -80,7 +78,7 @@ async def policy_of(catalog: Catalog, tool: Version, known: Tool | None) -> Poli
     await catalog.overlays.refresh()
     entry = catalog.overlays.entry(tool.name)
     overlay = entry.overlay if entry else SecurityOverlay()
-    policy = msgspec.convert(tool.descriptor.get("security_policy") or {}, SecurityPolicy)
+    policy = _described(tool.descriptor)
     needs_approval = known.needs_approval if known else bool(tool.descriptor.get("needs_approval"))
     described = _held(policy, needs_approval=needs_approval, enabled=True)
     effective = _held(
@@ -91,35 +89,31 @@ async def policy_of(catalog: Catalog, tool: Version, known: Tool | None) -> Poli
     return {"name": tool.name, "described": described, "overlay": shown(entry), "effective": effective}
 
 
-def effective(tool: Tool, descriptor: ToolDescriptor, overlay: SecurityOverlay) -> EffectiveTool:
+def effective(tool: Tool, descriptor: Mapping[str, Any], entry: Overlaid | None) -> EffectiveTool:
     """How calls of a tool are handled under an operator's overlay."""
+    overlay = entry.overlay if entry else SecurityOverlay()
     return EffectiveTool(
         effect=tool.effect,
         needs_approval=tool.needs_approval or overlay.needs_approval,
         probe=tool.probe,
         remembers=tool.remembers,
-        timeout=tool.timeout,
-        max_output=tool.max_output,
-        risk_level=overlay.policy(descriptor.security_policy).risk_level,
+        risk_level=overlay.policy(_described(descriptor)).risk_level,
     )
 
 
+def _described(descriptor: Mapping[str, Any]) -> SecurityPolicy:
+    return msgspec.convert(descriptor.get("security_policy") or {}, SecurityPolicy)
+
+
 def _held(policy: SecurityPolicy, *, needs_approval: bool, enabled: bool) -> HeldPolicy:
-    return {
-        "risk_level": policy.risk_level,
-        "allow": {"templates": policy.allow.templates, "sub_agents": policy.allow.sub_agents},
-        "rate_limits": {"per_minute": policy.rate_limits.per_minute},
-        "needs_approval": needs_approval,
-        "enabled": enabled,
-    }
+    held = {**msgspec.to_builtins(policy), "needs_approval": needs_approval, "enabled": enabled}
+    return cast("HeldPolicy", held)
 
 
-async def decide(
-    catalog: Catalog, tool: Version, known: Tool | None, change: Callable[[dict[str, Any]], Any], *, by: str
-) -> PolicyOfTool:
+async def decide(catalog: Catalog, tool: Version, change: Callable[[dict[str, Any]], Any], *, by: str) -> None:
     """Replaces a tool's overlay by what `change` makes of the present one. It applies at once and is logged."""
 
-    async def attempt() -> PolicyOfTool:
+    async def attempt() -> None:
         await catalog.overlays.refresh()
         seen = catalog.overlays.entry(tool.name)
         overlay = _parsed(change(set_fields(seen.overlay) if seen else {}))
@@ -127,9 +121,8 @@ async def decide(
         await catalog.overlay(tool.name, overlay, seen=seen, by=by)
         message = "The security policy of a tool was changed."
         log.info("security_overlay_changed", message=message, tool=tool.name, by=by, overlay=set_fields(overlay))
-        return await policy_of(catalog, tool, known)
 
-    return await retry_on_change(attempt)
+    await retry_on_change(attempt)
 
 
 def _parsed(fields: Any) -> SecurityOverlay:

@@ -5,11 +5,11 @@ from typing import Any, NotRequired, TypedDict
 
 from longhouse.agents.naming import is_possible_name
 from longhouse.agents.tool import Tool
-from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
+from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.catalog import security
 from longhouse.catalog.diff import merge
 from longhouse.catalog.validation import CatalogValidator
-from longhouse.errors import CallerError
+from longhouse.errors import CallerError, UnknownShape
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import Published, retry_on_change
 from longhouse.store.catalog.repository import CatalogEntry, Kind, Version, VersionRepository
@@ -92,21 +92,17 @@ class CatalogService:
             raise self._missing(name)
         return found
 
-    async def held(self, versions: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-        """What is shown beside the descriptors of these versions: how calls are handled, and the operator's overlay."""
+    async def held(self, found: Sequence[Version | CatalogEntry]) -> list[dict[str, Any]]:
+        """What is shown beside each descriptor: how calls are handled, and the operator's overlay."""
         if self.kind != "tool":
-            return {name: {} for name in versions}
+            return [{} for _ in found]
         await self._catalog.overlays.refresh()
-        held: dict[str, dict[str, Any]] = {}
-        for descriptor in await self._catalog.tools.several(versions):
-            entry = self._catalog.overlays.entry(descriptor.name)
-            overlay = entry.overlay if entry else SecurityOverlay()
-            tool = await self._tool_of(descriptor)
-            held[descriptor.name] = {
-                "effective": security.effective(tool, descriptor, overlay) if tool else None,
-                **({"security_overlay": security.shown(entry)} if entry else {}),
-            }
-        return held
+        return [await self._held(one) for one in found]
+
+    async def _held(self, one: Version | CatalogEntry) -> dict[str, Any]:
+        entry, tool = self._catalog.overlays.entry(one.name), await self._known(one)
+        effective = security.effective(tool, one.descriptor, entry) if tool else None
+        return {"effective": effective, **({"security_overlay": security.shown(entry)} if entry else {})}
 
     async def policy_of(self, name: str) -> security.PolicyOfTool:
         """What a tool says of its use, what an operator has put over it, and what holds."""
@@ -115,12 +111,15 @@ class CatalogService:
 
     async def decide(self, name: str, change: Callable[[dict[str, Any]], Any], *, by: str) -> security.PolicyOfTool:
         """Replaces a tool's overlay by what `change` makes of the present one."""
-        version = await self.version(name)
-        return await security.decide(self._catalog, version, await self._known(version), change, by=by)
+        await security.decide(self._catalog, await self.version(name), change, by=by)
+        return await self.policy_of(name)
 
-    async def _known(self, version: Version) -> Tool | None:
-        descriptor = await self._catalog.tools.find(version.name, version.version)
-        return await self._tool_of(descriptor) if descriptor else None
+    async def _known(self, one: Version | CatalogEntry) -> Tool | None:
+        """The tool as its descriptor and its class say; None where one of them is not known here."""
+        try:
+            return await self._tool_of(self._catalog.tools.known(one.descriptor, 1))
+        except UnknownShape:
+            return None
 
     async def _known_tool(self, descriptor: ToolDescriptor) -> Tool | None:
         return descriptor.known_tool(self._validator.known)

@@ -25,7 +25,7 @@ from longhouse.catalog.validation import CatalogValidator, probe_problem
 from longhouse.cli.running import Main, given, group
 from longhouse.config.effective import Configured, configure
 from longhouse.egress import TOOLS as TOOL_SCHEMES
-from longhouse.errors import CallerError, SetupError
+from longhouse.errors import CallerError, LonghouseError, SetupError
 from longhouse.settings import Settings, comma_list
 from longhouse.store.catalog.catalog import Catalog
 from longhouse.store.catalog.publish import LAST
@@ -83,8 +83,8 @@ async def _tool_of(settings: Settings, descriptor: ToolDescriptor) -> Tool | Non
     async with ProcessPool(environment=settings.tool_environment).running() as processes:
         try:
             return await _described(descriptor, configure(settings), processes)
-        except EntrypointError as error:
-            typer.echo(python.fault_of(descriptor, error).message, err=True)
+        except LonghouseError as error:
+            typer.echo(f"{descriptor.name} cannot be asked what its class says: {error}", err=True)
             return None
 
 
@@ -114,8 +114,8 @@ async def show(
         raise SetupError("write name@version with the number of a version.")
     async with _opened(settings, kind) as (service, _):
         found = await service.version(plain, int(number) if at else None)
-        held = await service.held({plain: found.version})
-    _print_json({**found.descriptor, "version": found.version, **held[plain]})
+        [held] = await service.held([found])
+    _print_json({**found.descriptor, "version": found.version, **held})
 
 
 async def list_versions(settings: Settings, kind: Kind, name: Name) -> None:
@@ -222,8 +222,10 @@ async def policy(
     )
     async with _opened(settings, "tool") as (service, _):
         if patch or clear:
-            await service.decide(name, lambda before: merge({} if clear else before, patch), by=BY)
-        _print_json(await service.policy_of(name))
+            held = await service.decide(name, lambda before: merge({} if clear else before, patch), by=BY)
+        else:
+            held = await service.policy_of(name)
+    _print_json(held)
 
 
 async def describe(

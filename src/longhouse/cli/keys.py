@@ -1,5 +1,6 @@
 """`longhouse keys …`: create, list, change, rotate and revoke API keys, directly in the database."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -56,16 +57,7 @@ async def create_key(
     expires_at: Expires = None,
 ) -> None:
     """Create a key. It is printed once and cannot be shown again."""
-    limits = _limits(
-        rate_limit,
-        max_concurrent,
-        sessions_per_hour,
-        max_running,
-        tokens_per_day,
-        tokens_per_month,
-        turns_per_day,
-        turns_per_month,
-    )
+    limits = _limits(locals())
     more = _scope(templates, expires_at)
     try:
         new = NewKey(name=name, owner=owner, role=role, read_only=read_only, **limits, **more)
@@ -108,16 +100,7 @@ async def change_key(
     ] = None,
 ) -> None:
     """Change a key: sessions that wait for a budget which is raised go on."""
-    limits = _limits(
-        rate_limit,
-        max_concurrent,
-        sessions_per_hour,
-        max_running,
-        tokens_per_day,
-        tokens_per_month,
-        turns_per_day,
-        turns_per_month,
-    )
+    limits = _limits(locals())
     more = given(name=name, read_only=read_only, **limits, **_scope(templates, expires_at))
     gone = {one.replace("-", "_"): None for one in without or ()}
     if not gone and not more:
@@ -160,8 +143,8 @@ async def revoke_key(db: Database, key_id: KeyId) -> None:
     typer.echo(f"{key_id} is revoked")
 
 
-def _limits(*limits: int | None) -> dict[str, Any]:
-    return dict(zip(LIMITS, limits, strict=True))
+def _limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in LIMITS}
 
 
 def _scope(templates: list[str] | None, expires_at: datetime | None) -> dict[str, Any]:

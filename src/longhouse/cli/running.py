@@ -90,14 +90,16 @@ def stdin_lines() -> asyncio.Queue[bytes | None]:
         loop.call_soon_threadsafe(lines.put_nowait, line)
 
     def read() -> None:
-        rest = b""
+        pieces: list[bytes] = []
         with suppress(RuntimeError):  # the event loop is closed
             while read := os.read(sys.stdin.fileno(), 65_536):
-                *whole, rest = (rest + read).split(b"\n")
-                for line in whole:
-                    put(line)
-            if rest:
-                put(rest)
+                *ends, rest = read.split(b"\n")
+                for end in ends:
+                    put(b"".join([*pieces, end]))
+                    pieces.clear()
+                pieces.append(rest)
+            if any(pieces):
+                put(b"".join(pieces))
             put(None)
 
     threading.Thread(target=read, daemon=True).start()

@@ -128,9 +128,9 @@ class TraceProjector(Projector):
     async def _turn(self, row: ProjectionRow, began: int, ended: int) -> list[dict[str, Any]]:
         records: list[Recorded] = []
         async for record in journals.every(self._db, row.id, began - 1):
-            if record.seq > ended:
-                break
             records.append(record)
+            if record.seq >= ended:
+                break
         if not records or not isinstance(started := records[0].event, Started):
             return []  # it was erased in between
         [asked] = await journals.read(self._db, row.id, started.prompt - 1, 1) or [records[0]]

@@ -4,11 +4,23 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from longhouse.journal.messages import Assistant, Function, Message, ToolCall, ToolResult, User, clean
 
 ROLES: Final = frozenset({"user", "assistant", "tool"})
 OURS: Final = re.compile(r"\d+-(action-\d+|reasoning)")
 """Call ids as our sessions assign them; numbering starts anew in each session."""
+
+
+class _SentFunction(msgspec.Struct):
+    name: str
+    arguments: str = "{}"
+
+
+class _SentCall(msgspec.Struct):
+    id: str
+    function: _SentFunction
 
 
 def last(messages: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
@@ -132,14 +144,10 @@ def _calls(raw: object) -> list[dict[str, Any]] | None:
 
 
 def _call(raw: object) -> dict[str, Any] | None:
-    function = raw.get("function") if isinstance(raw, dict) else None
-    if not isinstance(raw, dict) or not isinstance(function, dict):
+    try:
+        call = msgspec.convert(raw, _SentCall)
+    except msgspec.ValidationError:
         return None
-    identity, name, arguments = raw.get("id"), function.get("name"), function.get("arguments", "{}")
-    if not all(isinstance(one, str) for one in (identity, name, arguments)) or not identity or not name:
-        return None
-    return {
-        "id": clean(identity),
-        "type": "function",
-        "function": {"name": clean(name), "arguments": clean(str(arguments))},
-    }
+    function = {"name": clean(call.function.name), "arguments": clean(call.function.arguments)}
+    is_named = call.id and call.function.name
+    return {"id": clean(call.id), "type": "function", "function": function} if is_named else None

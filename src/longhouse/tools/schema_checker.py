@@ -129,6 +129,8 @@ class _Check:
                 return list(map(self._canonical, value))
             case str():
                 self.spend(len(value) // 1000)
+            case int():
+                self.spend(value.bit_length() // 128)  # long ones are written in quadratic time
             case float() if value.is_integer():
                 return int(value)
         return value
@@ -253,7 +255,12 @@ def _sentence(problem: _Problem) -> str:
     return f"{'.'.join(path)}: {words}" if path else words
 
 
-_shorter: Final = reprlib.Repr()
+class _Shorter(reprlib.Repr):
+    def repr_dict(self, x: dict[str, Any], level: int) -> str:
+        return super().repr_dict(dict(islice(x.items(), self.maxdict + 1)), level)  # it would sort all of them
+
+
+_shorter: Final = _Shorter()
 _shorter.maxlevel = 2
 _shorter.maxlist = _shorter.maxdict = 30
 _shorter.maxstring = _shorter.maxother = _shorter.maxlong = 200

@@ -5,7 +5,7 @@ of one type: an object with its properties, an array, a string or another scalar
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -32,14 +32,26 @@ class SchemaDocument(msgspec.Struct):
     schema: dict[str, Any]
     left: float = math.inf
     """How much more may be written."""
+    known: dict[Hashable, tuple["SchemaPlace", list["Leaf"]]] = {}
+    """The alternatives of places; with each its place, so that no other schema gets its identity."""
 
     def write(self, schema: dict[str, Any]) -> None:
         """Counts what is written of a schema, without its parts; TooLong if that is too much."""
         own = {word: said for word, said in schema.items() if word not in _PARTS}
         named = {word: list(own[word]) for word in resolve.NAMED & own.keys()}
-        self.left -= 100 + len(msgspec.json.encode({**own, **named}))
+        self.spend(100 + len(msgspec.json.encode({**own, **named})))
+
+    def spend(self, effort: int) -> None:
+        self.left -= effort
         if self.left < 0:
             raise TooLong
+
+    def leaves(self, place: "SchemaPlace") -> list["Leaf"]:
+        """The alternatives of a place, which are looked for once."""
+        key = (id(place.schema), place.depth, place.followed)
+        if key not in self.known:
+            self.known[key] = place, list(leaves(place))
+        return self.known[key][1]
 
 
 class SchemaPlace(msgspec.Struct, frozen=True):

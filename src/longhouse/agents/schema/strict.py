@@ -12,10 +12,12 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from longhouse.agents.schema.flatten import Leaf, SchemaPlace, leaves
+from longhouse.agents.schema.flatten import Leaf, SchemaDocument, SchemaPlace, TooLong, leaves
 from longhouse.journal.json_text import value_of
 
 JSON_STRING: Final = "A JSON object, written as a string"
+MOST_RESTORED: Final = 4_000_000
+"""The effort of converting arguments back: bytes of schemas that are written, and alternatives that are looked at."""
 LONGEST_PATTERN: Final = 200
 """Maximum characters of a pattern that is described; a longer one does not help a model."""
 
@@ -29,9 +31,15 @@ def strict(schema: dict[str, Any], *, in_words: bool = True) -> dict[str, Any]:
 def restored(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Converts arguments in the strict form back to the original schema.
 
-    A null that only the strict form allows is removed, and JSON in strings is parsed.
+    A null that only the strict form allows is removed, and JSON in strings is parsed. Where that is too much work, they
+    are left as they are, and the tool says what does not fit.
     """
-    return _fields(arguments, Leaf.of_arguments(schema))
+    leaf = Leaf.of_arguments(schema)
+    leaf.place.root.left = MOST_RESTORED
+    try:
+        return _fields(arguments, leaf)
+    except TooLong:
+        return arguments
 
 
 def _strict(leaf: Leaf, in_words: bool) -> dict[str, Any]:
@@ -138,7 +146,8 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [*branches, {"type": "null"}], **described}
 
 
-def _restored(value: Any, found: list[Leaf]) -> Any:
+def _restored(value: Any, found: list[Leaf], root: SchemaDocument) -> Any:
+    root.spend(len(found) ** 2)
     match value:
         case dict():
             closed = [leaf for leaf in found if leaf.is_object]
@@ -146,7 +155,7 @@ def _restored(value: Any, found: list[Leaf]) -> Any:
             return _fields(value, leaf) if leaf else value
         case list():
             array = next((leaf for leaf in found if leaf.is_array), None)
-            return [_restored(item, _item(array, nth)) for nth, item in enumerate(value)] if array else value
+            return [_restored(item, _item(array, nth), root) for nth, item in enumerate(value)] if array else value
         case str() if any(leaf.is_json_string for leaf in found) and not any(leaf.is_text for leaf in found):
             written = value_of(value)
             # Text that is no JSON is passed on, and the tool refuses it.
@@ -156,9 +165,9 @@ def _restored(value: Any, found: list[Leaf]) -> Any:
 
 
 def _fields(value: dict[str, Any], leaf: Leaf) -> dict[str, Any]:
-    known = leaf.properties
+    known, root = leaf.properties, leaf.place.root
     return {
-        name: _restored(item, list(leaves(known[name]))) if name in known else item
+        name: _restored(item, root.leaves(known[name]), root) if name in known else item
         for name, item in value.items()
         if item is not None or name in leaf.required
     }
@@ -167,4 +176,4 @@ def _fields(value: dict[str, Any], leaf: Leaf) -> dict[str, Any]:
 def _item(array: Leaf, nth: int) -> list[Leaf]:
     """The alternatives of one item of an array: by its index in a tuple, otherwise those of any item."""
     places = array.items[nth : nth + 1] if array.is_tuple and nth < len(array.items) else array.items
-    return [leaf for place in places for leaf in leaves(place)]
+    return [leaf for place in places for leaf in array.place.root.leaves(place)]

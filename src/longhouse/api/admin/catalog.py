@@ -96,8 +96,8 @@ def _add_reading(router: APIRouter, kind: str) -> None:
             after=asked.before, limit=asked.fetched, inactive=asked.inactive == "true"
         )
         names, following = asked.cut(found, lambda one: one.name)
-        held = await service.held({one.name: one.active or one.latest for one in names})
-        data = [{**_listed(kind, one), **held[one.name]} for one in names]
+        held = await service.held(names)
+        data = [{**_listed(kind, one), **more} for one, more in zip(names, held, strict=True)]
         return wire.Json(pagination.page(data, following))
 
     @router.get(
@@ -115,16 +115,16 @@ def _add_reading(router: APIRouter, kind: str) -> None:
     async def get_version(service: Service, name: Name, version: Number) -> wire.Json[Any]:
         """One version, whether it is active or not."""
         found = await service.version(name, version)
-        held = await service.held({name: version})
-        return wire.Json({**_shown(kind, found), **held[name]})
+        [held] = await service.held([found])
+        return wire.Json({**_shown(kind, found), **held})
 
     @router.get("/{name}", **docs.named(kind, "Read a {}", "Its active version.", shown, one_type))
     async def get_name(service: Service, name: Name) -> wire.Json[Any]:
         """The active version, or the latest if none is active."""
         found = await service.named(name)
         version = await service.version(name, found.active or found.latest)
-        held = await service.held({name: version.version})
-        return wire.Json({**_shown(kind, version), "latest": found.latest, **held[name]})
+        [held] = await service.held([version])
+        return wire.Json({**_shown(kind, version), "latest": found.latest, **held})
 
     @router.get(
         "/{name}/diff", **docs.named(kind, "Compare two versions of a {}", "What changed.", docs.compared(kind))

@@ -143,36 +143,33 @@ class ShownOperations(Looked):
     sentences: list[Sentence]
 
 
-class Operations:
+class Operations(msgspec.Struct):
     """Looks at the installation, at most every few seconds for all who ask."""
 
-    def __init__(
-        self, db: Database, counts: Statistics, toolbox: Toolbox, activity: ActivityCounts, *, is_mirrored: bool
-    ) -> None:
-        self._db = db
-        self._activity = activity
-        self._counts = counts
-        self._toolbox = toolbox
-        self._is_mirrored = is_mirrored
-        self._found: ShownOperations | None = None
-        self._looked_at = float("-inf")
-        self._looking = asyncio.Lock()
+    db: Database
+    counts: Statistics
+    toolbox: Toolbox
+    activity: ActivityCounts
+    is_mirrored: bool
+    found: ShownOperations | None = None
+    looked_at: float = float("-inf")
+    looking: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
     async def shown(self) -> ShownOperations:
-        async with self._looking:
+        async with self.looking:
             loop = asyncio.get_running_loop()
-            if self._found is None or loop.time() - self._looked_at >= LOOKED_EVERY:
-                self._found, self._looked_at = await self._look(), loop.time()
-            return self._found
+            if self.found is None or loop.time() - self.looked_at >= LOOKED_EVERY:
+                self.found, self.looked_at = await self._look(), loop.time()
+            return self.found
 
     async def _look(self) -> ShownOperations:
-        db, now = self._db, clock.now()
+        db, now = self.db, clock.now()
         workers = await leases.workers(db, before=None, limit=MOST_WORKERS)
-        rows = await self._counts.rows()
+        rows = await self.counts.rows()
         [waiting] = await db.rows(statistics.WAITING)
         [troubled] = await db.rows(statistics.TROUBLED)
         [size] = await db.rows(statistics.SIZE)
-        lag = await db.value(statistics.MIRROR_LAG) if self._is_mirrored else None
+        lag = await db.value(statistics.MIRROR_LAG) if self.is_mirrored else None
         found: Looked = {
             "version": longhouse.__version__,
             "workers": [_worker(one) for one in workers],
@@ -187,11 +184,11 @@ class Operations:
                 "connections": size["connections"],
                 "pool": {"size": db.pool.size, "idle": db.pool.idle},
             },
-            "mirror": {"enabled": self._is_mirrored, "lag_seconds": lag or 0.0 if self._is_mirrored else None},
-            "mcp": servers(self._toolbox),
+            "mirror": {"enabled": self.is_mirrored, "lag_seconds": lag or 0.0 if self.is_mirrored else None},
+            "mcp": servers(self.toolbox),
         }
         told = sentences(found, workers, troubled["number"], troubled["seconds"])
-        return {**found, "sentences": [*_of_endpoint(self._activity.model_trouble, now), *told]}
+        return {**found, "sentences": [*_of_endpoint(self.activity.model_trouble, now), *told]}
 
 
 def _worker(row: WorkerRow) -> ShownWorker:

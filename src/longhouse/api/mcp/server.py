@@ -169,7 +169,7 @@ def rpc_error(error: CallerError) -> MCPError:
     """An error of ours, in the form of JSON-RPC; `data` has what the error envelope has elsewhere."""
     code = types.INVALID_REQUEST if error.status in (403, 409, 429) else types.INVALID_PARAMS
     code = types.INTERNAL_ERROR if error.status >= 500 else code
-    told = {"status": error.status, "code": error.code, "param": error.param, "retry_after": error.retry_after}
+    told = {name: getattr(error, name) for name in ("status", "code", "param", "retry_after")}
     return MCPError(code, str(error), {name: value for name, value in told.items() if value is not None})
 
 

@@ -85,7 +85,7 @@ async def _create(
 
 async def _made_before(caller: Caller, scheduler: Scheduler, accepted: RequestIdentity | None) -> Schedule | None:
     """The schedule that the same request has made before, as it is now."""
-    before = await repeating.accepted_before(scheduler.db, accepted) if accepted else None
+    before = await repeating.accepted_before(scheduler.db, accepted)
     return await schedules.find(scheduler.db, before.session_id, caller.owner) if before else None
 
 

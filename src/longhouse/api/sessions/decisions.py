@@ -175,6 +175,7 @@ def _undecided(question: Question, top: Session, *, is_own_user: bool = True) ->
 
 def _is_for_chat(question: Question, top: Session, *, is_own_user: bool) -> bool:
     """May the call be decided in the chat? The template of the agent that is talked to must allow it too: what it
-    refuses, no sub-agent grants."""
+    refuses, no sub-agent grants. So what an agent was told to do by another one is decided in the chat of that one."""
     turns = (top.turn, question.session.turn)
-    return is_own_user and all(turn is not None and turn.approve_in_chat for turn in turns)
+    is_below = top.turn is not None and top.turn.prompted.root not in ("", top.id)
+    return is_own_user and not is_below and all(turn is not None and turn.approve_in_chat for turn in turns)

@@ -78,7 +78,7 @@ async def fork(
 
 async def _forked_before(db: Database, accepted: RequestIdentity | None) -> Fork | None:
     """The fork that the same request has made before, as it is now."""
-    before = await repeating.accepted_before(db, accepted) if accepted else None
+    before = await repeating.accepted_before(db, accepted)
     return await forks.made_by(db, before.session_id, accepted.owner) if accepted and before else None
 
 

@@ -4,7 +4,6 @@ import asyncio
 import importlib
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ CONNECTIONS: Final = POOL_SIZE + 2
 """Connections of one process: its pool, a heartbeat, one that listens."""
 
 NAMED: Final = 3
-"""Tables that are named where rights are missing, and tools where a package is; more are counted."""
+"""Tables that are named where rights are missing; more are counted."""
 
 Level = Literal["ok", "note", "BROKEN"]
 
@@ -132,7 +131,7 @@ async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
         if not pending:
             yield _workers(await leases.alive(db))
             yield _keys(settings, in_database=await is_any_valid(db))
-            for finding in _packages(await catalog.entrypoints(db), settings):
+            for finding in _packages(dict(await db.rows(catalog.ENTRYPOINTS)), settings):
                 yield finding
 
 
@@ -158,14 +157,12 @@ def _workers(alive: int) -> Finding:
 
 def _packages(entrypoints: Mapping[str, str], settings: Settings) -> Iterator[Finding]:
     """Names each package that active tools and agents need and that a worker started here would lack."""
-    users = defaultdict[str, list[str]](list)
-    for name, entrypoint in entrypoints.items():
-        if problem := lacking(entrypoint, (python.OURS, *settings.tool_packages)):
-            users[problem].append(name)
-    for problem, names in users.items():
-        needed = f"{', '.join(names[:NAMED])}{' …' if len(names) > NAMED else ''}"
-        mend = "put its files where Longhouse starts, or install it; until then a worker here leaves their agents alone"
-        yield Finding("BROKEN", "packages", f"{problem}; needed by {needed}: {mend}.")
+    packages = (python.OURS, *settings.tool_packages)
+    users = {lacking(entrypoint, packages): name for name, entrypoint in entrypoints.items()}
+    mend = "put its files where Longhouse starts, or install it; until then a worker here leaves their agents alone"
+    for problem, name in users.items():
+        if problem:
+            yield Finding("BROKEN", "packages", f"{problem}, and {name} needs it: {mend}.")
 
 
 def _keys(settings: Settings, *, in_database: bool) -> Finding:

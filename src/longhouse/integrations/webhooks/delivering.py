@@ -10,11 +10,14 @@ import base64
 import hashlib
 import hmac
 import random
+import socket
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -23,7 +26,6 @@ import structlog
 from longhouse import background, clock
 from longhouse.egress import Egress, Lookup, parse
 from longhouse.integrations.webhooks.collector import Collector
-from longhouse.integrations.webhooks.resolving import Resolver
 from longhouse.models.http.client import Endpoint, StatusFailure, json_headers, open_pool
 from longhouse.models.http.connection import Timeouts
 from longhouse.models.http.failure import HttpFailure
@@ -53,6 +55,54 @@ JITTER: Final = 0.1
 _RANDOM: Final = random.SystemRandom()
 GONE: Final = 410
 """The answer by which a receiver says that it wants no more."""
+
+
+MOST_THREADS: Final = 32
+
+Ask = Callable[[str, int], Sequence[tuple[Any, ...]]]
+
+
+def _ask(host: str, port: int) -> Sequence[tuple[Any, ...]]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+class Resolver:
+    """A `Lookup` in threads of its own: anybody with a key may name a host that is never resolved.
+
+    The threads are shared with nothing else, so that only webhooks wait for them. A name is asked for once at a time,
+    however many deliveries wait for it. Threads are not waited for when the process ends.
+    """
+
+    def __init__(self, ask: Ask = _ask, most: int = MOST_THREADS) -> None:
+        self._ask = ask
+        self._free = asyncio.Semaphore(most)
+        self._asked: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        asked = self._asked.get((host, port))
+        if asked is None:
+            asked = self._asked[host, port] = asyncio.create_task(self._found(host, port))
+            asked.add_done_callback(lambda _: self._asked.pop((host, port), None))
+        # Who gives up waiting leaves the answer to others.
+        return await asyncio.shield(asked)
+
+    async def _found(self, host: str, port: int) -> list[str]:
+        async with self._free:  # until the thread has ended, whether somebody still waits or not
+            found = await self._in_thread(host, port)
+        return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+
+    async def _in_thread(self, host: str, port: int) -> Sequence[tuple[Any, ...]]:
+        answer: Future[Sequence[tuple[Any, ...]]] = Future()
+        answer.set_running_or_notify_cancel()  # whoever waits may be cancelled; the thread is not
+
+        def run() -> None:
+            try:
+                answer.set_result(self._ask(host, port))
+            except Exception as error:  # noqa: BLE001 - it is raised where the answer is awaited
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="webhook-resolver", daemon=True).start()
+        return await asyncio.wrap_future(answer)
 
 
 class DeliveryOptions(msgspec.Struct, frozen=True):

@@ -422,8 +422,7 @@ async def release(db: Database, webhook_id: str, worker: str) -> None:
 
 async def due(db: Database, webhook_id: str, *, under_way: Sequence[str], limit: int) -> list[DueDelivery]:
     """What to send now, besides what is under way: of each session its first that waits."""
-    rows = await db.rows(DUE, webhook=webhook_id, under_way=list(under_way), limit=limit)
-    return [DueDelivery(*row) for row in rows]
+    return await db.read(DueDelivery, DUE, webhook=webhook_id, under_way=list(under_way), limit=limit)
 
 
 async def delivered(db: Database, delivery: str, *, status: int) -> None:

@@ -48,6 +48,7 @@ SERVED: Final = f"""
     ORDER BY name LIMIT :limit
 """
 
+# Name and entrypoint of the active tools and agents whose classes are code.
 ENTRYPOINTS: Final = """
     SELECT n.name, coalesce(
         v.descriptor -> 'runtime_binding' ->> 'python_entrypoint', v.descriptor ->> 'base_agent_class'
@@ -212,11 +213,6 @@ async def active_versions(
         elif name.endswith(".*"):
             versions |= dict(await db.rows(ACTIVE_RANGE, prefix=name[:-1], owner=owner, limit=limit))
     return dict(islice(versions.items(), limit))
-
-
-async def entrypoints(db: Database) -> dict[str, str]:
-    """Name -> entrypoint, of the active tools and agents whose classes are code."""
-    return dict(await db.rows(ENTRYPOINTS))
 
 
 async def _says_so(tool: ToolDescriptor) -> bool:

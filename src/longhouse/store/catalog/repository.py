@@ -399,9 +399,12 @@ class VersionRepository(Generic[T]):
 
     def decoded(self, descriptor: str, version: int) -> T:
         """A version from its row."""
+        return self.known(self._from_row(msgspec.json.decode(descriptor)), version)
+
+    def known(self, content: dict[str, Any], version: int) -> T:
+        """A version from its descriptor."""
         # Converted without validators: a version that was accepted once stays readable if a newer release would refuse
         # it. The owner belongs to the name, not to the version.
-        content = self._from_row(msgspec.json.decode(descriptor))
         try:
             known = msgspec.convert({**content, "version": version, "owner": None}, self._type)
         except msgspec.ValidationError as error:

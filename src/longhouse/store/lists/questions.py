@@ -231,8 +231,7 @@ async def _read(
     if after:
         which += f" {AFTER}"
     statement = OPEN.format(running=RUNNING.format(also=_also(asked.conditions)), which=which)
-    rows = await db.rows(statement, resting=resting, limit=asked.limit, **values)
-    return [OpenQuestion(*row) for row in rows]
+    return await db.read(OpenQuestion, statement, resting=resting, limit=asked.limit, **values)
 
 
 def _is_complete(found: Sequence[OpenQuestion], firsts: Mapping[str, tuple[datetime, datetime]]) -> bool:

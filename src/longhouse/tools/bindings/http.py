@@ -19,8 +19,8 @@ from longhouse.redaction import Redaction
 from longhouse.tools.bindings.remote import MOST_BYTES, EndpointBinding, EndpointOptions, RemoteError
 from longhouse.tools.outcomes import NotBegun
 
-_LOST_ON_THE_WAY: Final = (502, 504)
-"""Status of a gateway that forwarded the request and got no valid response."""
+_LOST_ON_THE_WAY: Final = frozenset({408, 499, 502, 504, *range(520, 525)})
+"""Status of a gateway that may have forwarded the request and got no valid response."""
 
 
 class RemoteBinding(EndpointBinding):

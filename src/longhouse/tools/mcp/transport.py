@@ -111,6 +111,14 @@ class Guarded(httpcore2.AnyIOBackend):
         raise httpcore2.ConnectError(f"{host} has no address")
 
 
+class UncheckedSession(ClientSession):
+    """Takes results as they are: to a model they are text, and the SDK would check them on the event loop, for as long
+    as the patterns of a server's schema take."""
+
+    async def validate_tool_result(self, name: str, result: Any) -> None:
+        pass
+
+
 class HttpTransport(ClientTransport):
     """Streamable HTTP."""
 
@@ -129,13 +137,12 @@ class HttpTransport(ClientTransport):
     async def connect_session(
         self, *, transport_options: TransportOptions | None = None, **session_kwargs: Unpack[SessionKwargs]
     ) -> AsyncIterator[ClientSession]:
-        options = transport_options or TransportOptions()
         client = client_of(self._headers)
         client.event_hooks = {"request": [self._trace], "response": [_bound]}
         async with (
             client as http,
             streamable_http_client(self._url, http_client=http, max_sse_event_size=MOST_BYTES) as (received, sent),
-            options.session_class(received, sent, **session_kwargs) as session,
+            UncheckedSession(received, sent, **session_kwargs) as session,
         ):
             yield session
 
@@ -199,7 +206,6 @@ class StdioTransport(ClientTransport):
     async def connect_session(
         self, *, transport_options: TransportOptions | None = None, **session_kwargs: Unpack[SessionKwargs]
     ) -> AsyncIterator[ClientSession]:
-        options = transport_options or TransportOptions()
         process = await asyncio.create_subprocess_exec(
             *_command(self.entry),
             env=get_default_environment() | self.entry.env,
@@ -220,7 +226,7 @@ class StdioTransport(ClientTransport):
             tasks.start_soon(_send, process.stdin, sending, receiving)
             tasks.start_soon(_note_lines, process.stderr, self.note)
             try:
-                async with options.session_class(received, sent, **session_kwargs) as session:
+                async with UncheckedSession(received, sent, **session_kwargs) as session:
                     yield session
             finally:
                 received.close()

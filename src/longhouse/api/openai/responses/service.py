@@ -114,8 +114,8 @@ class ResponseService(msgspec.Struct, frozen=True):
                 chat = replace(chat, conversation=None, is_named=False)
             if place.model == AUTO:
                 chat, place = await self._routed(chat, place)
-            added, used = await self._added(caller, request, place)
             async with files.for_append(self.db):
+                added, used = await self._added(caller, request, place)
                 kept = request.stored(
                     place.shown_model,
                     await reader.stored(items, hex_id),

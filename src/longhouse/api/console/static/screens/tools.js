@@ -120,8 +120,14 @@ function wayOf(one) {
 
 const EFFECTS = { read: "reads", idempotent: "may be repeated", once: "happens once" };
 
-function chips(one) {
+// While nobody has imported its class, only the descriptor and the operator speak of a tool.
+function handlingOf(one) {
   const { effect, needs_approval: needsApproval, remembers } = one.effective ?? one;
+  return { effect, needsApproval: needsApproval || one.security_overlay?.needs_approval, remembers };
+}
+
+function chips(one) {
+  const { effect, needsApproval, remembers } = handlingOf(one);
   const risk = (one.effective ?? one.security_policy)?.risk_level;
   return [
     h("span", { class: "chip" }, wayOf(one)),
@@ -390,7 +396,7 @@ class ToolScreen {
     const run = async () => {
       form.showErrors([]);
       problem.hidden = true;
-      const { effect, needs_approval: needsApproval } = tool.effective ?? tool;
+      const { effect, needsApproval } = handlingOf(tool);
       const needsConfirm = effect === "once" || needsApproval;
       if (
         needsConfirm &&
