@@ -127,7 +127,8 @@ def _stays_inited() -> None:
 
 def _trial_never_ends() -> None:
     """Whoever lost a worker and is next to be tried is not woken."""
-    replaced("longhouse.runtime.workers.trials:Trials.acquit", lambda acquit: lambda trials, session_id: None)
+    for way in ("acquit", "end"):
+        replaced(f"longhouse.runtime.workers.trials:Trials.{way}", lambda ends: lambda trials, session_id: None)
     replaced("longhouse.runtime.workers.trials:QUIET", lambda quiet: 1e6)
 
 
