@@ -16,20 +16,20 @@ ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
     ".": 11_570,
-    "agents": 27_777,
-    "api": 132_477,
-    "app": 7_473,
-    "catalog": 7_344,
-    "cli": 48_800,
+    "agents": 27_943,
+    "api": 132_423,
+    "app": 8_418,
+    "catalog": 6_560,
+    "cli": 48_779,
     "config": 11_785,
-    "integrations": 17_545,
-    "journal": 23_983,
+    "integrations": 17_521,
+    "journal": 23_964,
     "memory": 40_516,
-    "models": 18_066,
-    "runtime": 41_675,
-    "search": 17_989,
-    "store": 84_024,
-    "tools": 46_959,
+    "models": 18_098,
+    "runtime": 41_351,
+    "search": 17_973,
+    "store": 84_002,
+    "tools": 47_075,
 }
 
 MOST_FILES = 19

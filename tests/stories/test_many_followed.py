@@ -13,9 +13,9 @@ import pytest
 from longhouse.agents.strategies.protocol import Body
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.api.sessions import tail
+from longhouse.app import core
 from longhouse.journal.messages import Assistant, text_of
 from longhouse.models.scripted import Hang, Say, ScriptedStatus, call, calls, say
-from longhouse.runtime import followers
 from longhouse.runtime.bus import local
 from longhouse.tools import BaseTool, ToolContext
 from response_helpers import StreamReader, streamed
@@ -155,7 +155,7 @@ async def test_every_stream_is_whole_and_none_waits_for_a_timer(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, sessions: int
 ) -> None:
     monkeypatch.setattr(local, "LINGER", 3600.0)
-    monkeypatch.setattr(followers, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(core, "LOOK_EVERY", 3600.0)
     monkeypatch.setattr(tail, "_Heartbeat", NoHeartbeat)
     kinds = list(ENDS)
     async with serving(replied, templates=[CLERK], tools=[SendTool], worker_slots=MANY) as house, asyncio.timeout(60):

@@ -351,8 +351,9 @@ def test_arguments_are_converted_back_within_bounds_and_long_lists_of_objects_wh
     union = {"anyOf": [of(properties={"p": {"type": "string"}})] * 30}
     schema = where({"type": "array", "items": {"$ref": "#/$defs/t"}})
     schema |= {"$defs": {"u": union, "t": {"anyOf": [{"$ref": "#/$defs/u"}] * 30}}}
-    for item in (1, "x", {"z": 1}, [[]]):
-        sent = {"a": [item] * 3_000}
+    many: list[list[Any]] = [[1], ["x"], [{"z": 1}], [[[]]]]
+    for items in many:
+        sent = {"a": items * 3_000}
         restored({}, schema)  # how deep it is written out is found out once
         assert counted(partial(restored, sent, schema)) < 2_000_000
     item = of(properties={"n": {"type": "integer"}, "text": {"type": "string"}}, required=["n"])

@@ -5,6 +5,7 @@ import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 import msgspec
 import structlog
@@ -14,9 +15,9 @@ from longhouse.activity import ActivityCounts
 from longhouse.app.store import open_store
 from longhouse.config.effective import Configured
 from longhouse.integrations.otlp import TraceProjector, open_collector
-from longhouse.journal.session import Session
-from longhouse.runtime import followers
+from longhouse.journal.session import Session, State
 from longhouse.runtime.bus.doorbell import Doorbell
+from longhouse.runtime.bus.items import Gone, JournalGrew, SubagentsChanged
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.workers.resident_sessions import ResidentSessions
 from longhouse.runtime.workers.worker import new_id
@@ -29,6 +30,9 @@ from longhouse.store.postgres.embedded import Embedded
 from longhouse.tracing import Tracing
 
 log = structlog.get_logger()
+
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks of followers at Postgres: a hint may have been lost."""
 
 
 class Core(msgspec.Struct, frozen=True):
@@ -80,7 +84,7 @@ async def open_core(setup: Configured, *, works: bool, embedded: Embedded | None
 @asynccontextmanager
 async def open_relay(settings: Settings, db: Database, bus: Bus, name: str, *, works: bool) -> AsyncIterator[None]:
     """Connects the bus to those of other processes: through NATS, or else through Postgres."""
-    async with background.running("followers", partial(followers.look, db, bus), every=followers.LOOK_EVERY):
+    async with background.running("followers", partial(look_for_followers, db, bus), every=LOOK_EVERY):
         if settings.nats_url is None:
             doorbell = bus.relay = Doorbell(db, bus, name)
             async with doorbell.connected():
@@ -127,3 +131,17 @@ def record_end(activity: ActivityCounts, session: Session) -> None:
         seconds=round(seconds, 3),
         **({"code": turn.code} if turn.code else {}),
     )
+
+
+async def look_for_followers(db: Database, bus: Bus) -> None:
+    """Tells the followers in this process how far their sessions have come."""
+    followed = bus.followed
+    heads = await leases.heads(db, followed) if followed else {}
+    for session_id in followed:
+        if session_id not in heads:
+            bus.deliver(session_id, Gone())
+            continue
+        head, state = heads[session_id]
+        bus.deliver(session_id, JournalGrew(head))
+        if state == State.WAITING_FOR_AGENT:
+            bus.deliver(session_id, SubagentsChanged())

@@ -222,10 +222,8 @@ async def policy(
     )
     async with _opened(settings, "tool") as (service, _):
         if patch or clear:
-            held = await service.decide(name, lambda before: merge({} if clear else before, patch), by=BY)
-        else:
-            held = await service.policy_of(name)
-    _print_json(held)
+            await service.decide(name, lambda before: merge({} if clear else before, patch), by=BY)
+        _print_json(await service.policy_of(name))
 
 
 async def describe(

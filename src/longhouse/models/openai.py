@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -74,11 +75,14 @@ class OpenAIModel:
 def source_of(model: Model, name: str) -> str:
     """Who is asked, as a digest: the endpoint, and the family of the model of this name; empty for a model that wants
     nothing back."""
-    if not isinstance(model, OpenAIModel):
-        return ""
+    return _digest(model.address, name) if isinstance(model, OpenAIModel) else ""
+
+
+@lru_cache(maxsize=256)
+def _digest(address: str, name: str) -> str:
     bare = name.lower().rpartition("/")[2]
     family = re.split("[^a-z]", bare, maxsplit=1)[0] or bare
-    return hashlib.sha256(f"{model.address} {family}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{address} {family}".encode()).hexdigest()[:32]
 
 
 def _encoded(body: Body) -> list[bytes]:

@@ -74,6 +74,8 @@ class Known(msgspec.Struct, frozen=True):
     until: float
     is_whole: bool = True
     """Whether `active` has all tools that the policy permits."""
+    names_each: bool = True
+    """Whether the policy names all its tools one by one."""
     permitted: dict[tuple[Any, ...], Sequence[Tool]] = msgspec.field(default_factory=dict)
     """The tools that it permits, by what differs between its sessions and what has changed since."""
 
@@ -138,7 +140,7 @@ class Offering(msgspec.Struct):
         policy = known.template.tool_policy
         if not known.is_whole or len(known.active) > (policy.cap or MOST_OFFERED):
             return False
-        if policy.cap or policy.names_each:
+        if policy.cap or known.names_each:
             return True
         permitted = await self._permitted(session, known)
         return len(permitted) <= AUTO_TOOLS and tool_order.tokens_of(permitted) <= AUTO_TOKENS
@@ -164,12 +166,14 @@ class Offering(msgspec.Struct):
         open_tools = rules.open_tools(session, turn, known.template)
         tools = {tool.name: tool for tool in open_tools.among(await self._permitted(session, known))}
         names = list(tools)
-        if not policy.names_each:  # what came in the meantime is added at the end, for providers' prompt caches
+        if not known.names_each:  # what came in the meantime is added at the end, for providers' prompt caches
             before = [ref.rpartition("@")[0] for ref in session.offered]
             names = [*filter(tools.__contains__, before), *(name for name in names if name not in before)]
         offered = names if fits else tool_order.capped(names, policy)
-        selection = tool_order.selection(offered, names, {}, stage=rules.stage(session, turn, known.template))
-        return Offered([tools[name] for name in offered], selection if selection.left_out else None)
+        selection = None
+        if len(offered) < len(names):
+            selection = tool_order.selection(offered, names, {}, stage=rules.stage(session, turn, known.template))
+        return Offered([tools[name] for name in offered], selection)
 
     async def _permitted(self, session: Session, known: Known) -> Sequence[Tool]:
         """The tools that the policy names and permits, in the versions of the turn."""
@@ -196,9 +200,8 @@ class Offering(msgspec.Struct):
             changes = self.catalog.tools.changes
             completed, active = await self._completed(template, owner)
             others = await self._others(completed, owner)
-            known = Known(
-                completed, {**active, **(others or {})}, changes, now + FRESH_FOR, is_whole=others is not None
-            )
+            every, names_each = {**active, **(others or {})}, completed.tool_policy.names_each
+            known = Known(completed, every, changes, now + FRESH_FOR, others is not None, names_each)
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = known

@@ -157,8 +157,7 @@ def _workers(alive: int) -> Finding:
 
 def _packages(entrypoints: Mapping[str, str], settings: Settings) -> Iterator[Finding]:
     """Names each package that active tools and agents need and that a worker started here would lack."""
-    packages = (python.OURS, *settings.tool_packages)
-    users = {lacking(entrypoint, packages): name for name, entrypoint in entrypoints.items()}
+    users = {lacking(place, (python.OURS, *settings.tool_packages)): name for name, place in entrypoints.items()}
     mend = "put its files where Longhouse starts, or install it; until then a worker here leaves their agents alone"
     for problem, name in users.items():
         if problem:
