@@ -115,6 +115,10 @@ async def test_every_operation_says_what_it_answers_and_its_examples_fit(serving
     names = [operation["operationId"] for _, _, operation in operations(told)]
     assert len(names) == len(set(names))
     assert all(name.isidentifier() for name in names)
+    text = json.dumps(told)
+    for name in told["components"]["schemas"]:
+        assert f'"#/components/schemas/{name}"' in text, f"nothing refers to {name}"
+        assert "__" not in name, name
 
 
 async def test_a_version_that_is_put_needs_no_name(serving: Serving) -> None:
