@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from longhouse.agents.schema.resolve import BadReference, inlined, target
+from longhouse.agents.schema.resolve import BadReference, inlined, target, walk
 from longhouse.agents.schema.strict import strict
 from longhouse.search.document import parameters
 from longhouse.tools.arguments import checker, schema_problem
@@ -83,3 +83,19 @@ def test_a_chain_that_leads_back_has_no_end() -> None:
     long = {"$defs": {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(5_000)}}
     assert inlined({"$ref": "#/$defs/0"}, long, set()) is None, "it is as good as endless"
     assert inlined({"$ref": f"#/$defs/{5_000 - 20}"}, long, set()) == {}
+
+
+def test_what_was_read_with_its_whole_is_not_read_again() -> None:
+    """20 kB with a thousand references to the whole took half a second of the event loop."""
+    inner = {"type": "object", "properties": {"a": {"type": "object"}}}
+    root = {
+        "properties": {f"p{n}": {"$ref": "#"} for n in range(1_000)},
+        "anyOf": [{"$ref": "#/$defs/City"}, {"$ref": "#/x-own/one"}, {"$ref": "#/x-own/one/properties/a"}],
+        "$defs": {"City": CITY},
+        "x-own": {"one": inner},
+    }
+    read: list[Any] = []
+    seen = list(walk(root, read.append))
+    assert len(read) <= 3, "the whole, and what lies where nobody expects a schema"
+    assert [read[0], inner in read, CITY in read] == [root, True, False]
+    assert [CITY in seen, inner in seen, len(seen)] == [True, True, 1_008]

@@ -130,6 +130,8 @@ async def test_so_many_parts_and_calls_are_refused_before_they_are_read(serving:
             (CHAT, chat(messages=[{"role": "user", "content": [part] * 60_000}])),
             (CHAT, chat(messages=[{"role": "assistant", "tool_calls": [called] * 30_000}])),
             ("/v1/responses", {"model": AGENT, "input": [one] * 30_000}),
+            (CHAT, chat(context=[{"role": "user", "content": [part] * 60_000}])),
+            (CHAT, chat(tool_choice={"type": "allowed_tools", "allowed_tools": {"tools": [part] * 60_000}})),
             ("/admin/tools", {"name": "t", "tags": [part] * 60_000}),
         ):
             for written in (msgspec.json.encode(body), json.dumps(body, indent=1).encode()):

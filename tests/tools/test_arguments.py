@@ -357,6 +357,14 @@ def test_arguments_are_converted_back_within_bounds_and_long_lists_of_objects_wh
         restored({}, schema)  # how deep it is written out is found out once
         assert counted(partial(restored, sent, schema)) < 2_000_000
     item = of(properties={"n": {"type": "integer"}, "text": {"type": "string"}}, required=["n"])
+    wide = {"type": "object", "properties": dict.fromkeys(MANY_NAMES, True)}
+    needs = of(properties={"x": {"type": "string"}}, required=["x", *MANY_NAMES])
+    either = {"anyOf": [of(properties={"p": {"enum": [*MANY_NAMES, n]}}) for n in range(2)]}
+    row = {"type": "array", "prefixItems": [{"type": "string"}] * 2_000}
+    for items, one in ((wide, {"n1": 1}), (needs, {"z": None}), (either, {"p": "?"}), (row, ["x"])):
+        schema = where({"type": "array", "items": items})
+        restored({}, schema)
+        assert counted(partial(restored, {"a": [one] * 4_000}, schema)) < 900_000
     listed = [{"n": n, "text": None} for n in range(40_000)]
     assert restored({"a": listed}, where({"type": "array", "items": item})) == {"a": [{"n": n} for n in range(40_000)]}
 

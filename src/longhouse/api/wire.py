@@ -27,6 +27,8 @@ MAX_OBJECTS: Final = 50_000
 """In a body, as are messages, their parts and calls: to validate ten times as many takes seconds."""
 _MOST: Final = {b"{": MAX_OBJECTS, b"[": MAX_OBJECTS, b",": 5 * MAX_OBJECTS}
 """Marks of JSON that a body has outside of texts."""
+MAX_STOPS: Final = 64
+"""Texts at which an answer stops."""
 MAX_FIELDS: Final = 100
 """Fields of one object on our own routes: each unknown one costs a validation error."""
 ID: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._:@-]{1,128}")
@@ -233,7 +235,7 @@ class ChatRequest(Lenient):
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     n: int | None = Field(default=None, ge=1, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    stop: StrictStr | Many[StrictStr] | None = None
+    stop: StrictStr | Annotated[Many[StrictStr], Field(max_length=MAX_STOPS)] | None = None
     response_format: ResponseFormat | None = None
     user: UserName = None
     metadata: Metadata | None = None
@@ -265,6 +267,8 @@ class ChatRequest(Lenient):
     @classmethod
     def decode(cls, body: bytes) -> Any:
         """As `decode`, a body of which all is known and whose messages are nothing but text: those are read at once."""
+        if _has_many(body):
+            return decode(body)
         try:
             read = _bare_chat().decode(body)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -379,7 +383,7 @@ def decode(body: bytes) -> Any:
 
 
 def _has_many(body: bytes) -> bool:
-    return any(body.count(mark) > most for mark, most in _MOST.items())
+    return len(body) > MAX_OBJECTS and any(body.count(mark) > most for mark, most in _MOST.items())
 
 
 def _outside_texts(body: bytes) -> bytes:

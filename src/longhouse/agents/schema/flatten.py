@@ -5,7 +5,7 @@ of one type: an object with its properties, an array, a string or another scalar
 """
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -114,11 +114,13 @@ class Leaf(msgspec.Struct, frozen=True):
 
     @property
     def properties(self) -> dict[str, SchemaPlace]:
-        return {name: self._inner(inner) for name, inner in self.schema.get("properties", {}).items()}
+        return {name: self.inner(schema) for name, schema in self.schema.get("properties", {}).items()}
 
     @property
     def required(self) -> set[str]:
-        return set(self.schema.get("required", ()))
+        names = self.schema.get("required", ())
+        self.place.root.spend(len(names))
+        return set(names)
 
     @property
     def is_tuple(self) -> bool:
@@ -130,7 +132,7 @@ class Leaf(msgspec.Struct, frozen=True):
         items = self.schema.get("items", {})
         listed = [*self.schema.get("prefixItems", ()), *(items if isinstance(items, list) else ())]
         others = [items] if isinstance(items, dict) and (items or not listed) else []
-        return [self._inner(inner) for inner in [*listed, *others]] or [self._inner({})]
+        return [self.inner(schema) for schema in [*listed, *others]] or [self.inner({})]
 
     def fits(self, value: dict[str, Any]) -> bool:
         """Whether the value has this object's property names and its constants."""
@@ -138,10 +140,18 @@ class Leaf(msgspec.Struct, frozen=True):
         return (
             value.keys() <= known.keys()
             and self.required <= value.keys()
-            and all(item is None or item in _listed(known[name], item) for name, item in value.items())
+            and all(item is None or item in self._listed(known[name], item) for name, item in value.items())
         )
 
-    def _inner(self, schema: Any) -> SchemaPlace:
+    def _listed(self, schema: Any, value: Any) -> Sequence[Any]:
+        """The values that a property may have, if they are listed; otherwise the given value."""
+        if not isinstance(schema, dict):
+            return [value]
+        values = [schema["const"]] if "const" in schema else schema.get("enum", [value])
+        self.place.root.spend(len(values))
+        return values
+
+    def inner(self, schema: Any) -> SchemaPlace:
         return SchemaPlace(schema, self.place.root, self.place.followed, self.place.depth - 1)
 
 
@@ -272,10 +282,3 @@ def _joined(schema: dict[str, Any], place: SchemaPlace) -> dict[str, Any]:
     required = [set(branch.get("required", ())) for branch in branches]
     always = set.intersection(*required) if required else set()
     return {**whole, "required": [*schema.get("required", ()), *sorted(always)]}
-
-
-def _listed(schema: Any, value: Any) -> list[Any]:
-    """The values that a property may have, if they are listed; otherwise the given value."""
-    if not isinstance(schema, dict):
-        return [value]
-    return [schema["const"]] if "const" in schema else list(schema.get("enum", [value]))

@@ -92,21 +92,23 @@ def walk(root: dict[str, Any], read: Callable[[Any], Any]) -> Iterator[dict[str,
     """Each subschema once, following parts and references; BadReference if one leads nowhere.
 
     `read` raises if a schema or one of its parts is not well formed. It gets the root and each target of a
-    reference, since a target may lie where no schema is expected.
+    reference that is not part of what it got before, since a target may lie where no schema is expected.
     """
-    read(root)
     seen: set[int] = set()
-    left: list[Any] = [root]
-    while left:
-        schema = left.pop()
-        if not isinstance(schema, dict) or id(schema) in seen:
-            continue
-        seen.add(id(schema))
-        yield schema
-        if "$ref" in schema:
-            left.append(target(root, schema["$ref"]))
-            read(left[-1])
-        left += _parts(schema)
+    targets: list[Any] = [root]
+    while targets:
+        left = [targets.pop()]
+        if id(left[0]) not in seen:
+            read(left[0])
+        while left:
+            schema = left.pop()
+            if not isinstance(schema, dict) or id(schema) in seen:
+                continue
+            seen.add(id(schema))
+            yield schema
+            if "$ref" in schema:
+                targets.append(target(root, schema["$ref"]))
+            left += _parts(schema)
 
 
 def plain(root: dict[str, Any]) -> dict[str, Any]:

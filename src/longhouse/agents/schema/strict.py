@@ -17,7 +17,9 @@ from longhouse.journal.json_text import value_of
 
 JSON_STRING: Final = "A JSON object, written as a string"
 MOST_RESTORED: Final = 4_000_000
-"""The effort of converting arguments back: bytes of schemas that are written, and alternatives that are looked at."""
+"""The effort of converting arguments back: bytes of schemas that are written, and what is looked at of them."""
+A_VALUE: Final = 10
+"""The effort of looking at one value, or of placing one schema."""
 LONGEST_PATTERN: Final = 200
 """Maximum characters of a pattern that is described; a longer one does not help a model."""
 
@@ -105,11 +107,11 @@ def _kept(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _object(leaf: Leaf, in_words: bool) -> dict[str, Any]:
-    properties = {}
+    properties, required = {}, leaf.required
     for name, place in leaf.properties.items():
         found = _described(place) if in_words else leaves(place)
         inner = _one_of([_strict(one, in_words) for one in found], place.description)
-        properties[name] = inner if name in leaf.required else _nullable(inner)
+        properties[name] = inner if name in required else _nullable(inner)
     return closed_object(properties)
 
 
@@ -147,7 +149,7 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _restored(value: Any, found: list[Leaf], root: SchemaDocument) -> Any:
-    root.spend(len(found) ** 2)
+    root.spend(A_VALUE + len(found) ** 2)
     match value:
         case dict():
             closed = [leaf for leaf in found if leaf.is_object]
@@ -155,7 +157,7 @@ def _restored(value: Any, found: list[Leaf], root: SchemaDocument) -> Any:
             return _fields(value, leaf) if leaf else value
         case list():
             array = next((leaf for leaf in found if leaf.is_array), None)
-            return [_restored(item, _item(array, nth), root) for nth, item in enumerate(value)] if array else value
+            return _items(value, array) if array else value
         case str() if any(leaf.is_json_string for leaf in found) and not any(leaf.is_text for leaf in found):
             written = value_of(value)
             # Text that is no JSON is passed on, and the tool refuses it.
@@ -165,15 +167,21 @@ def _restored(value: Any, found: list[Leaf], root: SchemaDocument) -> Any:
 
 
 def _fields(value: dict[str, Any], leaf: Leaf) -> dict[str, Any]:
-    known, root = leaf.properties, leaf.place.root
+    known, root = leaf.schema.get("properties", {}), leaf.place.root
+    required = leaf.required
     return {
-        name: _restored(item, root.leaves(known[name]), root) if name in known else item
+        name: _restored(item, root.leaves(leaf.inner(known[name])), root) if name in known else item
         for name, item in value.items()
-        if item is not None or name in leaf.required
+        if item is not None or name in required
     }
 
 
-def _item(array: Leaf, nth: int) -> list[Leaf]:
-    """The alternatives of one item of an array: by its index in a tuple, otherwise those of any item."""
-    places = array.items[nth : nth + 1] if array.is_tuple and nth < len(array.items) else array.items
-    return [leaf for place in places for leaf in array.place.root.leaves(place)]
+def _items(value: list[Any], array: Leaf) -> list[Any]:
+    """The items of an array, each by its index in a tuple, otherwise by the alternatives of any item."""
+    places, root = array.items, array.place.root
+    root.spend(A_VALUE * len(places))
+    items = []
+    for nth, item in enumerate(value):
+        own = places[nth : nth + 1] if array.is_tuple and nth < len(places) else places
+        items.append(_restored(item, [leaf for place in own for leaf in root.leaves(place)], root))
+    return items

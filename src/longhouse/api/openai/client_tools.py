@@ -47,13 +47,15 @@ def read(tools: Sequence[Any], choice: Any = None, parallel: bool | None = None)
     if len(tools) > MOST_TOOLS:
         raise CallerError(f"A request offers {MOST_TOOLS} functions at most.", param="tools")
     found: dict[str, ClientTool] = {}
+    size = 0
     for index, given in enumerate(tools):
         tool = _tool(given, f"tools[{index}]")
         if tool.name in found:
             raise CallerError(f"{tool.name!r} is there twice.", param=f"tools[{index}].function.name")
         found[tool.name] = tool
-    if sum(len(one.parameters) + len(one.description) for one in found.values()) > MAX_SIZE:
-        raise CallerError(f"The functions have more than {MAX_SIZE:,} characters together.", param="tools")
+        size += len(tool.parameters) + len(tool.description)
+        if size > MAX_SIZE:  # before others are checked
+            raise CallerError(f"The functions have more than {MAX_SIZE:,} characters together.", param="tools")
     allowed, must_call = _chosen(choice, list(found))
     offered = tuple(found[name] for name in allowed)
     return ClientTools(tools=offered, must_call=must_call, parallel=parallel is not False) if offered else None
@@ -134,7 +136,7 @@ def _chosen(choice: Any, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
             where = "tool_choice.allowed_tools"
             if not isinstance(asked, dict) or not isinstance(listed := asked.get("tools"), list):
                 raise CallerError("It should have a list of tools.", param=where)
-            allowed = [_known(one, names, f"{where}.tools") for one in listed]
+            allowed = list(dict.fromkeys(_known(one, names, f"{where}.tools") for one in listed))
             return allowed, tuple(allowed) if asked.get("mode") == "required" else ()
     raise CallerError(
         "It should be auto, none, required, or name a function that the request offers.", param="tool_choice"
