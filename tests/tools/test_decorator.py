@@ -185,6 +185,8 @@ def refused_by_grpc(status: grpc.StatusCode) -> grpc.RpcError:
         (refused_by_grpc(grpc.StatusCode.UNAVAILABLE), True),
         (refused_by_grpc(grpc.StatusCode.DEADLINE_EXCEEDED), True),
         (refused_by_grpc(grpc.StatusCode.NOT_FOUND), False),
+        (ExceptionGroup("two at once", [ValueError("no"), ConnectionResetError("gone")]), True),
+        (ExceptionGroup("two at once", [ValueError("no")]), False),
     ],
 )
 def test_a_client_that_got_no_answer_does_not_know_what_happened(error: Exception, in_doubt: bool) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import mcp_types
 import psutil
 import pytest
+from aiohttp import web
+from bench.house import listening
 from mcp.shared.message import SessionMessage
 from structlog.testing import capture_logs
 
@@ -245,6 +247,40 @@ async def test_a_call_that_never_left_is_known_to_have_had_no_effect(notes: Path
         assert gone.code == "tool_failed"
         assert "cannot be reached" in gone.message
         assert tried.noted("call send") == 0
+
+
+ODD_ENDS = (
+    web.Response(text="<p>paid</p>", content_type="text/html"),
+    web.Response(body=b"{}", content_type="application/octet-stream"),
+    web.Response(status=202),
+    web.Response(status=303, headers={"location": "http://127.0.0.2:1/done"}),
+)
+
+
+async def test_an_answer_that_says_nothing_of_the_call_leaves_its_effect_unknown(notes: Path, logs: list[Any]) -> None:
+    """The library calls each of these an invalid request, as a server would that did nothing."""
+    ends, calls = iter(ODD_ENDS), 0
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal calls
+        asked = await request.json() if request.method == "POST" else {}
+        result: dict[str, Any] = {"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]}
+        match asked.get("method"):
+            case "tools/call":
+                calls += 1
+                return next(ends)
+            case "initialize":
+                info = {"name": "till", "version": "1"}
+                result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+            case "tools/list":
+                pass
+            case _:
+                return web.Response(status=202 if asked else 405)
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+
+    async with listening(answer) as url, trying(notes, {"url": url}, logs) as tried, asyncio.timeout(60):
+        found = [fault(await tried.call("pay")).code for _ in ODD_ENDS]
+    assert (found, calls) == (["unknown_outcome"] * 4, 4)
 
 
 async def test_arguments_are_checked_before_the_call_and_secrets_stay_with_the_server(

@@ -78,6 +78,8 @@ def is_in_doubt(error: BaseException | None) -> bool:
             return error.in_doubt
         if isinstance(error, _NO_ANSWER) or _is_of_client(error):
             return True
+        if isinstance(error, BaseExceptionGroup) and any(map(is_in_doubt, error.exceptions)):
+            return True
         error = error.__cause__ or error.__context__
     return False
 

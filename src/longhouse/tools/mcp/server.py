@@ -41,9 +41,9 @@ MAX_TOOLS: Final = 1_000
 KEPT_LINES: Final = 30
 """The last lines of a server that operators can read."""
 KEY: Final = "longhouse/idempotency-key"
-REFUSALS: Final = (mcp_types.INVALID_REQUEST, mcp_types.METHOD_NOT_FOUND, mcp_types.INVALID_PARAMS)
+REFUSALS: Final = (mcp_types.METHOD_NOT_FOUND, mcp_types.INVALID_PARAMS)
 """Errors by which a server says that it did nothing. Others it may have made in the middle of its work, or the library
-about an answer that it could not read."""
+about an answer that it could not read: that one it calls an invalid request."""
 LIBRARIES: Final = ("fastmcp", "mcp", "httpx2", "httpcore2")
 
 
