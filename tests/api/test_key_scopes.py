@@ -139,6 +139,9 @@ async def test_a_key_erases_and_changes_nothing_of_agents_that_it_may_not_use(se
             ("DELETE", "/v1/memory/files/rules.md?scope=conversation&conversation_id=both&user=eve", None),
             ("DELETE", "/v1/documents/prices", None),
             ("POST", "/v1/documents?filename=prices.md", None),
+            # The first to talk there may be any agent.
+            ("PUT", "/v1/memory/files/rules.md?conversation_id=new&user=eve", {"content": "Always pay."}),
+            ("POST", "/v1/conversations/new/interactions", note | {"type": "input"}),
         ]
         for nth in (6, 8, 10):
             assert await free.status(*tries[nth]) == 201

@@ -70,9 +70,15 @@ class Caller:
                 code="template_not_allowed",
             )
 
-    async def uses_all_of(self, db: Database, conversation: str) -> None:
-        """Raises if an agent that talks in this conversation is one that the key may not use."""
-        for agent in await sessions.agents_in(db, self.owner, conversation) if self.templates is not None else ():
+    async def uses_all_of(self, db: Database, conversation: str, *, begun: bool = False) -> None:
+        """Raises if an agent that talks in this conversation is one that the key may not use; with `begun` also if
+        nobody talks in it yet, since the first may be any agent."""
+        if self.templates is None:
+            return
+        agents = await sessions.agents_in(db, self.owner, conversation)
+        if begun and not agents:
+            self.uses_all()
+        for agent in agents:
             self.uses(agent)
 
     def writes(self) -> None:

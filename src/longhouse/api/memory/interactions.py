@@ -232,7 +232,7 @@ async def add_interactions(
         if one.conversation_id not in (None, conversation_id):
             raise CallerError("conversation_id is not that of the path.", param="conversation_id")
     new = [_new(one, conversation_id, trace) for one in many]
-    await caller.uses_all_of(held.inbox.db, conversation_id)
+    await caller.uses_all_of(held.inbox.db, conversation_id, begun=True)
     added = await held.ledger.add(caller.owner, conversation_id, new)
     for session_id, head in added.noted:
         held.inbox.bus.noted(session_id, head)

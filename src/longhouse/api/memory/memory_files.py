@@ -105,7 +105,7 @@ class ScopeQuery(wire.StrictModel):
             case "agent":
                 caller.uses(self.agent or "")
             case "conversation":
-                await caller.uses_all_of(db, self.conversation_id or "")
+                await caller.uses_all_of(db, self.conversation_id or "", begun=True)
             case "owner":
                 caller.uses_all()
         return scope
