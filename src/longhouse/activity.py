@@ -6,12 +6,9 @@ end of them: the first ones have a series each, all others share one.
 
 from bisect import bisect_left
 from collections import defaultdict
-from datetime import datetime
 from typing import Final
 
 import msgspec
-
-from longhouse import clock
 
 OTHER: Final = "other"
 """The name that stands for all owners, templates or tools beyond the first."""
@@ -79,18 +76,12 @@ class ActivityCounts:
             ShownNames(MOST_TOOLS),
         )
         self.models: dict[Who, ModelCalls] = defaultdict(ModelCalls)
-        self.model_trouble: tuple[datetime, str] | None = None
-        """When a model endpoint failed last, and its own words."""
         self.tool_calls: dict[Who, ToolCalls] = defaultdict(ToolCalls)
         self.tools: dict[str, ToolCalls] = defaultdict(ToolCalls)
         self.turns: dict[Who, EndedTurns] = defaultdict(EndedTurns)
 
     def model(self, template: str, owner: str) -> ModelCalls:
         return self.models[self._who(template, owner)]
-
-    def model_failed(self, words: str) -> None:
-        """Keeps what the endpoint said, for operators alone: users read of their turn in the journal."""
-        self.model_trouble = (clock.now(), words)
 
     def tool_called(self, template: str, owner: str, tool: str, seconds: float, *, failed: bool) -> None:
         for calls in (self.tool_calls[self._who(template, owner)], self.tools[self._tools[tool]]):

@@ -196,8 +196,8 @@ def test_a_choice_says_what_may_and_what_must_be_called() -> None:
         assert found is not None
         assert (tuple(tool.name for tool in found.tools), found.must_call) == (offered, must), choice
     assert client_tools.read(tools, "none") is None
-    some["allowed_tools"]["tools"] = [one, one]
-    again = client_tools.read(tools, some)
+    twice = {"type": "allowed_tools", "allowed_tools": {"tools": [one, one]}}
+    again = client_tools.read(tools, twice)
     assert again is not None
     assert [tool.name for tool in again.tools] == ["b"], "as often as it is named, it is offered once"
     assert client_tools.read([]) is None

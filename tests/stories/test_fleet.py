@@ -119,11 +119,15 @@ async def test_a_provider_in_trouble_is_given_up_earlier_while_somebody_waits_at
     async with (
         serve_model(lambda body: say("", fault=ScriptedStatus(status=503, message="busy"))) as model,
         fleet(serving, model.url, nats, patience=1) as (gateway, _, _),
-        asked(gateway, "Hello?") as events,
     ):
-        told = [event.json async for event in events if event.data != "[DONE]"]
-    assert "error" in told[-1]
-    assert len(model.requests) <= 3
+        async with asked(gateway, "Hello?") as events:
+            told = [event.json async for event in events if event.data != "[DONE]"]
+        assert "error" in told[-1]
+        assert len(model.requests) <= 3
+        # What it said is for operators, who ask at any process.
+        async with gateway.http.get("/admin/operations") as response:
+            sentences = (await response.json())["sentences"]
+        assert sentences[0]["text"].endswith("answered 503: busy")
 
 
 TILL_AGENTS = """\

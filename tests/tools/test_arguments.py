@@ -361,10 +361,11 @@ def test_arguments_are_converted_back_within_bounds_and_long_lists_of_objects_wh
     needs = of(properties={"x": {"type": "string"}}, required=["x", *MANY_NAMES])
     either = {"anyOf": [of(properties={"p": {"enum": [*MANY_NAMES, n]}}) for n in range(2)]}
     row = {"type": "array", "prefixItems": [{"type": "string"}] * 2_000}
-    for items, one in ((wide, {"n1": 1}), (needs, {"z": None}), (either, {"p": "?"}), (row, ["x"])):
-        schema = where({"type": "array", "items": items})
+    wide_ones: list[tuple[Any, Any]] = [(wide, {"n1": 1}), (needs, {"z": None}), (either, {"p": "?"}), (row, ["x"])]
+    for part, value in wide_ones:
+        schema = where({"type": "array", "items": part})
         restored({}, schema)
-        assert counted(partial(restored, {"a": [one] * 4_000}, schema)) < 900_000
+        assert counted(partial(restored, {"a": [value] * 4_000}, schema)) < 900_000
     listed = [{"n": n, "text": None} for n in range(40_000)]
     assert restored({"a": listed}, where({"type": "array", "items": item})) == {"a": [{"n": n} for n in range(40_000)]}
 

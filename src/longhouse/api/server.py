@@ -207,7 +207,7 @@ def _state(parts: Parts, resolver: SessionResolver) -> dict[str, Any]:
         "turns": turns,
         "questions": QuestionFeed(parts.db, parts.bus),
         "statistics": counts,
-        "operations": Operations(parts.db, counts, parts.toolbox, parts.activity, parts.is_mirrored),
+        "operations": Operations(parts.db, counts, parts.toolbox, parts.is_mirrored),
         "eraser": Eraser(inbox),
         "webhooks": WebhookService(parts.db, parts.egress),
         "schedules": parts.scheduler,

@@ -383,7 +383,7 @@ class Engine:
             new = await handler.read(instance.strategy, reply)
         except ProviderError as error:
             self._count(session, time.monotonic() - began, error.usage, failed=True)
-            self.activity.model_failed(str(error))
+            await leases.tell_failure(self.db, self.worker, self.toolbox.hide(str(error)))
             await self._retry_later(run, turn, error)
             return
         self._count(session, took, reply.usage)

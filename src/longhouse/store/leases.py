@@ -11,6 +11,7 @@ from msgspec.structs import replace
 import longhouse
 from longhouse.errors import Deposed
 from longhouse.journal.events import INTERRUPTED
+from longhouse.journal.messages import clean
 from longhouse.store.automation import schedules
 from longhouse.store.database import Database, Transaction, advisory_key
 from longhouse.store.limits import budgets, places
@@ -173,6 +174,7 @@ AT_WORK: Final = """
 """
 ALIVE: Final = "SELECT count(*) FROM workers WHERE beat_at > now() - interval '10 seconds'"
 RETIRE: Final = "DELETE FROM workers WHERE id = :worker"
+TELL_FAILURE: Final = "UPDATE workers SET model_words = :words, model_failed_at = now() WHERE id = :worker"
 
 _HOLDS: Final = """
     l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
@@ -414,6 +416,11 @@ async def suspects(db: Database, worker: str, lease: float) -> list[Suspect]:
 async def delete_dead_worker(db: Database, suspect: Suspect) -> None:
     """Deletes a dead worker's row, unless it has written a heartbeat since."""
     await db.run(DELETE_DEAD_WORKER, worker=suspect.worker, beat_at=suspect.beat_at)
+
+
+async def tell_failure(db: Database, worker: str, words: str) -> None:
+    """Keeps what a model endpoint said, for operators alone: users read of their turn in the journal."""
+    await db.run(TELL_FAILURE, worker=worker, words=clean(words))
 
 
 async def workers(db: Database, *, before: Position | None, limit: int) -> list[WorkerRow]:

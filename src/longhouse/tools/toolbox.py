@@ -147,7 +147,7 @@ class Toolbox:
         if catalog:
             catalog.is_served = self._is_served
         self._binder = binder
-        self._hide = hide
+        self.hide = hide
         """Takes secrets out of what is logged of tools."""
         self._activity = activity or ActivityCounts()
         self._execution = CallExecutor()
@@ -343,12 +343,12 @@ class Toolbox:
             return _failed(tool, error, in_doubt=in_doubt)
 
     def _log_raised(self, error: BaseException, about: Mapping[str, str]) -> None:
-        message, said = "a tool raised an exception", self._hide(traceback_of(error))
+        message, said = "a tool raised an exception", self.hide(traceback_of(error))
         if variable := hidden_variable(said):
             message = f"{variable} is set, but tools do not see it: name it in LONGHOUSE_TOOL_ENVIRONMENT"
         record = log.warning if said else log.info
         more = {"exception": said} if said else {}
-        record("tool_raised", message=message, error=self._hide(repr(error)), **more, **about)
+        record("tool_raised", message=message, error=self.hide(repr(error)), **more, **about)
 
     async def _is_switched_off(self, call: Open, session: Session) -> bool:
         """Has an operator disabled the tool, or deactivated it while the call waited for a person?"""

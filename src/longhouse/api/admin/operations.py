@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, TypedDict
 
+import asyncpg
 import msgspec
 
 import longhouse
 from longhouse import clock
-from longhouse.activity import ActivityCounts
 from longhouse.api import auth, pagination, wire
 from longhouse.api.admin import docs
 from longhouse.api.http.json_route import of_app, strict_router
@@ -149,7 +149,6 @@ class Operations(msgspec.Struct):
     db: Database
     counts: Statistics
     toolbox: Toolbox
-    activity: ActivityCounts
     is_mirrored: bool
     found: ShownOperations | None = None
     looked_at: float = float("-inf")
@@ -168,6 +167,7 @@ class Operations(msgspec.Struct):
         rows = await self.counts.rows()
         [waiting] = await db.rows(statistics.WAITING)
         [troubled] = await db.rows(statistics.TROUBLED)
+        failures = await db.rows(statistics.MODEL_FAILED)
         [size] = await db.rows(statistics.SIZE)
         lag = await db.value(statistics.MIRROR_LAG) if self.is_mirrored else None
         found: Looked = {
@@ -188,7 +188,7 @@ class Operations(msgspec.Struct):
             "mcp": servers(self.toolbox),
         }
         told = sentences(found, workers, troubled["number"], troubled["seconds"])
-        return {**found, "sentences": [*_of_endpoint(self.activity.model_trouble, now), *told]}
+        return {**found, "sentences": [*_of_endpoints(failures), *told]}
 
 
 def _worker(row: WorkerRow) -> ShownWorker:
@@ -326,10 +326,10 @@ def _of_models(found: Looked, troubled: int, seconds: float | None) -> Iterator[
             yield Sentence("wait", f"{name} had to be asked again {times} in the last 24 hours; no turn failed of it.")
 
 
-def _of_endpoint(trouble: tuple[datetime, str] | None, now: datetime) -> Iterator[Sentence]:
-    """Quotes a model endpoint that failed lately, as this process heard it."""
-    if trouble and now - trouble[0] < timedelta(hours=1):
-        yield Sentence("bad", f"{_span((now - trouble[0]).total_seconds())} ago: {trouble[1]}")
+def _of_endpoints(failures: Sequence[asyncpg.Record]) -> Iterator[Sentence]:
+    """Quotes the model endpoint that failed last, as a worker heard it."""
+    for failure in failures:
+        yield Sentence("bad", f"{_span(failure['seconds'])} ago: {failure['words']}")
 
 
 def _of_postgres(postgres: ShownPostgres) -> Iterator[Sentence]:

@@ -134,6 +134,10 @@ TROUBLED: Final = """
     SELECT count(*)::int AS number, extract(epoch FROM now() - min(troubled_at))::float8 AS seconds FROM sessions
     WHERE wake_at IS NOT NULL AND troubled_at IS NOT NULL
 """
+MODEL_FAILED: Final = """
+    SELECT model_words AS words, extract(epoch FROM now() - model_failed_at)::float8 AS seconds FROM workers
+    WHERE model_failed_at > now() - interval '1 hour' ORDER BY model_failed_at DESC LIMIT 1
+"""
 # Sessions of either side are mirrored; what was added from outside is not, and what came in a capsule.
 MIRROR_LAG: Final = """
     SELECT extract(epoch FROM now() - min(s.updated_at))::float8
