@@ -24,6 +24,11 @@ class Scope(msgspec.Struct, frozen=True):
     """Does it belong to one conversation, and is it erased with that?"""
 
     @property
+    def named(self) -> dict[str, str]:
+        """The values by which statements name it."""
+        return {"owner": self.owner, "scope": self.key}
+
+    @property
     def lock(self) -> int:
         return advisory_key(f"{len(self.owner)}:{self.owner}{self.key}".encode())
 
