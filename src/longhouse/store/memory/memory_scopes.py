@@ -75,7 +75,7 @@ def passing(owner: str, user: str | None, agent: str, conversation: str) -> set[
 
 
 def reachable(
-    owner: str, user: str | None, *, agent: str | None = None, conversation: str | None = None
+    owner: str, user: str | None, *, agent: str | None, conversation: str | None
 ) -> Iterator[tuple[MemoryScope, str]]:
     """Patterns for the keys of all scopes that sessions of this user can reach, with the kind of each.
 
