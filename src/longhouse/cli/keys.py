@@ -156,19 +156,18 @@ def _missing(key_id: str) -> SetupError:
 
 
 def _described(key: Key) -> str:
-    parts = [f"{key.role} of {plain(key.owner)}, {key.name!r}, made {_at(key.created_at)}"]
-    parts += [f"used {_at(key.last_used_at)}"] if key.last_used_at else []
-    parts += ["only reads"] if key.read_only else []
-    parts += [f"may use {', '.join(key.templates)}"] if key.templates is not None else []
-    parts += [
-        f"{limit:,} {name.replace('_per_', ' a ')}"
-        for name in budgets.NAMES
-        if (limit := getattr(key, name)) is not None
-    ]
-    parts += [f"expires {_at(key.expires_at)}"] if key.expires_at else []
-    parts += [f"its former secret works until {_at(key.former_until)}"] if key.former_until else []
-    parts += [f"revoked {_at(key.revoked_at)}"] if key.revoked_at else []
-    return ", ".join(parts)
+    limits = {name: getattr(key, name) for name in budgets.NAMES}
+    parts = (
+        f"{key.role} of {plain(key.owner)}, {key.name!r}, made {_at(key.created_at)}",
+        f"used {_at(key.last_used_at)}" if key.last_used_at else "",
+        "only reads" if key.read_only else "",
+        f"may use {', '.join(key.templates)}" if key.templates is not None else "",
+        *(f"{limit:,} {name.replace('_per_', ' a ')}" for name, limit in limits.items() if limit is not None),
+        f"expires {_at(key.expires_at)}" if key.expires_at else "",
+        f"its former secret works until {_at(key.former_until)}" if key.former_until else "",
+        f"revoked {_at(key.revoked_at)}" if key.revoked_at else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _at(moment: datetime) -> str:
