@@ -13,6 +13,11 @@ def plain(text: str, most: int = SHOWN) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
 
 
+def columns(*texts: str) -> str:
+    """Texts beside each other, each as `plain` has it."""
+    return "  ".join(map(plain, texts)).rstrip()
+
+
 def lasting(seconds: float) -> str:
     minutes, rest = divmod(max(0.0, seconds), 60)
     if not minutes:

@@ -1,7 +1,6 @@
 """`longhouse schedules …`: create, list, show, pause, resume, run and delete schedules, directly in the database."""
 
 import uuid
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -13,7 +12,7 @@ from longhouse.api.rate_limits import KeyLimits
 from longhouse.api.schedules.firing import Scheduler, new_run_id
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
 from longhouse.app.store import open_existing, with_database
-from longhouse.cli.one_line import plain
+from longhouse.cli.one_line import columns, plain
 from longhouse.cli.running import given, group, invalid_option
 from longhouse.errors import SetupError
 from longhouse.journal.session import LOCAL_OWNER
@@ -160,7 +159,7 @@ def _scheduler(db: Database) -> Scheduler:
 
 
 def _line(one: Schedule) -> str:
-    parts: Sequence[str] = (
+    return columns(
         one.id,
         one.stopped or ("paused" if one.is_paused else f"next {_at(one.next_at)}" if one.next_at else "ended"),
         f"{one.cron} {one.time_zone}" if one.cron else f"once {_at(one.at)}",
@@ -168,7 +167,6 @@ def _line(one: Schedule) -> str:
         one.template,
         one.name,
     )
-    return "  ".join(map(plain, parts)).rstrip()
 
 
 def _at(moment: datetime | None) -> str:

@@ -18,7 +18,7 @@ from longhouse.api.sessions.listing import listed
 from longhouse.api.sessions.waiting import Question, find_questions, shown, waiting_status
 from longhouse.app.memory import open_ledger
 from longhouse.app.store import open_existing, with_database
-from longhouse.cli.one_line import plain
+from longhouse.cli.one_line import columns, plain
 from longhouse.cli.running import group
 from longhouse.cli.sessions.capsules import SessionId, export_session, found, import_capsule, replay_session
 from longhouse.cli.sessions.table import table
@@ -78,7 +78,7 @@ async def list_sessions(
     # Elsewhere whole ids and lines, for programs to read.
     for row in rows:
         opened = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
-        typer.echo("  ".join(map(plain, (row.id, row.state, opened, row.owner, row.task or ""))).rstrip())
+        typer.echo(columns(row.id, row.state, opened, row.owner, row.task or ""))
 
 
 @with_database
