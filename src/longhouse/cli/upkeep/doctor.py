@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from longhouse.cli.processes.listening import is_local, missing_key, refuse_easy
 from longhouse.cli.running import group
 from longhouse.cli.upkeep.setting_up import probed
 from longhouse.config.effective import Configured, configure
-from longhouse.errors import LonghouseError
+from longhouse.errors import LonghouseError, SetupError
 from longhouse.integrations.otlp import open_collector, problem_of
 from longhouse.journal.words.visible_text import readable_lines
 from longhouse.models import probe
@@ -290,9 +290,7 @@ async def _redis(setup: Configured) -> AsyncGenerator[Finding, None]:
         try:
             await client.ping()
         except module.TROUBLE as error:
-            message = f"it does not answer ({error}): start it, or correct LONGHOUSE_REDIS_URL."
-            yield Finding("BROKEN", "redis", message)
-            return
+            raise SetupError(f"it does not answer ({error}): start it, or correct LONGHOUSE_REDIS_URL.") from None
     yield Finding("ok", "redis", "it answers.")
 
 
@@ -300,11 +298,9 @@ async def _nats(setup: Configured) -> AsyncGenerator[Finding, None]:
     if not setup.settings.nats_url:
         return
     module = await asyncio.to_thread(importlib.import_module, "longhouse.runtime.bus.nats")
-    trying: Awaitable[str] = module.problem(setup.settings.nats_url.get_secret_value().split(","))
-    problem = await trying
+    problem = await module.problem(setup.settings.nats_url.get_secret_value().split(","))
     if problem:
-        yield Finding("BROKEN", "nats", f"{problem}; start or mend it, or correct LONGHOUSE_NATS_URL.")
-        return
+        raise SetupError(f"{problem}; start or mend it, or correct LONGHOUSE_NATS_URL.")
     yield Finding("ok", "nats", "it takes hints.")
 
 
@@ -315,9 +311,8 @@ async def _collector(setup: Configured) -> AsyncGenerator[Finding, None]:
     async with open_collector(settings.otlp_endpoint, settings.otlp_headers.get_secret_value()) as collector:
         problem = await problem_of(collector)
     if problem:
-        told = f"{problem}: start or mend it, or correct LONGHOUSE_OTLP_ENDPOINT and LONGHOUSE_OTLP_HEADERS."
-        yield Finding("BROKEN", "collector", told)
-        return
+        told = "start or mend it, or correct LONGHOUSE_OTLP_ENDPOINT and LONGHOUSE_OTLP_HEADERS"
+        raise SetupError(f"{problem}: {told}.")
     yield Finding("ok", "collector", f"{collector.name} takes traces.")
 
 
