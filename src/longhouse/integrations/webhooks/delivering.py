@@ -60,10 +60,7 @@ GONE: Final = 410
 MOST_THREADS: Final = 32
 
 Ask = Callable[[str, int], Sequence[tuple[Any, ...]]]
-
-
-def _ask(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+_ask: Final[Ask] = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
 
 
 class Resolver:
