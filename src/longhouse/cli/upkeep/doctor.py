@@ -241,25 +241,23 @@ async def _folders(setup: Configured) -> AsyncGenerator[Finding, None]:
         "LONGHOUSE_REPORTS_DIR": settings.reports_dir,
     }
     for name, folder in named.items():
-        for finding in _folder(name, folder) if folder else ():
-            yield finding
+        if folder:
+            yield _folder(name, folder)
 
 
-def _folder(name: str, folder: Path) -> Iterator[Finding]:
+def _folder(name: str, folder: Path) -> Finding:
     try:
         there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
         free = shutil.disk_usage(there).free
     except OSError as error:
         told = f"{folder} of {name} cannot be used ({error.strerror}): give it to the account of Longhouse."
-        yield Finding("BROKEN", "disk", told)
-        return
+        return Finding("BROKEN", "disk", told)
     # The data of an embedded Postgres belongs to the account that runs it: whether it may be used is seen above.
     if name != "LONGHOUSE_DATA_DIR" and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        yield Finding("BROKEN", "disk", f"{there} of {name} cannot be written: give it to the account of Longhouse.")
-    elif free < LEAST_FREE:
-        yield Finding("BROKEN", "disk", f"{there} of {name} has {free / 2**20:,.0f} MB left: make room.")
-    else:
-        yield Finding("ok", "disk", f"{there} of {name} has {free / 2**30:,.0f} GB left.")
+        return Finding("BROKEN", "disk", f"{there} of {name} cannot be written: give it to the account of Longhouse.")
+    if free < LEAST_FREE:
+        return Finding("BROKEN", "disk", f"{there} of {name} has {free / 2**20:,.0f} MB left: make room.")
+    return Finding("ok", "disk", f"{there} of {name} has {free / 2**30:,.0f} GB left.")
 
 
 # What is reached over the network
