@@ -72,12 +72,15 @@ def _opened(content: bytes) -> pypdfium2.PdfDocument:
 def _check_letters(pages: Iterable[Sequence[Line]]) -> None:
     """Refuses text that is none: some fonts draw letters and do not say which."""
     signs = Counter(sign for lines in pages for line in lines for word in line.words for sign in word.text)
-    unknown = sum(count for sign, count in signs.items() if sign < " " and sign not in HYPHENS)
-    unknown += sum(count for sign, count in signs.items() if "\ue000" <= sign <= "\uf8ff" or sign == "\ufffd")
-    if unknown > sum(signs.values()) * 0.3:
+    unknown = sum(count for sign, count in signs.items() if _is_unknown(sign))
+    if unknown > signs.total() * 0.3:
         raise UnreadableFile(
             "has fonts that do not say which letters they show: run text recognition (OCR) over it first"
         )
+
+
+def _is_unknown(sign: str) -> bool:
+    return (sign < " " and sign not in HYPHENS) or "\ue000" <= sign <= "\uf8ff" or sign == "\ufffd"
 
 
 def _bookmarks(document: pypdfium2.PdfDocument, pages: int) -> list[OutlineLine]:
