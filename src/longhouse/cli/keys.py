@@ -21,11 +21,8 @@ from longhouse.store.limits import budgets
 PAGE: Final = 1_000
 OPTIONS: Final = {"templates": "--template"}
 """Options that are not called like the fields of a key."""
-LIMITS: Final = (
-    "rate_limit", "max_concurrent", "sessions_per_hour", "max_running", "tokens_per_day", "tokens_per_month",
-    "turns_per_day", "turns_per_month",
-)  # fmt: skip
-"""The limits and budgets of a key, in the order in which commands take them."""
+LIMITS: Final = ("rate_limit", "max_concurrent", "sessions_per_hour", "max_running", *budgets.NAMES)
+"""The limits and budgets of a key."""
 
 Limit = Annotated[int | None, typer.Option(min=1, max=MOST)]
 Budget = Annotated[int | None, typer.Option(min=1, max=MOST_OF_BUDGET, help="A budget, in days and months of UTC.")]
