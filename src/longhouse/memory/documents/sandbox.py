@@ -184,7 +184,8 @@ async def _reader(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The process that reads the file; it has ended when the block ends."""
     process = await asyncio.create_subprocess_exec(
-        *(*COMMAND, json.dumps({"name": name, "limits": asdict(limits)})),
+        *COMMAND,
+        json.dumps({"name": name, "limits": asdict(limits)}),
         env=confinement.environment(_KEPT_VARIABLES),
         cwd="/",
         stdin=source,
