@@ -34,9 +34,6 @@ from longhouse.store.forks import NoSuchEvent
 from longhouse.store.lists.timelines import timelines_of
 
 WIDEST: Final = 10_000
-SHOWN: Final = 300
-"""Characters of one message in a story."""
-
 BY: Final = "cli"
 OPERATOR: Final = Caller("", BY, "admin")
 UNASKED: Final = "no call waits for approval (for an unknown outcome, use `longhouse sessions settle`)"
@@ -225,11 +222,8 @@ async def show_story(
             f"there is nothing of a trace {trace!r}; `longhouse sessions show` tells the traces of a session."
         )
     for one in story:
-        line = " ".join(plain(one.content).split())
-        shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
-        typer.echo(
-            f"{one.timestamp:%H:%M:%S.%f}  {plain(one.source)} → {plain(one.target)}  {one.type}  {shown}".rstrip()
-        )
+        parties = f"{plain(one.source)} → {plain(one.target)}"
+        typer.echo(f"{one.timestamp:%H:%M:%S.%f}  {parties}  {one.type}  {plain(one.content)}".rstrip())
 
 
 async def _settled(
@@ -251,10 +245,10 @@ async def _settled(
         fits = partial(decisions.is_possible, decision)
         waiting = await find_questions(db, session, name, fits)
         one = _only(waiting, session, UNASKED if decision in ("approve", "deny") else UNDOUBTED)
-        if first and not one.is_same(first):
-            raise SetupError(GONE)
         if first is None:
             show(f"{one.call.tool} {one.call.arguments}")
+        elif not one.is_same(first):
+            raise SetupError(GONE)
         first = one
         decided = decisions.decided(OPERATOR, one, decision, comment=comment)
         try:
