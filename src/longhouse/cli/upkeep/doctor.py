@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import os
 import shutil
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +126,7 @@ async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
             yield one
         if not found.may_enter or any("SELECT" in rights for rights in found.lacking.values()):
             return  # the rest cannot be read
-        pending = [one.name for one in await migrate.plan(db)]
+        pending = len(await migrate.plan(db))
         yield _schema(pending, is_own=postgres is not None)
         if not pending:
             yield _workers(await leases.alive(db))
@@ -141,12 +141,12 @@ def _whose(postgres: Postgres | None) -> str:
     return "started for this look alone" if postgres.owned else "and another Longhouse process uses it"
 
 
-def _schema(pending: Sequence[str], *, is_own: bool) -> Finding:
+def _schema(pending: int, *, is_own: bool) -> Finding:
     if not pending:
         return Finding("ok", "schema", "it is up to date.")
     if is_own:
-        return Finding("note", "schema", f"{len(pending)} pending: the next start migrates.")
-    return Finding("BROKEN", "schema", f"{len(pending)} pending: run `longhouse migrate`.")
+        return Finding("note", "schema", f"{pending} pending: the next start migrates.")
+    return Finding("BROKEN", "schema", f"{pending} pending: run `longhouse migrate`.")
 
 
 def _workers(alive: int) -> Finding:
