@@ -145,17 +145,15 @@ def _read(path: Path, type_: type[T]) -> list[T]:
 
 
 def table(figures: Mapping[str, Any]) -> Table:
-    tools = {name: value for name, value in figures.items() if name != "agents"}
-    return rows_table({"tools": tools, "agents": figures["agents"]} if figures.get("agents") else {"tools": tools})
-
-
-def rows_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
     """A row for each kind of search, a column for each figure."""
-    names = list(dict.fromkeys(name for row in figures.values() for name in row))
+    rows = {"tools": {name: value for name, value in figures.items() if name != "agents"}}
+    if figures.get("agents"):
+        rows["agents"] = figures["agents"]
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
     made = Table()
     for name in ("", *names):
         made.add_column(name, justify="right")
-    for kind, row in figures.items():
+    for kind, row in rows.items():
         made.add_row(kind, *(_shown(name, row.get(name)) for name in names))
     return made
 
