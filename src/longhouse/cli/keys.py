@@ -9,7 +9,7 @@ import typer
 
 from longhouse.api.admin.keys import LONGEST_OVERLAP, MOST, MOST_OF_BUDGET, ChangedKey, NewKey
 from longhouse.app.store import open_existing, open_store, with_database
-from longhouse.cli.one_line import plain
+from longhouse.cli.one_line import minute, plain
 from longhouse.cli.running import given, group, invalid_option
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -155,20 +155,16 @@ def _missing(key_id: str) -> SetupError:
 def _described(key: Key) -> str:
     limits = {name: getattr(key, name) for name in budgets.NAMES}
     parts = (
-        f"{key.role} of {plain(key.owner)}, {key.name!r}, made {_at(key.created_at)}",
-        f"used {_at(key.last_used_at)}" if key.last_used_at else "",
+        f"{key.role} of {plain(key.owner)}, {key.name!r}, made {minute(key.created_at)}",
+        f"used {minute(key.last_used_at)}" if key.last_used_at else "",
         "only reads" if key.read_only else "",
         f"may use {', '.join(key.templates)}" if key.templates is not None else "",
         *(f"{limit:,} {name.replace('_per_', ' a ')}" for name, limit in limits.items() if limit is not None),
-        f"expires {_at(key.expires_at)}" if key.expires_at else "",
-        f"its former secret works until {_at(key.former_until)}" if key.former_until else "",
-        f"revoked {_at(key.revoked_at)}" if key.revoked_at else "",
+        f"expires {minute(key.expires_at)}" if key.expires_at else "",
+        f"its former secret works until {minute(key.former_until)}" if key.former_until else "",
+        f"revoked {minute(key.revoked_at)}" if key.revoked_at else "",
     )
     return ", ".join(filter(None, parts))
-
-
-def _at(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}"
 
 
 cli = group({"create": create_key, "list": list_keys, "change": change_key, "rotate": rotate_key, "revoke": revoke_key})

@@ -1,5 +1,6 @@
 """Texts and times as they stand on one line of a terminal."""
 
+from datetime import datetime
 from typing import Final
 
 SHOWN: Final = 120
@@ -16,6 +17,11 @@ def plain(text: str, most: int = SHOWN) -> str:
 def columns(*texts: str) -> str:
     """Texts beside each other, each as `plain` has it."""
     return "  ".join(map(plain, texts)).rstrip()
+
+
+def minute(at: datetime | None) -> str:
+    """A time to the minute; empty where there is none."""
+    return f"{at:%Y-%m-%d %H:%M}" if at else ""
 
 
 def lasting(seconds: float) -> str:
