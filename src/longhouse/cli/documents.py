@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from longhouse.app.memory import open_library
-from longhouse.cli.one_line import plain
+from longhouse.cli.one_line import columns, plain
 from longhouse.cli.owners import default_owner
 from longhouse.cli.running import group
 from longhouse.errors import SetupError
@@ -92,8 +92,8 @@ async def list_documents(
             shown, count = await library.visible(owner), await library.count(owner)
             rest = "GET /v1/documents lists all, page by page"
         for one in shown:
-            row = (one.reg_id, f"version {one.version}", _count(one.pages, "page"), one.format, _owner(one), one.title)
-            typer.echo(_columns(*row))
+            size = _count(one.pages, "page")
+            typer.echo(columns(one.reg_id, f"version {one.version}", size, one.format, _owner(one), one.title))
         if (left_out := count - len(shown)) > 0:
             typer.echo(f"and {_count(left_out, 'more document')}; {rest}")
 
@@ -109,7 +109,7 @@ async def show_document(settings: Settings, reg_id: RegId, owner: Owner = None, 
     typer.echo(plain(f"{size}, {_owner(document)}"))
     for version in versions:
         added = f"{version.added_at:%Y-%m-%d %H:%M:%S}"
-        typer.echo(_columns(f"version {version.version}", added, version.filename, f"{version.size} bytes"))
+        typer.echo(columns(f"version {version.version}", added, version.filename, f"{version.size} bytes"))
     for depth, line in _lines(outline.tree(sections, DEEPEST)):
         typer.echo(f"{'  ' * depth}{line}")
 
@@ -158,11 +158,13 @@ def _having(owners: Sequence[str]) -> str:
 async def _add_all(library: DocumentLibrary, files: Sequence[_DocumentFile], owner: str | None) -> list[str]:
     """Adds the files one after another; returns what is wrong with those that could not be added."""
     problems = []
-    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
     console = Console(stderr=True)
     # What is printed goes above the bar on a terminal, and elsewhere where it belongs.
     progress = Progress(
-        *columns,
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -185,15 +187,11 @@ async def _add_all(library: DocumentLibrary, files: Sequence[_DocumentFile], own
 def _said(added: DocumentOutcome) -> str:
     one = added.document
     size = (_count(one.pages, "page"), _count(one.chunks, "passage"))
-    return _columns(f"{added.change} {one.reg_id}", f"version {one.version}", *size, _owner(one))
+    return columns(f"{added.change} {one.reg_id}", f"version {one.version}", *size, _owner(one))
 
 
 def _count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
-
-
-def _columns(*texts: str) -> str:
-    return "  ".join(map(plain, texts)).rstrip()
 
 
 def _files(paths: Sequence[str]) -> Iterator[_DocumentFile]:
@@ -244,7 +242,7 @@ def _lines(items: Sequence[outline.OutlineEntry], depth: int = 0) -> Iterator[tu
     for item in items:
         title = item["title"]
         number = "" if title.startswith(item["section_number"]) else f"{item['section_number']} "
-        yield depth, _columns(f"{number}{title}", f"P{item['page']}")
+        yield depth, columns(f"{number}{title}", f"P{item['page']}")
         yield from _lines(item["children"], depth + 1)
 
 

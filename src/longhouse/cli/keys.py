@@ -9,7 +9,7 @@ import typer
 
 from longhouse.api.admin.keys import LONGEST_OVERLAP, MOST, MOST_OF_BUDGET, ChangedKey, NewKey
 from longhouse.app.store import open_existing, open_store, with_database
-from longhouse.cli.one_line import plain
+from longhouse.cli.one_line import minute, plain
 from longhouse.cli.running import given, group, invalid_option
 from longhouse.errors import SetupError
 from longhouse.settings import Settings
@@ -21,11 +21,8 @@ from longhouse.store.limits import budgets
 PAGE: Final = 1_000
 OPTIONS: Final = {"templates": "--template"}
 """Options that are not called like the fields of a key."""
-LIMITS: Final = (
-    "rate_limit", "max_concurrent", "sessions_per_hour", "max_running", "tokens_per_day", "tokens_per_month",
-    "turns_per_day", "turns_per_month",
-)  # fmt: skip
-"""The limits and budgets of a key, in the order in which commands take them."""
+LIMITS: Final = ("rate_limit", "max_concurrent", "sessions_per_hour", "max_running", *budgets.NAMES)
+"""The limits and budgets of a key."""
 
 Limit = Annotated[int | None, typer.Option(min=1, max=MOST)]
 Budget = Annotated[int | None, typer.Option(min=1, max=MOST_OF_BUDGET, help="A budget, in days and months of UTC.")]
@@ -156,23 +153,18 @@ def _missing(key_id: str) -> SetupError:
 
 
 def _described(key: Key) -> str:
-    parts = [f"{key.role} of {plain(key.owner)}, {key.name!r}, made {_at(key.created_at)}"]
-    parts += [f"used {_at(key.last_used_at)}"] if key.last_used_at else []
-    parts += ["only reads"] if key.read_only else []
-    parts += [f"may use {', '.join(key.templates)}"] if key.templates is not None else []
-    parts += [
-        f"{limit:,} {name.replace('_per_', ' a ')}"
-        for name in budgets.NAMES
-        if (limit := getattr(key, name)) is not None
-    ]
-    parts += [f"expires {_at(key.expires_at)}"] if key.expires_at else []
-    parts += [f"its former secret works until {_at(key.former_until)}"] if key.former_until else []
-    parts += [f"revoked {_at(key.revoked_at)}"] if key.revoked_at else []
-    return ", ".join(parts)
-
-
-def _at(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}"
+    limits = {name: getattr(key, name) for name in budgets.NAMES}
+    parts = (
+        f"{key.role} of {plain(key.owner)}, {key.name!r}, made {minute(key.created_at)}",
+        f"used {minute(key.last_used_at)}" if key.last_used_at else "",
+        "only reads" if key.read_only else "",
+        f"may use {', '.join(key.templates)}" if key.templates is not None else "",
+        *(f"{limit:,} {name.replace('_per_', ' a ')}" for name, limit in limits.items() if limit is not None),
+        f"expires {minute(key.expires_at)}" if key.expires_at else "",
+        f"its former secret works until {minute(key.former_until)}" if key.former_until else "",
+        f"revoked {minute(key.revoked_at)}" if key.revoked_at else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 cli = group({"create": create_key, "list": list_keys, "change": change_key, "rotate": rotate_key, "revoke": revoke_key})

@@ -18,7 +18,7 @@ import msgspec
 import typer
 from yarl import URL
 
-from longhouse.cli.chat.client import NO_LIMIT, address_of, cause
+from longhouse.cli.chat.client import NO_LIMIT, address_of, cause, lines_of
 from longhouse.cli.running import run, stdin_lines
 from longhouse.settings import Settings
 
@@ -158,7 +158,7 @@ class Bridge:
         await self._ask(message, may_reopen=False)
 
     async def _pass_back(self, message: Message, response: aiohttp.ClientResponse) -> None:
-        if response.content_type == "text/event-stream":
+        if response.status == 200 and response.content_type == "text/event-stream":
             is_answered = False
             with suppress(aiohttp.ClientError):  # it was cut off
                 async for event in _events(response):
@@ -229,15 +229,13 @@ def _key(message_id: Any) -> tuple[str, str]:
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """The data of server-sent events, however long a line is."""
-    rest, data = b"", list[bytes]()
-    async for piece in response.content.iter_any():
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in (one.removesuffix(b"\r") for one in whole):
-            if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
-            elif not line and data:
-                yield b"\n".join(data)
-                data = []
+    data: list[bytes] = []
+    async for line in lines_of(response):
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+        elif not line and data:
+            yield b"\n".join(data)
+            data = []
 
 
 def _reason(body: bytes, status: int) -> tuple[str, int]:

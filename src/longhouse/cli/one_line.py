@@ -1,5 +1,6 @@
 """Texts and times as they stand on one line of a terminal."""
 
+from datetime import datetime
 from typing import Final
 
 SHOWN: Final = 120
@@ -11,6 +12,16 @@ def plain(text: str, most: int = SHOWN) -> str:
     line = " ".join(text[: 20 * most].split())
     line = line if len(line) <= most else f"{line[: most - 1]}…"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+
+
+def columns(*texts: str) -> str:
+    """Texts beside each other, each as `plain` has it."""
+    return "  ".join(map(plain, texts)).rstrip()
+
+
+def minute(at: datetime | None) -> str:
+    """A time to the minute; empty where there is none."""
+    return f"{at:%Y-%m-%d %H:%M}" if at else ""
 
 
 def lasting(seconds: float) -> str:

@@ -1,8 +1,6 @@
 """`longhouse schedules …`: create, list, show, pause, resume, run and delete schedules, directly in the database."""
 
 import uuid
-from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import pydantic
@@ -13,7 +11,7 @@ from longhouse.api.rate_limits import KeyLimits
 from longhouse.api.schedules.firing import Scheduler, new_run_id
 from longhouse.api.schedules.request import ChangedSchedule, NewSchedule, columns_of
 from longhouse.app.store import open_existing, with_database
-from longhouse.cli.one_line import plain
+from longhouse.cli.one_line import columns, minute, plain
 from longhouse.cli.running import given, group, invalid_option
 from longhouse.errors import SetupError
 from longhouse.journal.session import LOCAL_OWNER
@@ -88,9 +86,9 @@ async def show_schedule(
     typer.echo(_line(found))
     typer.echo(f"  {plain(found.prompt)}")
     for run in last:
-        times = f" {run['count']} times until {_at(run['last_due_at'])}" if run["count"] > 1 else ""
+        times = f" {run['count']} times until {minute(run['last_due_at'])}" if run["count"] > 1 else ""
         parts = (run["session_id"] or "", run["outcome"] or "", plain(run["error"]["message"]) if run["error"] else "")
-        typer.echo("  ".join(("", f"{_at(run['due_at'])}{times}", run["state"], *filter(None, parts))))
+        typer.echo("  ".join(("", f"{minute(run['due_at'])}{times}", run["state"], *filter(None, parts))))
 
 
 @with_database
@@ -160,19 +158,14 @@ def _scheduler(db: Database) -> Scheduler:
 
 
 def _line(one: Schedule) -> str:
-    parts: Sequence[str] = (
+    return columns(
         one.id,
-        one.stopped or ("paused" if one.is_paused else f"next {_at(one.next_at)}" if one.next_at else "ended"),
-        f"{one.cron} {one.time_zone}" if one.cron else f"once {_at(one.at)}",
+        one.stopped or ("paused" if one.is_paused else f"next {minute(one.next_at)}" if one.next_at else "ended"),
+        f"{one.cron} {one.time_zone}" if one.cron else f"once {minute(one.at)}",
         one.owner,
         one.template,
         one.name,
     )
-    return "  ".join(map(plain, parts)).rstrip()
-
-
-def _at(moment: datetime | None) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}" if moment else ""
 
 
 cli = group(

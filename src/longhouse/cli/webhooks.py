@@ -152,19 +152,19 @@ def _check_active(found: ShownWebhook | None, webhook_id: str) -> None:
 
 
 def _described(one: ShownWebhook) -> str:
-    parts = [f"{one.id}  {one.status}, {plain(one.url)}, {', '.join(one.events)}"]
-    parts += [f"of {one.agent}"] if one.agent else []
-    parts += [plain(one.description)] if one.description else []
-    parts += [f"its former secret signs until {one.former_until:%Y-%m-%d %H:%M}"] if one.former_until else []
-    parts += [plain(one.reason)] if one.reason else []
-    return ", ".join(parts)
+    parts = (
+        f"{one.id}  {one.status}, {plain(one.url)}, {', '.join(one.events)}",
+        f"of {one.agent}" if one.agent else "",
+        plain(one.description),
+        f"its former secret signs until {one.former_until:%Y-%m-%d %H:%M}" if one.former_until else "",
+        plain(one.reason or ""),
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _sent(one: ShownDelivery) -> str:
-    parts = [f"{one.id}  {one.created_at:%Y-%m-%d %H:%M:%S}  {one.type}, {one.status}, {one.attempts} attempts"]
-    parts += [one.session_id] if one.session_id else []
-    parts += [plain(one.last_error)] if one.last_error else []
-    return ", ".join(parts)
+    sent = f"{one.id}  {one.created_at:%Y-%m-%d %H:%M:%S}  {one.type}, {one.status}, {one.attempts} attempts"
+    return ", ".join(filter(None, (sent, one.session_id, plain(one.last_error or ""))))
 
 
 cli = group(

@@ -47,17 +47,15 @@ class Definition(msgspec.Struct, frozen=True):
     def every(cls, section: str, *documents: YamlDocument) -> dict[str, "Definition"]:
         """The agents or the tools of these documents, the highest priority first, by name."""
         names = [name for document in reversed(documents) for name in document.values.get(section) or ()]
-        return {name: cls.of(section, name, *documents) for name in names}
-
-    @classmethod
-    def of(cls, section: str, name: str, *documents: YamlDocument) -> "Definition":
-        """An agent, or a tool."""
-        path = (section, name)
-        places = tuple((one, path) for one in documents if path in one.lines)
-        values: dict[str, Any] = {}
-        for document, _ in reversed(places):
-            values = merged(values, (document.values[section] or {}).get(name) or {})
-        return cls(places, values)
+        found: dict[str, Definition] = {}
+        for name in names:
+            path = (section, name)
+            places = tuple((one, path) for one in documents if path in one.lines)
+            values: dict[str, Any] = {}
+            for document, _ in reversed(places):
+                values = merged(values, (document.values[section] or {}).get(name) or {})
+            found[name] = cls(places, values)
+        return found
 
     def section(self, name: str) -> dict[str, Any]:
         return self.values.get(name) or {}

@@ -168,8 +168,7 @@ class LoadedFiles:
 
     def _own_tools(self) -> Iterator[tuple[str, ToolDescriptor]]:
         for name, definition in self._tool_definitions.items():
-            if (own := definition.values.get("name")) is not None and own != name:
-                self.mistakes.add(definition.place("name"), f"should be {name!r} as above it, or be left out")
+            self._check_name(name, definition)
             if any(place.path[:2] == ("tools", name) for place in self.mistakes):
                 continue  # what else is wrong with it may follow from that
             if definition.values.get("runtime_binding") is None and "." not in name:
@@ -185,6 +184,10 @@ class LoadedFiles:
                 self.mistakes.add(definition.place(*path), what)
             if tool:
                 yield name, tool
+
+    def _check_name(self, name: str, definition: Definition) -> None:
+        if definition.values.get("name") not in (None, name):
+            self.mistakes.add(definition.place("name"), f"should be {name!r} as above it, or be left out")
 
     def _add_entrypoints(self, entrypoints: Mapping[str, str]) -> None:
         """Adds the tools whose classes only agents name; those are called as the class, in lower case."""
@@ -215,8 +218,7 @@ class LoadedFiles:
     def _define(self, name: str, agent: Definition) -> None:
         if problem := naming.name_problem(name):
             self.mistakes.add(agent.place(), problem)
-        if (own := agent.values.get("name")) is not None and own != name:
-            self.mistakes.add(agent.place("name"), f"should be {name!r} as above it, or be left out")
+        self._check_name(name, agent)
         reach, secrets = definitions.endpoint(name, agent, self.common, self.mistakes)
         self.secrets |= secrets
         self._fields[name] = fields = definitions.template_fields(agent, reach, self._known, self.mistakes)

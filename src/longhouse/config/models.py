@@ -17,14 +17,11 @@ _Text = Annotated[str, Field(min_length=1, max_length=4000)]
 _Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-def _refused(why: str) -> BeforeValidator:
-    def refuse(given: Any) -> Any:
-        raise ValueError(why)
-
-    return BeforeValidator(refuse)
+def _refuse(given: Any) -> Any:
+    raise ValueError("is set by the catalog")
 
 
-_CATALOG: Final = _refused("is set by the catalog")
+_CATALOG: Final = BeforeValidator(_refuse)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class Mirror(Projector):
         self._hash = self._hash or f"longhouse:mirror:{await projections.identity(self._db)}"
         await self._redis.hsetnx(self._hash, "", uuid.uuid4().hex)
         marker = await self._redis.hget(self._hash, "")
-        self._marker = marker.decode() if isinstance(marker, bytes) else str(marker)
+        self._marker = _bytes(marker).decode()
         with suppress(ResponseError):  # INFO may be forbidden; a flush is detected by the marker
             self._run_id = str((await self._redis.info("server")).get("run_id", ""))
         return f"{self._run_id}:{self._marker}"

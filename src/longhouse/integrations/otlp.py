@@ -70,16 +70,8 @@ class TraceProjector(Projector):
     recent = timedelta(hours=1)
     linger = 1.0
 
-    def __init__(
-        self,
-        db: Database,
-        collector: Endpoint,
-        tracing: Tracing,
-        *,
-        service: str = "longhouse",
-        sweep_every: float = SWEEP_EVERY,
-    ) -> None:
-        super().__init__(db, sweep_every=sweep_every)
+    def __init__(self, db: Database, collector: Endpoint, tracing: Tracing, *, service: str) -> None:
+        super().__init__(db, sweep_every=SWEEP_EVERY)
         self._collector = collector
         self.tracing = tracing
         self._resource = _attributes({"service.name": service, "service.version": longhouse.__version__})
@@ -151,18 +143,15 @@ class TraceProjector(Projector):
         try:
             async with self._collector.post(msgspec.json.encode(body), most_bytes=MOST_ANSWER) as answer:
                 refused = _refused(await answer.body())
-        except StatusFailure as failure:
-            if failure.status in AGAIN:
-                self._is_away = True
-                raise CollectorAway(failure.sentence(self._collector.name)) from None
-            message = "the collector refuses traces: is it OTLP over HTTP, and are LONGHOUSE_OTLP_HEADERS right?"
+        except HttpFailure as failure:
             reason = failure.sentence(self._collector.name)
+            if not isinstance(failure, StatusFailure) or failure.status in AGAIN:
+                self._is_away = True
+                raise CollectorAway(reason) from None
+            message = "the collector refuses traces: is it OTLP over HTTP, and are LONGHOUSE_OTLP_HEADERS right?"
             if not self._is_refused:
                 log.warning("traces_refused", message=message, spans=len(spans), reason=reason)
             refused = len(spans)
-        except HttpFailure as failure:
-            self._is_away = True
-            raise CollectorAway(failure.sentence(self._collector.name)) from None
         await self._answered()
         self._is_refused = refused == len(spans)
         self.spans.refused += refused

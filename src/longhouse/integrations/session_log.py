@@ -64,29 +64,23 @@ def write(logger: logging.Logger, at: datetime, text: str) -> None:
     logger.handle(record)
 
 
-class _Formatter(logging.Formatter):
-    """One record is one line: user text must not look like records of this program."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _BREAKS.sub(" ", super().format(record))
-
-
 class _Lines(logging.Handler):
     """Appends each record to a file that is open only during the write."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self.setFormatter(_Formatter("%(asctime)s - %(message)s", datefmt="%H:%M:%S"))
+        self.setFormatter(logging.Formatter("%(asctime)s - %(message)s", datefmt="%H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = f"{self.format(record)}\n".encode(errors="replace")
+        # One record is one line: user text must not look like records of this program.
+        line = _BREAKS.sub(" ", self.format(record)) + "\n"
         # Readable by the owner only, as a log holds what people said; symbolic links are not followed.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(os.open(self._path, flags, 0o600), "ab") as file:
-                file.write(line)
+                file.write(line.encode(errors="replace"))
         except OSError as error:
             message = "A session log cannot be written."
             log.warning("session_log_write_failed", message=message, path=str(self._path), error=str(error))

@@ -102,7 +102,7 @@ class _TurnSpans(msgspec.Struct, frozen=True):
             "longhouse.depth": prompted.depth,
         }
         error = failed or ("cancelled" if turn.ended == "CANCELLED" else "")
-        takeovers = tuple(_takeover(one) for one in turn.takeovers)
+        takeovers = tuple(map(_takeover, turn.takeovers))
         name = f"invoke_agent {row.agent}"
         return Span(self._id, parent, name, turn.began_at, self.ended_at, about, error=error, moments=takeovers)
 

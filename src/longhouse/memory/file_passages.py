@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from longhouse.memory.dates import date_words
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
 from longhouse.search.passages import Passage, PassageIndex
@@ -18,29 +20,28 @@ AT_ONCE: Final = 200_000
 """Bytes that one search indexes before it begins; the rest is left to the next ones."""
 
 
-class FilePassages:
+class FilePassages(msgspec.Struct, frozen=True):
     """Keeps the index of memory files up to date, one scope at a time."""
 
-    def __init__(self, index: PassageIndex, memories: Memories) -> None:
-        self._index = index
-        self._memories = memories
+    index: PassageIndex
+    memories: Memories
 
     async def refresh(self, scope: Scope) -> None:
         """Indexes files of the scope that were written since the last search, the newest first."""
-        files = await self._memories.unindexed(scope, most=AT_ONCE)
+        files = await self.memories.unindexed(scope, most=AT_ONCE)
         if not files:
             return
         passages = [passage for file in files for passage in passages_of(scope, file)]
-        ready = await self._index.prepare(passages, within=HURRIED_WITHIN)
+        ready = await self.index.prepare(passages, within=HURRIED_WITHIN)
 
         async def store(tx: Transaction) -> None:
             # Under the scope's lock a file either is as it was read, or what was read is not written.
             await tx.lock(memory_files.LOCKS, scope.lock)
             current = await memory_files.versions(tx, scope, [file.path for file in files])
             kept = {file.path for file in files if current.get(file.path) == file.version}
-            await self._index.store(tx, ready, lambda entry: entry.group in kept)
+            await self.index.store(tx, ready, lambda entry: entry.group in kept)
 
-        await self._index.db.together(store)
+        await self.index.db.together(store)
 
 
 def passages_of(scope: Scope, file: FileVersion) -> Iterator[Passage]:

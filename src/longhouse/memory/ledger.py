@@ -256,15 +256,12 @@ class Ledger:
         # The sessions are this owner's: nothing of another one goes, whatever the ids.
         groups = sorted({session_id for session_id, _ in gone})
         await passages.remove(tx, INTERACTION, groups=groups, sources=[source_of(key) for key in gone])
-        await self._mark_deleted(tx, owner, conversation)
-        return len(gone)
-
-    async def _mark_deleted(self, tx: Transaction, owner: str, conversation: str) -> None:
-        """Notes in the sessions which of their turns were deleted: their agents are shown them no more."""
+        # Sessions note which of their turns were deleted: their agents are shown them no more.
         for session_id in await interaction_cuts.sessions_cut(tx, owner, conversation):
             turns = await interaction_cuts.cut_turns(tx, session_id)
             if turns and (new := turns.difference((await journals.load(tx, session_id)).deleted)):
                 await journals.note(tx, session_id, [events.Noted(about="outdated", deleted=tuple(sorted(new)))])
+        return len(gone)
 
 
 def new_interaction(conversation: str, *, at: datetime | None = None, pair_id: str = "", **given: Any) -> Interaction:

@@ -151,7 +151,8 @@ class SessionProjection:
         user = self.row.user if is_same_user(self.row.owner, self.row.user, prompt.user) else None
         self.turn = _Turn(event.trace, pair, record.seq, sender, prompt.depth, event.collect, user)
         self.is_running, self.is_lost, self.latest, self.step = True, False, prompted.at, 0
-        self.calls, self.news = {}, [_text(prompt.content)]
+        text = _text(prompt.content)
+        self.calls, self.news = {}, [text]
         detail: dict[str, Any] = {"started": record.seq}
         if len(prompt.content) > 1:
             detail["parts"] = [_text([one]) for one in prompt.content]
@@ -159,7 +160,6 @@ class SessionProjection:
             detail["reset"] = True
         if prompt.prior:
             detail["prior"] = _without_zeros(msgspec.to_builtins(prompt.prior))
-        text = _text(prompt.content)
         self._add(prompted, sender, self.agent, text, "input", at=prompted.at, detail=detail, since=record.seq)
 
     def _reply(self, record: Recorded, event: events.Replied) -> None:

@@ -15,7 +15,7 @@ from longhouse.agents.template import MemoryPolicy, MemoryScope, Template
 from longhouse.journal.session import Session, Turn
 from longhouse.memory.file_passages import KIND, FilePassages
 from longhouse.memory.ledger_projection import INTERACTION, NOTE, recall_scope
-from longhouse.memory.session_memory import cut
+from longhouse.memory.session_memory import NOTHING, Remembered, cut
 from longhouse.memory.working import Language, one_line, quoted
 from longhouse.search import tokenizer
 from longhouse.search.bounded_embedder import HURRIED_WITHIN
@@ -102,13 +102,11 @@ class Recall:
         self._files = FilePassages(index, memories)
         self._words = _WORDS[language]
 
-    async def text_for(
-        self, session: Session, turn: Turn, template: Template, room: int
-    ) -> tuple[str, tuple[str, ...]]:
+    async def text_for(self, session: Session, turn: Turn, template: Template, room: int) -> Remembered:
         """The text for the next request, and the ids of what it shows: those that the turn's first request showed."""
         policy = template.memory_policy
         if not policy.recall or not session.is_own(turn):
-            return "", ()
+            return NOTHING
         if turn.iteration:
             hits = await self._read(session, turn.recalled)
         else:
@@ -170,12 +168,10 @@ class ShownFiles:
         self._memories = memories
         self._words = _WORDS[language]
 
-    async def text_for(
-        self, session: Session, turn: Turn, template: Template, room: int
-    ) -> tuple[str, tuple[str, ...]]:
+    async def text_for(self, session: Session, turn: Turn, template: Template, room: int) -> Remembered:
         policy = template.memory_policy
         if not policy.show or scope_of(session, turn, policy) != policy.scope:
-            return "", ()
+            return NOTHING
         paths = [path.removeprefix("memory_dir/") for path in policy.show]
         found = {file.path: file for file in await self._memories.read_all(files_of(session, policy), paths)}
         files = [found[path] for path in paths if path in found and found[path].content.strip()]

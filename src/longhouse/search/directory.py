@@ -1,6 +1,5 @@
 """The agent directory: finds agents by their own descriptions and by what their tools can do."""
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -60,18 +59,13 @@ class AgentDirectory(msgspec.Struct, frozen=True):
 
 def ranked(own: list[SearchHit], tools: list[SearchHit], users: list[search.ToolUser]) -> list[AgentHit]:
     """Agents ranked by the evidence of their text and of their best tool, on one scale."""
-    by_text, by_tool = {hit.name: hit for hit in own}, _best_tools(tools, users)
+    by_text, by_name = {hit.name: hit for hit in own}, {hit.name: hit for hit in tools}
+    named = {user.name: [by_name[tool] for tool in user.tools if tool in by_name] for user in users}
+    by_tool = {name: max(hits, key=evidence) for name, hits in named.items() if hits}
     versions = {**{user.name: user.version for user in users}, **{hit.name: hit.version for hit in own}}
     most = max(map(evidence, (*by_text.values(), *by_tool.values())), default=0.0)
     found = (_agent(name, version, by_text.get(name), by_tool.get(name), most) for name, version in versions.items())
     return sorted((agent for agent in found if agent.score > 0), key=lambda agent: (-agent.score, agent.name))
-
-
-def _best_tools(tools: Iterable[SearchHit], users: Iterable[search.ToolUser]) -> dict[str, SearchHit]:
-    """Template -> the best of the tools that it names."""
-    by_name = {hit.name: hit for hit in tools}
-    named = {user.name: [by_name[tool] for tool in user.tools if tool in by_name] for user in users}
-    return {name: max(hits, key=evidence) for name, hits in named.items() if hits}
 
 
 def _agent(name: str, version: int, own: SearchHit | None, tool: SearchHit | None, most: float) -> AgentHit:

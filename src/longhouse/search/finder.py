@@ -171,9 +171,10 @@ class _Evidence(msgspec.Struct, frozen=True):
         return [*leading, await self.near.nearest(self.vectors[0], NEAREST, among)]
 
     def of(self, places: Places) -> _Scored:
-        if self.near is None or self.vectors is None:
-            return _Scored.of(self.lexical[:, places], None)
-        return _Scored.of(self.lexical[:, places], self.near.between(self.vectors, places))
+        similar = None
+        if self.near is not None and self.vectors is not None:
+            similar = self.near.between(self.vectors, places)
+        return _Scored.of(self.lexical[:, places], similar)
 
     def of_rows(self, rows: Sequence[asyncpg.Record], shards: Shards) -> tuple[Sequence[asyncpg.Record], _Scored]:
         """The rows of documents that were there when the postings were read, and how well they fit."""

@@ -6,6 +6,7 @@ The measurements in the reasons come from public sets of tool queries, run with 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -123,19 +124,18 @@ def passage_weights(text: str, title: str, context: str) -> dict[str, float]:
 
 def _counted(fields: Sequence[tuple[str, float]]) -> tuple[dict[str, float], float]:
     """Term -> how often it occurs, weighted; and the weighted number of all terms."""
-    found: dict[str, float] = {}
+    found = defaultdict[str, float](float)
     length = 0.0
     for text, factor in fields:
-        times: dict[str, int] = {}
+        times = defaultdict[str, int](int)
         for term in tokenizer.terms(text) if text else ():
-            before = times.get(term, 0)
-            if before < MOST_REPEATS:
-                times[term] = before + 1
-                found[term] = found.get(term, 0.0) + factor
+            if times[term] < MOST_REPEATS:
+                times[term] += 1
+                found[term] += factor
                 length += factor
                 parts = tokenizer.parts(term)
                 for part in parts:
-                    found[part] = found.get(part, 0.0) + factor * PARTS / len(parts)
+                    found[part] += factor * PARTS / len(parts)
     return found, length
 
 

@@ -35,11 +35,11 @@ class TermPostings(msgspec.Struct, frozen=True):
         return TermPostings(self.places.copy(), self.weights.copy())
 
 
-class QueryPostings:
+class QueryPostings(msgspec.Struct, frozen=True):
     """The postings of a query's terms in some shards."""
 
-    def __init__(self, shards: Shards, terms: Mapping[str, TermPostings]) -> None:
-        self.shards, self.terms = shards, terms
+    shards: Shards
+    terms: Mapping[str, TermPostings]
 
     @property
     def count(self) -> int:

@@ -16,7 +16,16 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from longhouse.cli.bench.search import DEPTH, WARM_UP, Embeddings, Measured, chosen_embedder, cli, temporary
+from longhouse.cli.bench.search import (
+    DEPTH,
+    WARM_UP,
+    AsJson,
+    ChosenEmbeddings,
+    Measured,
+    chosen_embedder,
+    cli,
+    temporary,
+)
 from longhouse.cli.running import run
 from longhouse.errors import SetupError
 from longhouse.memory.dates import date_words
@@ -63,10 +72,8 @@ def recall(
     *,
     turns: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: id, text, speaker, at, …")],
     qa: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: question, turns (ids), …")],
-    embeddings: Annotated[
-        Embeddings | None, typer.Option(help="What makes the vectors; without it, what a server would take.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    embeddings: ChosenEmbeddings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Index the turns of talks in a temporary Postgres, and measure how many that hold an answer are found."""
     said, asked = read_turns(turns), read_questions(qa)

@@ -41,6 +41,10 @@ WARM_UP: Final = 5
 
 Search = Callable[[str], Awaitable[list[tuple[str, float]]]]
 Embeddings = Literal["table", "endpoint", "none"]
+ChosenEmbeddings = Annotated[
+    Embeddings | None, typer.Option(help="What makes the vectors; without it, what a server would take.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
 T = TypeVar("T")
 
 
@@ -105,10 +109,8 @@ def search(
     queries: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON lines: query, relevant, …")],
     agents: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="JSON lines of agents.")] = None,
     by_step: Annotated[bool, typer.Option("--by-step", help="Search by each query's steps, best of all.")] = False,
-    embeddings: Annotated[
-        Embeddings | None, typer.Option(help="What makes the vectors; without it, what a server would take.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    embeddings: ChosenEmbeddings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Index tools and agents in a temporary Postgres, and measure what search finds."""
     data = _read(tools, BenchTool), _read(queries, BenchQuery), _read(agents, BenchAgent) if agents else []
@@ -143,17 +145,15 @@ def _read(path: Path, type_: type[T]) -> list[T]:
 
 
 def table(figures: Mapping[str, Any]) -> Table:
-    tools = {name: value for name, value in figures.items() if name != "agents"}
-    return rows_table({"tools": tools, "agents": figures["agents"]} if figures.get("agents") else {"tools": tools})
-
-
-def rows_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
     """A row for each kind of search, a column for each figure."""
-    names = list(dict.fromkeys(name for row in figures.values() for name in row))
+    rows = {"tools": {name: value for name, value in figures.items() if name != "agents"}}
+    if figures.get("agents"):
+        rows["agents"] = figures["agents"]
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
     made = Table()
     for name in ("", *names):
         made.add_column(name, justify="right")
-    for kind, row in figures.items():
+    for kind, row in rows.items():
         made.add_row(kind, *(_shown(name, row.get(name)) for name in names))
     return made
 

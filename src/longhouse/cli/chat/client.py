@@ -46,7 +46,7 @@ class ChatClient(msgspec.Struct, frozen=True):
         if reply_to:
             body["metadata"] = {"reply_to": reply_to}
         async with self.http.post("/v1/chat/completions", json=body, timeout=NO_LIMIT) as response:
-            async for line in _lines(response):
+            async for line in lines_of(response):
                 data = line.removeprefix(b"data: ")
                 if data in (line, b"[DONE]"):
                     continue
@@ -61,7 +61,7 @@ class ChatClient(msgspec.Struct, frozen=True):
         path = f"/v1/sessions/{session_id}/events"
         async with self.http.get(path, params=query, timeout=NO_LIMIT) as response:
             fields: dict[bytes, bytes] = {}
-            async for line in _lines(response):
+            async for line in lines_of(response):
                 if not line and b"data" in fields:
                     data = msgspec.json.decode(fields[b"data"])
                     yield ServerEvent(fields.get(b"event", b"").decode(), fields.get(b"id", b"").decode(), data)
@@ -73,7 +73,7 @@ class ChatClient(msgspec.Struct, frozen=True):
     async def now(self, session_id: str) -> str:
         """The place in the stream of events at which the session and its sub-agents are now, also while they work."""
         path, query = f"/v1/sessions/{session_id}/events", {"tree": "true", "after": "now"}
-        async with self.http.get(path, params=query) as response, aclosing(_lines(response)) as lines:
+        async with self.http.get(path, params=query) as response, aclosing(lines_of(response)) as lines:
             async for line in lines:
                 if line.startswith(b"id: "):
                     return line.removeprefix(b"id: ").decode()
@@ -114,7 +114,7 @@ def address_of(url: str) -> URL:
     return address.origin()
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def lines_of(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """The lines of a stream, however long: a line of an answer may be larger than aiohttp's own limit."""
     if response.status != 200:
         raise _unanswered(await response.read())

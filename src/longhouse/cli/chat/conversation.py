@@ -29,19 +29,6 @@ from longhouse.journal.words.visible_text import readable_lines
 REFRESH_EVERY: Final = 0.1
 PATIENCE: Final = 60
 """Seconds that a server which went away in mid-turn is waited for."""
-HELP: Final = {
-    "/help": "this list",
-    "/agents": "the agents that can be talked to, and what each can",
-    "/new [agent]": "begin a new session, with this agent or the same one",
-    "/sessions": "your newest sessions",
-    "/resume [id]": "go on with a session: the newest one, or the one whose id begins so",
-    "/show": "what happened in this session: its turns, steps and tools",
-    "/exit": "leave; Ctrl-D does the same",
-}
-KEYS: Final = (
-    "Enter sends, Alt-Enter begins a new line, a paste of several lines is one message, the arrows go through what you"
-    " wrote before. Ctrl-C cancels the turn; twice leaves."
-)
 NO: Final = re.compile(r"(?:n|no|нет|否)(?:[\s.,:;!—-]+(?P<why>.*))?", re.IGNORECASE | re.DOTALL)
 HAPPENED: Final = re.compile(r"(?:h|happened)(?:\s+(?P<result>.*))?", re.IGNORECASE | re.DOTALL)
 OUTCOMES: Final = {"d": "did_not_happen", "g": "give_up"}
@@ -56,12 +43,12 @@ class ChatExit(Exception):  # noqa: N818 - no error: the person has left
 class TerminalChat:
     """One person at a terminal, who talks in one session at a time."""
 
-    def __init__(self, client: ChatClient, again: Sequence[str] = (), console: Console | None = None) -> None:
+    def __init__(self, client: ChatClient, again: Sequence[str]) -> None:
         self.client = client
         self._again = again
         """The options of the command that goes on with the session."""
-        self.console = console or Console(highlight=False)
-        self.editor = LineEditor([name.split()[0] for name in HELP], state_folder())
+        self.console = Console(highlight=False)
+        self.editor = LineEditor([name.split()[0] for name in pages.HELP], state_folder())
         self.agent = ""
         self.session_id = ""
         self._was_interrupted = False
@@ -137,7 +124,7 @@ class TerminalChat:
     async def _command(self, name: str, rest: str = "") -> None:
         match name:
             case "/help":
-                self.console.print(pages.help_page(HELP, KEYS))
+                self.console.print(pages.help_page())
             case "/agents":
                 self.console.print(pages.agents((await self.client.get("/v1/models"))["data"], self.agent))
             case "/new":
@@ -274,9 +261,7 @@ class TerminalChat:
             is_wanted = error.code == "cancelled"
             self._say("Cancelled." if is_wanted else str(error), "yellow" if is_wanted else "red")
             return
-        if not isinstance(error, FAILURES):
-            raise error
-        if not self.session_id:
+        if not isinstance(error, FAILURES) or not self.session_id:
             raise error
         await self._reconnect()
 

@@ -18,6 +18,19 @@ from longhouse.journal.roles import role_of
 from longhouse.journal.words.pending_decisions import happened
 from longhouse.journal.words.visible_text import readable, readable_json, readable_lines
 
+HELP: Final = {
+    "/help": "this list",
+    "/agents": "the agents that can be talked to, and what each can",
+    "/new [agent]": "begin a new session, with this agent or the same one",
+    "/sessions": "your newest sessions",
+    "/resume [id]": "go on with a session: the newest one, or the one whose id begins so",
+    "/show": "what happened in this session: its turns, steps and tools",
+    "/exit": "leave; Ctrl-D does the same",
+}
+KEYS: Final = (
+    "Enter sends, Alt-Enter begins a new line, a paste of several lines is one message, the arrows go through what you"
+    " wrote before. Ctrl-C cancels the turn; twice leaves."
+)
 MOVING: Final = ("INITED", "RESEARCHING", "WAITING_FOR_AGENT")
 """States in which something happens without a person."""
 ENDED: Final = ("COMPLETED", "FAILED", "CANCELLED")
@@ -28,11 +41,11 @@ NAMES: Final = 30
 """Columns for the names of arguments; a longer name goes on below."""
 
 
-def help_page(commands: Mapping[str, str], keys: str) -> RenderableType:
+def help_page() -> RenderableType:
     drawn = Table.grid(padding=(0, 3))
-    for name, words in commands.items():
+    for name, words in HELP.items():
         drawn.add_row(Text(name, "bold"), words)
-    return Group(drawn, Text(keys, "dim"))
+    return Group(drawn, Text(KEYS, "dim"))
 
 
 def agents(listed: Sequence[Mapping[str, Any]], current: str) -> RenderableType:

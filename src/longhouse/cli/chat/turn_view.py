@@ -15,6 +15,7 @@ from rich.text import Text
 
 from longhouse.cli.chat.client import Chunk
 from longhouse.cli.chat.markdown import SafeMarkdown, finished
+from longhouse.cli.chat.pages import MARKS
 from longhouse.cli.one_line import lasting, plain
 from longhouse.journal.roles import role_of
 from longhouse.journal.words.visible_text import readable, readable_json, readable_lines
@@ -140,8 +141,8 @@ class TurnView:
             return
         took = f" · {lasting(time.monotonic() - began.began)}" if began else ""
         asked = plain(readable_json(began.arguments), ARGUMENTS) if began else ""
-        mark, style = ("✓", "green") if is_ok else ("✗", "red")
-        line = Text.assemble((f"{mark} ", style), (readable(tool), "bold"), (f" {asked}{took}", "dim"))
+        mark = MARKS["ok" if is_ok else "error"]
+        line = Text.assemble(mark, (readable(tool), "bold"), (f" {asked}{took}", "dim"))
         self._print_line(line, depth)
         if words := plain(readable_lines(content), RESULT):
             self._print_line(Text(f"  {words}", style="red" if not is_ok else "dim"), depth)
@@ -163,9 +164,8 @@ class TurnView:
                 self._doing = f"{name} thinks"
             case "subagent_completion":
                 is_ok, said = activity["status"] == "completed", plain(readable_lines(activity["response"]), RESULT)
-                mark, style = ("✓", "green") if is_ok else ("✗", "red")
                 words = said if is_ok else f"{plain(activity['status'])} {said}"
-                line = Text.assemble((f"{mark} ", style), (name, "bold cyan"), (f" {words}", "dim"))
+                line = Text.assemble(MARKS["ok" if is_ok else "error"], (name, "bold cyan"), (f" {words}", "dim"))
                 self._print_line(line, depth - 1)
 
     # What is drawn

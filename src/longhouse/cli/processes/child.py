@@ -49,10 +49,6 @@ class Child(msgspec.Struct, frozen=True):
     folder: str
     """Where the processes of this supervisor reach each other."""
 
-    @staticmethod
-    def named(text: str) -> "Child":
-        return msgspec.json.decode(text, type=Child)
-
     def end_with_supervisor(self) -> None:
         """Ends this process when the supervisor ends, however that happens.
 

@@ -57,8 +57,7 @@ async def refuse_missing_key(settings: Settings) -> None:
     if is_local(settings.host) or settings.admin_key.get_secret_value().strip():
         return
     # An embedded Postgres that does not exist yet holds no key, and is not created to find that out.
-    has_store = settings.database_url or holds_data(settings.data_dir)
-    if has_store:
+    if settings.database_url or holds_data(settings.data_dir):
         async with open_ready(settings) as (db, _):
             if await is_any_valid(db):
                 return

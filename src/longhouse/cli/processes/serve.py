@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from longhouse.cli.loading import imports, load_fastapi
@@ -39,7 +40,7 @@ def serve(
     """Serve the API and work on sessions, with an embedded Postgres unless LONGHOUSE_DATABASE_URL is set."""
     options = given(host=host, port=port, config_file=config_file, agents_file=agents_file, serve_workers=workers)
     if child:
-        _serve_as(Child.named(child), options, works=works)
+        _serve_as(msgspec.json.decode(child, type=Child), options, works=works)
         return
     settings = Settings(**options)
     if settings.serve_workers > 1:

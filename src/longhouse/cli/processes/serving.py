@@ -51,7 +51,7 @@ WatchPort = Annotated[
 ]
 
 
-def serving(*, works: bool, embedded: Embedded | None = None) -> Main:
+def serving(*, works: bool, embedded: Embedded | None) -> Main:
     """What `longhouse serve` runs; `embedded`: is open already."""
     return partial(serve_house, open_house=partial(open_app, works=works, embedded=embedded))
 

@@ -86,7 +86,12 @@ async def _open(settings: Settings) -> AsyncIterator[Sessions]:
     settings = configure(settings).settings
     async with open_ledger(settings) as ledger:
         catalog = Catalog(ledger.db, model=settings.llm_model)
-        yield Sessions(Inbox(ledger.db, Bus()), catalog, memory_of(settings, ledger))
+        yield Sessions(inbox_of(ledger.db), catalog, memory_of(settings, ledger))
+
+
+def inbox_of(db: Database) -> Inbox:
+    # Nobody follows this process: workers and gateways find what was written in the database.
+    return Inbox(db, Bus())
 
 
 async def found(db: Database, start: str) -> str:

@@ -18,17 +18,15 @@ from longhouse.api.sessions.listing import listed
 from longhouse.api.sessions.waiting import Question, find_questions, shown, waiting_status
 from longhouse.app.memory import open_ledger
 from longhouse.app.store import open_existing, with_database
-from longhouse.cli.one_line import plain
+from longhouse.cli.one_line import columns, plain
 from longhouse.cli.running import group
-from longhouse.cli.sessions.capsules import SessionId, export_session, found, import_capsule, replay_session
+from longhouse.cli.sessions.capsules import SessionId, export_session, found, import_capsule, inbox_of, replay_session
 from longhouse.cli.sessions.table import table
 from longhouse.cli.sessions.tail import event_lines
 from longhouse.cli.sessions.tree import TreeDrawing
 from longhouse.errors import AlreadyReturned, SetupError
 from longhouse.journal.events import Decision
 from longhouse.journal.session import Session, State
-from longhouse.runtime.bus.local import Bus
-from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
 from longhouse.store import journals, leases, sessions
 from longhouse.store.database import Database
@@ -36,9 +34,6 @@ from longhouse.store.forks import NoSuchEvent
 from longhouse.store.lists.timelines import timelines_of
 
 WIDEST: Final = 10_000
-SHOWN: Final = 300
-"""Characters of one message in a story."""
-
 BY: Final = "cli"
 OPERATOR: Final = Caller("", BY, "admin")
 UNASKED: Final = "no call waits for approval (for an unknown outcome, use `longhouse sessions settle`)"
@@ -78,7 +73,7 @@ async def list_sessions(
     # Elsewhere whole ids and lines, for programs to read.
     for row in rows:
         opened = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
-        typer.echo("  ".join(map(plain, (row.id, row.state, opened, row.owner, row.task or ""))).rstrip())
+        typer.echo(columns(row.id, row.state, opened, row.owner, row.task or ""))
 
 
 @with_database
@@ -170,7 +165,7 @@ async def answer_question(
     waiting = await find_questions(db, session, call, lambda one: one.call.call_kind == "ask")
     one = _only(waiting[:1], session, "it asks nothing")
     try:
-        await _inbox(db).answer(one.session, one.call.call, answer, by=BY)
+        await inbox_of(db).answer(one.session, one.call.call, answer, by=BY)
     except (AlreadyReturned, journals.NotThere):
         raise SetupError(GONE) from None
     typer.echo(f"{plain(one.label(session))} is answered")
@@ -190,7 +185,7 @@ async def fork_session(
     owner = await sessions.owner_of(db, session_id) or ""
     head = (await leases.heads(db, [session_id])).get(session_id, (0, ""))[0]
     try:
-        forked = await _inbox(db).fork(session_id, owner, head if after is None else after)
+        forked = await inbox_of(db).fork(session_id, owner, head if after is None else after)
     except NoSuchEvent as error:
         raise SetupError(f"--after should be an event of the session: 1 to {error.head}.") from None
     if forked is None:
@@ -206,7 +201,7 @@ async def fork_session(
 @with_database
 async def cancel_turn(db: Database, session_id: SessionId) -> None:
     """Cancel the running turn of a session, or the next one that waits."""
-    session = await _inbox(db).cancel(await journals.load(db, await found(db, session_id)), by=BY)
+    session = await inbox_of(db).cancel(await journals.load(db, await found(db, session_id)), by=BY)
     typer.echo(str(session.state))
 
 
@@ -227,11 +222,8 @@ async def show_story(
             f"there is nothing of a trace {trace!r}; `longhouse sessions show` tells the traces of a session."
         )
     for one in story:
-        line = " ".join(plain(one.content).split())
-        shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
-        typer.echo(
-            f"{one.timestamp:%H:%M:%S.%f}  {plain(one.source)} → {plain(one.target)}  {one.type}  {shown}".rstrip()
-        )
+        parties = f"{plain(one.source)} → {plain(one.target)}"
+        typer.echo(f"{one.timestamp:%H:%M:%S.%f}  {parties}  {one.type}  {plain(one.content)}".rstrip())
 
 
 async def _settled(
@@ -253,23 +245,18 @@ async def _settled(
         fits = partial(decisions.is_possible, decision)
         waiting = await find_questions(db, session, name, fits)
         one = _only(waiting, session, UNASKED if decision in ("approve", "deny") else UNDOUBTED)
-        if first and not one.is_same(first):
-            raise SetupError(GONE)
         if first is None:
             show(f"{one.call.tool} {one.call.arguments}")
+        elif not one.is_same(first):
+            raise SetupError(GONE)
         first = one
         decided = decisions.decided(OPERATOR, one, decision, comment=comment)
         try:
-            await _inbox(db).decide(one.session, decided, result)
+            await inbox_of(db).decide(one.session, decided, result)
         except journals.NotThere:
             continue
         return one.label(session)
     raise decisions.too_many_races()
-
-
-def _inbox(db: Database) -> Inbox:
-    # Nobody follows this process: workers and gateways find what was written in the database.
-    return Inbox(db, Bus())
 
 
 def _only(waiting: Sequence[Question], session: Session, nothing: str) -> Question:

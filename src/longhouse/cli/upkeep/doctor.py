@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from longhouse.cli.processes.listening import is_local, missing_key, refuse_easy
 from longhouse.cli.running import group
 from longhouse.cli.upkeep.setting_up import probed
 from longhouse.config.effective import Configured, configure
-from longhouse.errors import LonghouseError
+from longhouse.errors import LonghouseError, SetupError
 from longhouse.integrations.otlp import open_collector, problem_of
 from longhouse.journal.words.visible_text import readable_lines
 from longhouse.models import probe
@@ -126,7 +126,7 @@ async def _postgres(setup: Configured) -> AsyncGenerator[Finding, None]:
             yield one
         if not found.may_enter or any("SELECT" in rights for rights in found.lacking.values()):
             return  # the rest cannot be read
-        pending = [one.name for one in await migrate.plan(db)]
+        pending = len(await migrate.plan(db))
         yield _schema(pending, is_own=postgres is not None)
         if not pending:
             yield _workers(await leases.alive(db))
@@ -141,12 +141,12 @@ def _whose(postgres: Postgres | None) -> str:
     return "started for this look alone" if postgres.owned else "and another Longhouse process uses it"
 
 
-def _schema(pending: Sequence[str], *, is_own: bool) -> Finding:
+def _schema(pending: int, *, is_own: bool) -> Finding:
     if not pending:
         return Finding("ok", "schema", "it is up to date.")
     if is_own:
-        return Finding("note", "schema", f"{len(pending)} pending: the next start migrates.")
-    return Finding("BROKEN", "schema", f"{len(pending)} pending: run `longhouse migrate`.")
+        return Finding("note", "schema", f"{pending} pending: the next start migrates.")
+    return Finding("BROKEN", "schema", f"{pending} pending: run `longhouse migrate`.")
 
 
 def _workers(alive: int) -> Finding:
@@ -241,25 +241,23 @@ async def _folders(setup: Configured) -> AsyncGenerator[Finding, None]:
         "LONGHOUSE_REPORTS_DIR": settings.reports_dir,
     }
     for name, folder in named.items():
-        for finding in _folder(name, folder) if folder else ():
-            yield finding
+        if folder:
+            yield _folder(name, folder)
 
 
-def _folder(name: str, folder: Path) -> Iterator[Finding]:
+def _folder(name: str, folder: Path) -> Finding:
     try:
         there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
         free = shutil.disk_usage(there).free
     except OSError as error:
         told = f"{folder} of {name} cannot be used ({error.strerror}): give it to the account of Longhouse."
-        yield Finding("BROKEN", "disk", told)
-        return
+        return Finding("BROKEN", "disk", told)
     # The data of an embedded Postgres belongs to the account that runs it: whether it may be used is seen above.
     if name != "LONGHOUSE_DATA_DIR" and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        yield Finding("BROKEN", "disk", f"{there} of {name} cannot be written: give it to the account of Longhouse.")
-    elif free < LEAST_FREE:
-        yield Finding("BROKEN", "disk", f"{there} of {name} has {free / 2**20:,.0f} MB left: make room.")
-    else:
-        yield Finding("ok", "disk", f"{there} of {name} has {free / 2**30:,.0f} GB left.")
+        return Finding("BROKEN", "disk", f"{there} of {name} cannot be written: give it to the account of Longhouse.")
+    if free < LEAST_FREE:
+        return Finding("BROKEN", "disk", f"{there} of {name} has {free / 2**20:,.0f} MB left: make room.")
+    return Finding("ok", "disk", f"{there} of {name} has {free / 2**30:,.0f} GB left.")
 
 
 # What is reached over the network
@@ -290,9 +288,7 @@ async def _redis(setup: Configured) -> AsyncGenerator[Finding, None]:
         try:
             await client.ping()
         except module.TROUBLE as error:
-            message = f"it does not answer ({error}): start it, or correct LONGHOUSE_REDIS_URL."
-            yield Finding("BROKEN", "redis", message)
-            return
+            raise SetupError(f"it does not answer ({error}): start it, or correct LONGHOUSE_REDIS_URL.") from None
     yield Finding("ok", "redis", "it answers.")
 
 
@@ -300,11 +296,9 @@ async def _nats(setup: Configured) -> AsyncGenerator[Finding, None]:
     if not setup.settings.nats_url:
         return
     module = await asyncio.to_thread(importlib.import_module, "longhouse.runtime.bus.nats")
-    trying: Awaitable[str] = module.problem(setup.settings.nats_url.get_secret_value().split(","))
-    problem = await trying
+    problem = await module.problem(setup.settings.nats_url.get_secret_value().split(","))
     if problem:
-        yield Finding("BROKEN", "nats", f"{problem}; start or mend it, or correct LONGHOUSE_NATS_URL.")
-        return
+        raise SetupError(f"{problem}; start or mend it, or correct LONGHOUSE_NATS_URL.")
     yield Finding("ok", "nats", "it takes hints.")
 
 
@@ -315,9 +309,8 @@ async def _collector(setup: Configured) -> AsyncGenerator[Finding, None]:
     async with open_collector(settings.otlp_endpoint, settings.otlp_headers.get_secret_value()) as collector:
         problem = await problem_of(collector)
     if problem:
-        told = f"{problem}: start or mend it, or correct LONGHOUSE_OTLP_ENDPOINT and LONGHOUSE_OTLP_HEADERS."
-        yield Finding("BROKEN", "collector", told)
-        return
+        told = "start or mend it, or correct LONGHOUSE_OTLP_ENDPOINT and LONGHOUSE_OTLP_HEADERS"
+        raise SetupError(f"{problem}: {told}.")
     yield Finding("ok", "collector", f"{collector.name} takes traces.")
 
 

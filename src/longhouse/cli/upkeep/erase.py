@@ -17,12 +17,10 @@ from longhouse.app.store import open_existing, with_database
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
 from longhouse.cli.running import group
-from longhouse.cli.sessions.capsules import SessionId, found
+from longhouse.cli.sessions.capsules import SessionId, found, inbox_of
 from longhouse.config.effective import configure
 from longhouse.errors import SetupError
-from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.cleanup.eraser import Eraser
-from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
 from longhouse.store import sessions
 from longhouse.store.database import Database
@@ -154,8 +152,7 @@ async def _erase(
         elif kind != "owner":
             owner = await _owner(settings, db, owner)
         target = Target(kind, owner or "", name)
-        # Nobody follows this process: workers and gateways find what was erased in the database.
-        eraser = Eraser(Inbox(db, Bus()))
+        eraser = Eraser(inbox_of(db))
         plan = await eraser.plan(target)
         if not await eraser.is_there(target, plan):
             raise SetupError(f"there is no {target.kind} {target.name or target.owner!r}: nothing is erased.")

@@ -44,13 +44,11 @@ async def migrate(
     """Migrate the database schema to the latest version."""
     looks = check or plan
     async with open_as_it_is(settings, create=not looks) as (db, postgres):
-        if looks:
-            pending = await migrations.plan(db)
-        else:
+        if not looks:
             applied = await migrations.migrate(db, may_extend=postgres.vectors if postgres else True)
-    if not looks:
-        typer.echo("\n".join(f"applied {name}" for name in applied) or UP_TO_DATE)
-        return
+            typer.echo("\n".join(f"applied {name}" for name in applied) or UP_TO_DATE)
+            return
+        pending = await migrations.plan(db)
     if plan:
         for one in pending:
             typer.echo(f"{one.name}  {one.about}")

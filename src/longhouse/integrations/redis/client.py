@@ -53,9 +53,9 @@ class RedisHistory:
 
     async def load_values(self, names: Sequence[str]) -> list[bytes | None]:
         """The value under each key, asked for at once; None where there is none, or one that is no history of ours."""
-        lengths = await self._each(lambda pipeline, name: pipeline.strlen(name), names)
+        lengths = await self._each(Pipeline.strlen, names)
         fitting = [name for name, length in zip(names, lengths, strict=True) if length in range(1, MAX_VALUE + 1)]
-        found = await self._each(lambda pipeline, name: pipeline.get(name), fitting)
+        found = await self._each(Pipeline.get, fitting)
         values = {name: value for name, value in zip(fitting, found, strict=True) if isinstance(value, bytes)}
         return [values.get(name) for name in names]
 

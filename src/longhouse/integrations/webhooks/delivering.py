@@ -60,10 +60,7 @@ GONE: Final = 410
 MOST_THREADS: Final = 32
 
 Ask = Callable[[str, int], Sequence[tuple[Any, ...]]]
-
-
-def _ask(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+_ask: Final[Ask] = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
 
 
 class Resolver:
@@ -171,9 +168,10 @@ class Deliverer:
         sending: dict[asyncio.Task[None], str] = {}
         try:
             while claim := await self._claim(webhook_id):
-                free = AT_ONCE - len(sending)
-                for one in await self._due(webhook_id, list(sending.values()), free):
-                    sending[asyncio.create_task(self._send(webhook_id, claim, one))] = one.id
+                if free := AT_ONCE - len(sending):
+                    under_way = list(sending.values())
+                    for one in await webhook_deliveries.due(self._db, webhook_id, under_way=under_way, limit=free):
+                        sending[asyncio.create_task(self._send(webhook_id, claim, one))] = one.id
                 if not sending:
                     await webhook_deliveries.release(self._db, webhook_id, self._worker)
                     return
@@ -186,11 +184,6 @@ class Deliverer:
             for task in sending:
                 task.cancel()
             await asyncio.gather(*sending, return_exceptions=True)
-
-    async def _due(self, webhook_id: str, under_way: Sequence[str], limit: int) -> Sequence[DueDelivery]:
-        if not limit:
-            return ()
-        return await webhook_deliveries.due(self._db, webhook_id, under_way=under_way, limit=limit)
 
     async def _claim(self, webhook_id: str) -> ClaimedWebhook | None:
         seconds = self._options.timeout + HELD_FOR

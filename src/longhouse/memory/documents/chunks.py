@@ -1,6 +1,7 @@
 """Cuts a parsed document into chunks that a search can find, and into pages that an agent can read."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -74,9 +75,9 @@ def _begins_chunk(piece: Chunk, last: Chunk, *, fits: bool, has_text: bool) -> b
 
 
 def _joined(pieces: Sequence[Chunk]) -> Chunk:
-    amounts: dict[str, int] = {}
+    amounts = Counter[str]()
     for piece in pieces:
-        amounts[piece.kind] = amounts.get(piece.kind, 0) + len(piece.text)
+        amounts[piece.kind] += len(piece.text)
     body = {kind: amount for kind, amount in amounts.items() if kind != "heading"}
     kind = max(body or amounts, key=amounts.__getitem__)
     last = pieces[-1]

@@ -38,7 +38,9 @@ def finish(draft: DraftDocument, name: str, kind: Format, limits: ParseLimits) -
     pages = draft.pages or blocks[-1].page
     if pages > limits.pages:
         raise UnreadableFile(f"has {pages} pages, and a document may have {limits.pages}: split it")
-    outline = _outline_of(blocks) if draft.outline is None else draft.outline
+    outline = draft.outline
+    if outline is None:
+        outline = [OutlineLine(b.text, b.level, b.page, b.number) for b in blocks if b.kind == "heading"]
     title = clean.one_line(clean.cleaned(draft.title)) or _stem(name)
     return ParsedDocument(
         title=title[:MAX_TITLE], format=kind, pages=pages, blocks=tuple(blocks), outline=tuple(outline)
@@ -76,10 +78,6 @@ def _numbered(block: Block) -> Block:
     return replace(block, number=headings.number_of(block.text)) if block.kind == "heading" else block
 
 
-def _outline_of(blocks: Iterable[Block]) -> list[OutlineLine]:
-    return [OutlineLine(b.text, b.level, b.page, b.number) for b in blocks if b.kind == "heading"]
-
-
 def _paged(blocks: Iterable[Block]) -> Iterator[Block]:
     """Cut into pages at headings and between paragraphs; a heading stays with what follows it."""
     page, length = 1, 0
@@ -99,24 +97,24 @@ def _paged(blocks: Iterable[Block]) -> Iterator[Block]:
     yield from (replace(head, page=page) for head in heads)
 
 
-def pieces(block: Block, most: int = PAGE_LENGTH) -> Iterator[Block]:
+def pieces(block: Block) -> Iterator[Block]:
     """A block that is longer than a page, in several; a table has its header in each."""
-    if len(block.text) <= most:
+    if len(block.text) <= PAGE_LENGTH:
         yield block
         return
     cut = {"table": _table_pieces, "code": _code_pieces}.get(block.kind, _text_pieces)
-    yield from (replace(block, text=text) for text in cut(block.text, most))
+    yield from (replace(block, text=text) for text in cut(block.text))
 
 
-def _table_pieces(text: str, most: int) -> Iterator[str]:
+def _table_pieces(text: str) -> Iterator[str]:
     head, rule, *rows = text.split("\n")
-    for part in _packed(rows, most - len(head) - len(rule)):
+    for part in _packed(rows, PAGE_LENGTH - len(head) - len(rule)):
         yield "\n".join((head, rule, part))
 
 
-def _code_pieces(text: str, most: int) -> Iterator[str]:
+def _code_pieces(text: str) -> Iterator[str]:
     fence, *lines = text.split("\n")
-    for part in _packed(lines[:-1], most):
+    for part in _packed(lines[:-1], PAGE_LENGTH):
         yield f"{fence}\n{part}\n{lines[-1]}"
 
 
@@ -134,12 +132,13 @@ def _packed(lines: Iterable[str], most: int) -> Iterator[str]:
         yield "\n".join(kept)
 
 
-def _text_pieces(text: str, most: int) -> Iterator[str]:
+def _text_pieces(text: str) -> Iterator[str]:
     """Cut after the last sentence or line that fits, else at a space, else anywhere."""
     start = 0
-    while len(text) - start > most:
-        ends = [found.end() for found in _SENTENCE_END.finditer(text, start + most // 2, start + most)]
-        end = ends[-1] if ends else text.rfind(" ", start + most // 2, start + most) + 1 or start + most
+    while len(text) - start > PAGE_LENGTH:
+        least, most = start + PAGE_LENGTH // 2, start + PAGE_LENGTH
+        ends = [found.end() for found in _SENTENCE_END.finditer(text, least, most)]
+        end = ends[-1] if ends else text.rfind(" ", least, most) + 1 or most
         yield text[start:end].strip()
         start = end
     yield text[start:].strip()

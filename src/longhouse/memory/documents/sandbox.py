@@ -168,15 +168,14 @@ async def _parse(source: IO[bytes], name: str, limits: ParseLimits) -> ParsedDoc
         last = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
         message = "a document cannot be read"
         log.warning("document_parser_failed", message=message, document=shown(name), status=status, reason=last)
-        raise UnreadableFile(_too_long(limits.cpu_seconds) if status in _TOO_LONG else _crashed(limits))
+        if status in _TOO_LONG:
+            raise UnreadableFile(_too_long(limits.cpu_seconds))
+        most = limits.memory_bytes // 1_000_000
+        raise UnreadableFile(f"cannot be read: it is damaged, or needs more than {most} MB of memory")
 
 
 def _too_long(seconds: int) -> str:
     return f"takes more than {seconds} seconds to read: split it, or save it in a simpler form"
-
-
-def _crashed(limits: ParseLimits) -> str:
-    return f"cannot be read: it is damaged, or needs more than {limits.memory_bytes // 1_000_000} MB of memory"
 
 
 @asynccontextmanager
@@ -185,7 +184,8 @@ async def _reader(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The process that reads the file; it has ended when the block ends."""
     process = await asyncio.create_subprocess_exec(
-        *(*COMMAND, json.dumps({"name": name, "limits": asdict(limits)})),
+        *COMMAND,
+        json.dumps({"name": name, "limits": asdict(limits)}),
         env=confinement.environment(_KEPT_VARIABLES),
         cwd="/",
         stdin=source,

@@ -152,6 +152,11 @@ class QuestionFilter(msgspec.Struct, frozen=True):
         values = {"owner": self.owner, "agent": self.agent, "ids": None if self.ids is None else list(self.ids)}
         return {name: value for name, value in values.items() if value is not None}
 
+    @property
+    def also(self) -> str:
+        """Only the conditions in use: with `OR` for the others, the plan would use no index."""
+        return "".join(f" AND {FILTERS[one]}" for one in self.conditions)
+
 
 class OpenQuestion(msgspec.Struct, frozen=True):
     """A call, or a step, that waits for a person, and the root session of the one that made it."""
@@ -209,7 +214,7 @@ async def _first_sessions(
     db: Database, asked: QuestionFilter, after: Position | None, sessions: int
 ) -> dict[str, tuple[datetime, datetime]]:
     """So many sessions that rest -> the deadline and the time of their first question."""
-    also = _also(asked.conditions) + (f" {FROM}" if after else "")
+    also = asked.also + (f" {FROM}" if after else "")
     rows = await db.rows(FIRST.format(also=also), sessions=sessions, **asked.conditions, **_place(after, 3))
     return {row["id"]: (row["due_by"], row["asked_at"]) for row in rows}
 
@@ -217,7 +222,7 @@ async def _first_sessions(
 async def _with_several(db: Database, asked: QuestionFilter, after: Position | None) -> list[str]:
     if after is None:
         return []
-    rows = await db.rows(SEVERAL.format(also=_also(asked.conditions)), **asked.conditions, **_place(after, 2))
+    rows = await db.rows(SEVERAL.format(also=asked.also), **asked.conditions, **_place(after, 2))
     return [row["id"] for row in rows]
 
 
@@ -230,7 +235,7 @@ async def _read(
         which, values["kind"] = "AND kind = :kind", asked.kind
     if after:
         which += f" {AFTER}"
-    statement = OPEN.format(running=RUNNING.format(also=_also(asked.conditions)), which=which)
+    statement = OPEN.format(running=RUNNING.format(also=asked.also), which=which)
     return await db.read(OpenQuestion, statement, resting=resting, limit=asked.limit, **values)
 
 
@@ -244,8 +249,3 @@ def _place(after: Position | None, parts: int) -> dict[str, object]:
     """The parameters of a place in the order."""
     names = ("after_due", "after_at", "after_id", "after_seq")[:parts]
     return dict(zip(names, after, strict=False)) if after else {}
-
-
-def _also(conditions: Mapping[str, object]) -> str:
-    """Only the conditions in use: with `OR` for the others, the plan would use no index."""
-    return "".join(f" AND {FILTERS[one]}" for one in conditions)

@@ -4,7 +4,7 @@ An append does nothing for them. A read counts what was appended since the last 
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import asyncpg
@@ -56,7 +56,9 @@ async def counted(db: Database, heads: Mapping[str, int], *, may_lag: int = 0) -
     rows = await db.rows(KNOWN, ids=list(heads), version=COUNTERS_VERSION) if heads else []
     found = {row["session_id"]: _decoder.decode(row["counted"]) for row in rows}
     behind = {one: head for one, head in heads.items() if one not in found or found[one].head < head}
-    for batch in _batches(list(behind)):
+    ids = list(behind)
+    for start in range(0, len(ids), BATCH):
+        batch = ids[start : start + BATCH]
         kept = {one: found[one].head if one in found else 0 for one in batch}
         fresh = await _count(db, {one: (found.get(one, Counters()), behind[one]) for one in batch})
         await _keep(db, {one: new for one, new in fresh.items() if new.head - kept[one] > may_lag})
@@ -116,7 +118,3 @@ async def _keep(db: Database, fresh: Mapping[str, Counters]) -> None:
         tools=[msgspec.json.encode(one.failed_tools).decode() for one in values],
         counted=[msgspec.json.encode(one) for one in values],
     )
-
-
-def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))

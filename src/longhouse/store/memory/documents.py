@@ -139,10 +139,6 @@ class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
     contents: Mapping[int, str]
     """The text of each page that has one."""
 
-    def is_of(self, known: Document) -> bool:
-        """Were the same bytes read by the same code?"""
-        return (self.digest, self.recipe) == (known.digest, known.recipe)
-
 
 Change = Literal["added", "changed", "unchanged"]
 Replace = Callable[[Transaction, str | None], Awaitable[None]]
@@ -160,7 +156,7 @@ async def save(db: Database, text: DocumentText, replace: Replace) -> tuple[Docu
         if known and known.text_id == text.text_id:
             # This is a retry, because the answer to the commit was lost.
             return known, "added" if known.version == 1 else "changed"
-        if known and text.is_of(known):
+        if known and (known.digest, known.recipe) == (text.digest, text.recipe):
             return known, "unchanged"
         await _write_version(tx, text, known)
         await replace(tx, known.text_id if known else None)

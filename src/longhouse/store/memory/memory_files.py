@@ -244,15 +244,15 @@ class Memories:
         self.db = db
 
     async def read(self, scope: Scope, path: str) -> File | None:
-        return await self.db.read_one(File, READ, owner=scope.owner, scope=scope.key, path=path)
+        return await self.db.read_one(File, READ, **scope.named, path=path)
 
     async def exists(self, scope: Scope, path: str, *, directory: bool) -> bool:
         return (directory and path == "") or bool(
-            await self.db.value(EXISTS, owner=scope.owner, scope=scope.key, path=path, directory=directory)
+            await self.db.value(EXISTS, **scope.named, path=path, directory=directory)
         )
 
     async def entry(self, scope: Scope, path: str) -> ScopedEntry | None:
-        return await self.db.read_one(ScopedEntry, ENTRY, owner=scope.owner, scope=scope.key, path=path)
+        return await self.db.read_one(ScopedEntry, ENTRY, **scope.named, path=path)
 
     async def newest(
         self,
@@ -270,20 +270,19 @@ class Memories:
 
     async def read_all(self, scope: Scope, paths: Sequence[str]) -> Sequence[FileVersion]:
         """Those of these files that are there."""
-        return await self.db.read(FileVersion, READ_ALL, owner=scope.owner, scope=scope.key, paths=paths)
+        return await self.db.read(FileVersion, READ_ALL, **scope.named, paths=paths)
 
     async def unindexed(self, scope: Scope, *, most: int) -> Sequence[FileVersion]:
         """Files that are not in the index as they are now, the newest first: about so many bytes, and at least one."""
-        where = {"owner": scope.owner, "scope": scope.key, "passages": scope.passages}
-        return await self.db.read(FileVersion, UNINDEXED, **where, most=most)
+        return await self.db.read(FileVersion, UNINDEXED, **scope.named, passages=scope.passages, most=most)
 
     async def list(self, scope: Scope, path: str = "") -> list[FileEntry]:
         """All files and directories below a directory, at every depth."""
-        return await self.db.read(FileEntry, LIST, owner=scope.owner, scope=scope.key, path=path)
+        return await self.db.read(FileEntry, LIST, **scope.named, path=path)
 
     async def size(self, scope: Scope, path: str = "") -> int | None:
         """Bytes of a file, or of all files below a directory; None if the path does not exist."""
-        size = await self.db.value(SIZE, owner=scope.owner, scope=scope.key, path=path)
+        size = await self.db.value(SIZE, **scope.named, path=path)
         return 0 if size is None and path == "" else size
 
     async def write(self, scope: Scope, path: str, content: str, *, key: str) -> Verdict:
@@ -319,7 +318,7 @@ class Memories:
         async def change(tx: Transaction) -> Verdict:
             # A statement sees the data as of its start, so the lock must be held before it starts.
             await tx.lock(LOCKS, scope.lock)
-            verdict: Verdict = await tx.value(sql, owner=scope.owner, scope=scope.key, path=path, **values)
+            verdict: Verdict = await tx.value(sql, **scope.named, path=path, **values)
             if verdict == "done" and await tx.value(INDEXED, scope=scope.passages, first=passage_source(path, 0)):
                 # What the file said before is gone; what it says now is indexed when somebody searches.
                 await passages.remove(tx, PASSAGES, scope=scope.passages, groups=[path])
@@ -335,4 +334,4 @@ def passage_source(path: str, number: int) -> str:
 
 async def versions(tx: Transaction, scope: Scope, paths: Sequence[str]) -> dict[str, str]:
     """Path -> the version of the file, for those that are there."""
-    return dict(await tx.rows(VERSIONS, owner=scope.owner, scope=scope.key, paths=paths))
+    return dict(await tx.rows(VERSIONS, **scope.named, paths=paths))

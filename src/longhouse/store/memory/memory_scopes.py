@@ -24,6 +24,11 @@ class Scope(msgspec.Struct, frozen=True):
     """Does it belong to one conversation, and is it erased with that?"""
 
     @property
+    def named(self) -> dict[str, str]:
+        """The values by which statements name it."""
+        return {"owner": self.owner, "scope": self.key}
+
+    @property
     def lock(self) -> int:
         return advisory_key(f"{len(self.owner)}:{self.owner}{self.key}".encode())
 
@@ -70,7 +75,7 @@ def passing(owner: str, user: str | None, agent: str, conversation: str) -> set[
 
 
 def reachable(
-    owner: str, user: str | None, *, agent: str | None = None, conversation: str | None = None
+    owner: str, user: str | None, *, agent: str | None, conversation: str | None
 ) -> Iterator[tuple[MemoryScope, str]]:
     """Patterns for the keys of all scopes that sessions of this user can reach, with the kind of each.
 

@@ -146,18 +146,19 @@ def _style(style: Any, all_styles: Mapping[str | None, Any]) -> _Style:
     seen: set[str | None] = set()
     while style is not None and style.get(qn("w:styleId")) not in seen:
         seen.add(style.get(qn("w:styleId")))
-        name = (_value(style, "w:name") or "").lower()
-        outline = _value(style, "w:pPr", "w:outlineLvl")
-        if not result.level and (found := re.fullmatch(r"heading ([1-9])", name)):
-            result.level = min(6, int(found[1]))
-        elif not result.level and name == "title":
-            result.level = 1
-        elif not result.level and outline and outline in "012345":
-            result.level = int(outline) + 1
+        name, properties = (_value(style, "w:name") or "").lower(), style.find(qn("w:pPr"))
+        result.level = result.level or _named_level(name) or _own_level(properties)
         result.contents = result.contents or re.fullmatch(r"toc ([1-9]|heading)", name) is not None
-        result.number = result.number or _number(style.find(qn("w:pPr")))
+        result.number = result.number or _number(properties)
         style = all_styles.get(_value(style, "w:basedOn"))
     return result
+
+
+def _named_level(name: str) -> int:
+    if name == "title":
+        return 1
+    found = re.fullmatch(r"heading ([1-9])", name)
+    return min(6, int(found[1])) if found else 0
 
 
 def _numbering_part(document: Document) -> Any:

@@ -258,7 +258,7 @@ def _rows(table: HtmlElement) -> list[list[str]]:
     if next(table.iterdescendants(*_LAYOUT), None) is not None:
         return []
     rows = tables.spanned(_cells(row) for row in table.iter("tr"))
-    return rows if rows and len(rows[0]) > 1 else []
+    return rows if max(map(len, rows), default=0) > 1 else []
 
 
 def _cells(row: HtmlElement) -> Iterator[tuple[str, int, int]]:

@@ -22,7 +22,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def spanned(rows: Iterable[Iterable[Cell]]) -> list[list[str]]:
-    """Rows of equal length: a cell over several rows is in each of them, one over several columns in the first."""
+    """Rows of single cells: one over several rows is in each of them, one over several columns in the first."""
     table: list[list[str]] = []
     below: dict[int, tuple[str, int]] = {}
     """For each column the cell from above, and how many rows it still takes."""
@@ -37,8 +37,7 @@ def spanned(rows: Iterable[Iterable[Cell]]) -> list[list[str]]:
         _fill(line, below)
         if any(line):
             table.append(line)
-    width = max(map(len, table), default=0)
-    return [[*line, *[""] * (width - len(line))] for line in table]
+    return table
 
 
 def _fill(line: list[str], below: dict[int, tuple[str, int]]) -> None:

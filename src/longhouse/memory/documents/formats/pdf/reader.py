@@ -14,7 +14,7 @@ from longhouse.memory.documents.formats.pdf.lines import HYPHENS, Line, joined, 
 from longhouse.memory.documents.formats.pdf.paragraphs import blocks_of, spacing_of
 from longhouse.memory.documents.formats.pdf.running_lines import without_running_lines
 from longhouse.memory.documents.formats.pdf.titles import Sizes, Titles, body_size
-from longhouse.memory.documents.parsed import Block, OutlineLine, ParseLimits, UnreadableFile
+from longhouse.memory.documents.parsed import OutlineLine, ParseLimits, UnreadableFile
 
 _MAX_BOOKMARKS: Final = 10_000
 _NO_TITLES: Final = frozenset({"untitled", "(anonymous)", "anonymous", "document", "title"})
@@ -40,9 +40,10 @@ def read(content: bytes, limits: ParseLimits) -> DraftDocument:
     blocks = [block for n, lines in enumerate(pages, 1) for block in blocks_of(find.headings(n, lines), n, spacing)]
     title = clean.one_line(document.get_metadata_value("Title") or "")
     title = "" if title.lower() in _NO_TITLES else title
+    first = next((block.text for block in blocks if block.kind == "heading" and block.page == 1), "")
     return DraftDocument(
         blocks,
-        title=title or shown or _first_heading(blocks),
+        title=title or shown or first,
         pages=count,
         outline=outline if len(outline) > 1 else None,
     )
@@ -59,10 +60,6 @@ def _shown_title(lines: Sequence[Line], body: float) -> str:
     return title if size >= 1.3 * body and len(title) <= 200 else ""
 
 
-def _first_heading(blocks: Iterable[Block]) -> str:
-    return next((block.text for block in blocks if block.kind == "heading" and block.page == 1), "")
-
-
 def _opened(content: bytes) -> pypdfium2.PdfDocument:
     try:
         return pypdfium2.PdfDocument(content)
@@ -75,12 +72,15 @@ def _opened(content: bytes) -> pypdfium2.PdfDocument:
 def _check_letters(pages: Iterable[Sequence[Line]]) -> None:
     """Refuses text that is none: some fonts draw letters and do not say which."""
     signs = Counter(sign for lines in pages for line in lines for word in line.words for sign in word.text)
-    unknown = sum(count for sign, count in signs.items() if sign < " " and sign not in HYPHENS)
-    unknown += sum(count for sign, count in signs.items() if "\ue000" <= sign <= "\uf8ff" or sign == "\ufffd")
-    if unknown > sum(signs.values()) * 0.3:
+    unknown = sum(count for sign, count in signs.items() if _is_unknown(sign))
+    if unknown > signs.total() * 0.3:
         raise UnreadableFile(
             "has fonts that do not say which letters they show: run text recognition (OCR) over it first"
         )
+
+
+def _is_unknown(sign: str) -> bool:
+    return (sign < " " and sign not in HYPHENS) or "\ue000" <= sign <= "\uf8ff" or sign == "\ufffd"
 
 
 def _bookmarks(document: pypdfium2.PdfDocument, pages: int) -> list[OutlineLine]:
