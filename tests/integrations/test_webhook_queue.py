@@ -519,6 +519,24 @@ async def test_a_session_that_is_erased_right_after_its_answer_is_no_deadlock(db
     assert looks[1:] == [[session_id], [session_id]]
 
 
+@pytest.mark.parametrize("hours", [1, -1], ids=["ahead", "back"])
+async def test_what_is_signed_by_a_wrong_clock_is_refused_and_sent_again_when_it_is_right(
+    db: Database, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    await db.run("INSERT INTO workers (id, lock_key, node, pid, slots) VALUES ('worker', 1, 'n', 1, 1)")
+    async with receiving(Receiver()) as receiver:
+        fields = {"url": receiver.url, "events": ["session.rested"], "agent": None, "description": ""}
+        _, receiver.secret = await webhooks.create(db, VIEWER, **fields, status="active")
+        true = clock.now
+        monkeypatch.setattr(clock, "now", lambda: true() + timedelta(hours=hours))
+        session_id = await turn(db, "told", *ENDED)
+        async with sending(db, Egress(["127.0.0.0/8"]), Resolver()):
+            await receiver.until(lambda one: one.statuses.count(401) > 1)
+            monkeypatch.setattr(clock, "now", true)
+            [told] = await receiver.first(1)
+    assert told.data["session_id"] == session_id
+
+
 async def test_what_nobody_may_be_told_is_not_kept_and_not_told_later(db: Database) -> None:
     hook, collector = await made(db), Collector(db, lambda: None)
     await db.run("UPDATE webhooks SET key_id = 'gone'")
