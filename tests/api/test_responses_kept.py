@@ -4,12 +4,14 @@ import base64
 import io
 import json
 import tracemalloc
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from key_helpers import client_of, keyed
 from test_responses import BANK, FUNCTION, TransferTool
 
+from longhouse import clock
 from longhouse.agents.template import LLMPolicy, Streaming, Template
 from longhouse.journal.events import Prompted
 from longhouse.journal.session import Session
@@ -53,6 +55,36 @@ async def test_a_response_that_is_not_stored_leaves_what_is_kept_as_it_is(servin
             assert said_before in str(request["messages"])
         await an_hour_passes(house)
         assert {row["id"] for row in await house.db.rows("SELECT id FROM sessions")} == {*kept}
+
+
+async def test_what_is_not_stored_stays_ten_minutes_whatever_the_clock_of_whoever_erases_says(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = clock.now
+    async with serving([say("A secret.") for _ in range(6)]) as house:
+        retention = Retention(Inbox(house.db, house.app.bus), days=1)
+
+        async def left(minutes: int) -> int:
+            ago, age = "now() - :age::interval", timedelta(minutes=minutes)
+            await house.db.run(f"UPDATE responses SET created_at = {ago}", age=age)
+            await house.db.run(f"UPDATE sessions SET created_at = {ago}, updated_at = {ago}", age=age)
+            await retention.erase_unstored()
+            await retention.sweep()
+            return int(await house.db.value("SELECT count(*) FROM sessions"))
+
+        for hours in (1, -1):
+            await said(house, "Between us", store=False)
+            monkeypatch.setattr(clock, "now", lambda hours=hours: true() + timedelta(hours=hours))
+            assert (await left(9), await left(11)) == (1, 0)
+            # So it is with what is kept for days.
+            await said(house, "For long")
+            assert (await left(24 * 60 - 30), await left(24 * 60 + 30)) == (1, 0)
+        # What a process has dated that is behind goes an hour early; by one that is ahead, an hour late.
+        for hours, kept in ((-1, 0), (1, 1)):
+            monkeypatch.setattr(clock, "now", lambda hours=hours: true() + timedelta(hours=hours))
+            await said(house, "Between us", store=False)
+            await retention.erase_unstored()
+            assert await house.db.value("SELECT count(*) FROM sessions") == kept
 
 
 async def test_who_resends_everything_without_storing_goes_on_in_one_session_that_is_erased(serving: Serving) -> None:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from threading import Event
 from typing import Any
+from unittest.mock import ANY
 
 import msgspec
 import pytest
@@ -25,9 +26,11 @@ from longhouse.journal.events import Recorded
 from longhouse.journal.fold import fold
 from longhouse.store import journals, leases, migrate
 from longhouse.store.automation import webhook_deliveries, webhooks
-from longhouse.store.automation.webhook_deliveries import NewDelivery
+from longhouse.store.automation.webhook_deliveries import Findings, Member, NewDelivery
 from longhouse.store.automation.webhooks import ShownWebhook, Viewer
 from longhouse.store.database import Database, Transaction, bound, open_database
+from longhouse.store.erasing import erasure
+from longhouse.store.erasing.erasure import Forgotten
 from server_helpers import plan_nodes, started
 from webhook_receiver import Receiver, receiving
 
@@ -475,6 +478,63 @@ async def test_what_is_under_way_when_a_webhook_is_made_ends_before_it_is_answer
         assert not done
     async with asyncio.timeout(60):
         await making
+
+
+async def test_a_session_that_is_erased_right_after_its_answer_is_no_deadlock(db: Database) -> None:
+    """The erasure has locked it and comes to its news last; whoever looks at its conversation holds nothing of it."""
+    await made(db)
+    session_id = await turn(db, "short", *ENDED)
+    looks: list[list[str]] = []
+
+    async def look(tx: Transaction, members: Sequence[Member]) -> Findings:
+        looks.append([one.id for one in members if one.is_news])
+        return Findings(heads={one.id: one.head for one in members})
+
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    async with asyncio.timeout(60):
+        async with db.pool.acquire() as other, other.transaction():
+            await other.execute(erasure.IN_ORDER)
+            erasing = asyncio.create_task(erasure.forget(db, session_id, OWNER))
+            while await db.value(waits) < 1:
+                await asyncio.sleep(0.01)
+            looking = asyncio.create_task(webhook_deliveries.collect(db, OWNER, "c short", look))
+            while await db.value(waits) < 2:
+                await asyncio.sleep(0.01)
+            assert await other.fetch("SELECT FROM webhook_news FOR UPDATE NOWAIT")
+        assert (await erasing, await looking) == (Forgotten([session_id], [], ANY), 0)
+    assert looks == [[session_id]]
+    assert await db.value("SELECT count(*) FROM webhook_news") == 0
+
+    # What is noted during a look is looked at by the next one.
+    session_id = await turn(db, "long", *ENDED)
+
+    async def look_long(tx: Transaction, members: Sequence[Member]) -> Findings:
+        if len(looks) == 1:
+            await turn(db, "long", *ENDED)
+        return await look(tx, members)
+
+    for left in (2, 0):
+        await webhook_deliveries.collect(db, OWNER, "c long", look_long)
+        assert await db.value("SELECT count(*) FROM webhook_news") == left
+    assert looks[1:] == [[session_id], [session_id]]
+
+
+@pytest.mark.parametrize("hours", [1, -1], ids=["ahead", "back"])
+async def test_what_is_signed_by_a_wrong_clock_is_refused_and_sent_again_when_it_is_right(
+    db: Database, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    await db.run("INSERT INTO workers (id, lock_key, node, pid, slots) VALUES ('worker', 1, 'n', 1, 1)")
+    async with receiving(Receiver()) as receiver:
+        fields = {"url": receiver.url, "events": ["session.rested"], "agent": None, "description": ""}
+        _, receiver.secret = await webhooks.create(db, VIEWER, **fields, status="active")
+        true = clock.now
+        monkeypatch.setattr(clock, "now", lambda: true() + timedelta(hours=hours))
+        session_id = await turn(db, "told", *ENDED)
+        async with sending(db, Egress(["127.0.0.0/8"]), Resolver()):
+            await receiver.until(lambda one: one.statuses.count(401) > 1)
+            monkeypatch.setattr(clock, "now", true)
+            [told] = await receiver.first(1)
+    assert told.data["session_id"] == session_id
 
 
 async def test_what_nobody_may_be_told_is_not_kept_and_not_told_later(db: Database) -> None:

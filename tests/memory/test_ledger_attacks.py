@@ -150,3 +150,19 @@ async def test_what_is_older_than_a_cut_can_be_added_after_it(db: Database) -> N
     await ledger.delete("local", "c")
     await ledger.add("local", "c", [given("c", "By letter", at=clock.now() - timedelta(days=9), id="letter")])
     assert await contents(await again(db), "c") == ["By letter"]
+
+
+async def test_what_is_added_locks_sessions_in_the_order_of_all_others(db: Database) -> None:
+    """Here the agent's session comes before the one that holds what was added: a deletion takes the agent's first."""
+    ledger = ledger_of(db)
+    await turn(db, "a", "c", "Hello")
+    await ledger.add("local", "c", [given("c", "By letter")])
+    async with asyncio.timeout(60):
+        async with db.pool.acquire() as other, other.transaction():
+            await other.execute("SELECT FROM sessions WHERE id = 'a' FOR UPDATE")
+            adding = asyncio.create_task(ledger.add("local", "c", [given("c", "By telephone")]))
+            while not await db.value("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                await asyncio.sleep(0.01)
+            assert await other.fetch("SELECT FROM sessions WHERE side = 'external' FOR UPDATE NOWAIT")
+        assert [seq for _, seq in (await adding).noted]
+    assert {"By letter", "By telephone"} <= set(await contents(ledger, "c"))

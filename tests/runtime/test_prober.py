@@ -180,3 +180,29 @@ async def test_a_call_whose_process_has_ended_is_made_again_at_once(serving: Ser
         assert len(Pay.paid) == 2
         assert len({*Pay.paid}) == 1, "under the same key"
         assert "paid" in str(heard(house))
+
+
+async def test_whether_a_call_may_still_come_is_not_for_the_clock_of_a_process_to_say(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true, Bank.says = clock.now, {"happened": False}
+    async with serving(SCRIPT, **HOUSE) as house:
+        saying = asyncio.create_task(house.say("Pay.", model="clerk"))
+        session_id = await asked(house)
+        monkeypatch.setattr(clock, "now", lambda: true() + timedelta(hours=1))
+        Bank.open.set()
+        async with asyncio.timeout(20):
+            while await leases.holder(house.db, session_id):
+                await asyncio.sleep(0.01)
+        assert await house.db.value("SELECT wake_at > now() FROM sessions WHERE id = :id", id=session_id)
+        assert len(Pay.paid) == 1, "it is not made again while it may still come"
+        async with house.http.post(f"/v1/sessions/{session_id}/cancel") as response:
+            assert response.status == 202
+        await saying
+        # Nor is it waited for, and the bank asked twice a second, when its time is over.
+        monkeypatch.setattr(clock, "now", lambda: true() - timedelta(hours=1))
+        told = used("1-action-0", tool="pay", effect="once", deadline=true() - timedelta(seconds=1))
+        late = await lost_after(house.db, "clerk", "Pay.", events.Replied(), told)
+        house.app.bus.wake(late)
+        await house.until(late, "COMPLETED")
+        assert [one[:2] for one in await decisions(house, late)] == [("did_not_happen", "probe")]

@@ -228,3 +228,26 @@ async def test_a_pooler_that_gives_out_transactions_is_refused(dsn: str, mode: s
         finally:
             pooler.kill()
             await pooler.wait()
+
+
+async def test_two_that_wait_for_each_other_are_both_done(db: Database) -> None:
+    """Postgres takes one of them back, for the other to go on; that one is done once more, and once in all."""
+    await db.run("CREATE TABLE accounts (name text, entries int)")
+    await db.run("INSERT INTO accounts VALUES ('a', 0), ('b', 0)")
+    holding, begun = asyncio.Barrier(2), list[str]()
+
+    async def enter(tx: Transaction, *names: str) -> None:
+        begun.append(names[0])
+        await tx.run("SET LOCAL deadlock_timeout = '10ms'")
+        for nth, name in enumerate(names):
+            await tx.run("UPDATE accounts SET entries = entries + 1 WHERE name = :name", name=name)
+            if nth == 0 and len(begun) <= 2:
+                await holding.wait()
+
+    before = db.retries
+    async with asyncio.timeout(60), asyncio.TaskGroup() as both:
+        both.create_task(db.together(lambda tx: enter(tx, "a", "b")))
+        both.create_task(db.together(lambda tx: enter(tx, "b", "a")))
+    assert len(begun) == 3
+    assert await db.column("SELECT entries FROM accounts") == [2, 2]
+    assert db.retries == before, "Postgres was there all the time: no session in memory is dropped for that"

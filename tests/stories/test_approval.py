@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -11,7 +12,7 @@ from longhouse import clock
 from longhouse.agents.template import Template, ToolPolicy
 from longhouse.journal import events
 from longhouse.journal.events import Effect
-from longhouse.models.scripted import Playable, Say, call, calls
+from longhouse.models.scripted import Playable, Say, call, calls, step_of
 from longhouse.models.scripted_server import serve as serve_model
 from longhouse.tools import BaseTool, ToolContext
 from server_helpers import AGENT, House, Serving, content, data_folder
@@ -198,6 +199,51 @@ async def test_an_approval_after_the_deadline_is_refused_even_where_nobody_has_n
         assert await decide(house, session_id, "approve") == 409
         await house.until(session_id, "COMPLETED")
         assert TransferTool.sent == []
+
+
+async def test_by_when_a_call_is_approved_is_said_by_the_clock_of_the_process(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = clock.now
+
+    def set_clock(minutes: float) -> None:
+        monkeypatch.setattr(clock, "now", lambda: true() + timedelta(minutes=minutes))
+
+    async def wakes(session_id: str) -> bool:
+        wake_at = "SELECT wake_at <= now() OR due FROM sessions WHERE id = :id"
+        return bool(await house.db.value(wake_at, id=session_id))
+
+    tools: Any = [TransferTool, DraftTool]
+    async with serving(
+        lambda body: DONE if step_of(body.messages) else TRANSFER, templates=[BANK], tools=tools
+    ) as house:
+        await republished(house, "transfertool", approval_timeout=600.0)
+        # Ahead: it is refused, and denied by nobody; it may be approved once the clock is right.
+        refused = (await house.say("Pay Bob"))["model"]
+        set_clock(60)
+        assert await decide(house, refused, "approve") == 409
+        late = (await house.say("Pay Eve"))["model"]
+        set_clock(0)
+        assert (await house.session(refused))["state"] == "WAITING_FOR_APPROVAL"
+        assert await decide(house, refused, "approve") == 202
+        await house.until(refused, "COMPLETED")
+        # What was asked meanwhile has an hour more.
+        set_clock(30)
+        assert await decide(house, late, "approve") == 202
+        await house.until(late, "COMPLETED")
+
+        # Back: Postgres wakes what was asked meanwhile, and whoever looks lets it wait; it may be approved.
+        set_clock(-60)
+        early = (await house.say("Pay Dan"))["model"]
+        denied = (await house.say("Pay Ann"))["model"]
+        assert await wakes(early)
+        assert await decide(house, early, "approve") == 202
+        await house.until(early, "COMPLETED")
+        assert (await house.session(denied))["state"] == "WAITING_FOR_APPROVAL"
+        set_clock(0)
+        await house.until(denied, "COMPLETED")
+        assert last_message(house) == "Error: nobody approved transfertool in time"
+        assert len(TransferTool.sent) == 3
 
 
 async def test_of_two_calls_side_by_side_each_is_decided_on_its_own(serving: Serving) -> None:

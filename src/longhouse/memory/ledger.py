@@ -117,6 +117,8 @@ class Ledger:
         append_id, notes = uuid.uuid4(), [_noted(one) for one in given]
 
         async def write(tx: Transaction) -> tuple[str, AddedInteractions, list[Interaction]]:
+            # The agents' sessions and the one of what comes from outside, in the order of all who lock several.
+            await interaction_cuts.lock(tx, owner, conversation)
             session_id, known = await journals.note_outside(tx, owner, conversation, notes, append_id=append_id)
             there = {
                 one: Interaction.from_outside(conversation, noted.interaction, noted.text)

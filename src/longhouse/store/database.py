@@ -19,6 +19,7 @@ from longhouse.store.gathering import Gathering
 POOL_SIZE: Final = 20
 RETRY_FOR: Final = 15.0
 """Seconds for which a statement is retried while Postgres cannot be reached."""
+TRIES_IN_DEADLOCK: Final = 3
 
 READ_ONLY: Final = "sessions_read_only"
 """The constraint that keeps sessions from capsules as they are."""
@@ -197,7 +198,7 @@ class Database(Executor):
         return await self.together(set_and_read)
 
     async def together(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Runs several statements in one transaction. If the connection is lost, the whole transaction is retried."""
+        """Runs several statements in one transaction, all once more after a lost connection or a deadlock."""
 
         async def attempt(pool: PostgresPool) -> T:
             async with pool.acquire() as connection, connection.transaction(isolation="read_committed"):
@@ -206,9 +207,9 @@ class Database(Executor):
         return await self._with_retries(attempt)
 
     async def _with_retries(self, attempt: Callable[[PostgresPool], Awaitable[T]]) -> T:
-        """Runs `attempt`, with retries and back-off while Postgres cannot be reached."""
+        """Runs `attempt`, with retries and back-off while Postgres cannot be reached, and after a deadlock."""
         give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
-        pause = 0.01
+        pause, deadlocks = 0.01, 0
         while True:
             pool = self.pool
             try:
@@ -219,6 +220,12 @@ class Database(Executor):
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                     # This server may never accept writes again: another one may be the primary by now.
                     pool.expire()
+            except asyncpg.DeadlockDetectedError:
+                # Postgres has undone all of it, so that the others go on.
+                deadlocks += 1
+                if deadlocks == TRIES_IN_DEADLOCK:
+                    raise
+                continue
             except asyncpg.CheckViolationError as error:
                 if error.constraint_name == READ_ONLY:
                     raise ReadOnlySession from error

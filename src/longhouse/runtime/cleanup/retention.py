@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from longhouse import background, clock
+from longhouse import background
 from longhouse.runtime.inbox import Inbox
 from longhouse.store.erasing import retention
 from longhouse.store.erasing.retention import OldSession
@@ -43,9 +43,8 @@ class Retention(msgspec.Struct, frozen=True):
 
     async def erase_unstored(self) -> None:
         """Erases the sessions of responses that were not to be stored, some time after their end."""
-        before = clock.now() - UNSTORED_FOR
-        for session_id, owner in await responses.unstored(self.inbox.db, before):
-            await self.inbox.forget(session_id, owner, at_rest_since=before)
+        for session_id, owner, since in await responses.unstored(self.inbox.db, UNSTORED_FOR):
+            await self.inbox.forget(session_id, owner, at_rest_since=since)
 
     async def sweep(self) -> None:
         """Looks through all sessions once, page by page, unless another process does so."""

@@ -9,7 +9,6 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from longhouse import clock
 from longhouse.agents.tool import Tool
 from longhouse.journal import events
 from longhouse.journal.events import Fault, Output
@@ -120,7 +119,7 @@ class Prober(msgspec.Struct, frozen=True):
 
     async def _is_over(self, session: Session, call: Open) -> bool:
         """Can the call take effect no more: its time is over, or its process has ended?"""
-        if call.deadline and call.deadline < clock.now():
+        if call.deadline and await self.db.value("SELECT :at < now()", at=call.deadline):
             return True
         records: Sequence[events.Recorded] = await journals.read(self.db, session.id, after=call.seq)
         decisions = (

@@ -48,7 +48,7 @@ NEWS: Final = f"""
     WHERE n.nth > :after AND (s.id IS NULL OR {_WORTH}) ORDER BY n.nth LIMIT {PAGE}
 """
 THERE_ARE: Final = "SELECT EXISTS (SELECT FROM webhooks) AS webhooks, EXISTS (SELECT FROM webhook_news) AS news"
-DROP_NEWS: Final = "DELETE FROM webhook_news WHERE session_id = ANY(:ids)"
+DROP_NEWS: Final = "DELETE FROM webhook_news WHERE nth = ANY(:nths)"
 HINTED: Final = f"""
     SELECT s.id, s.owner, s.conversation_id FROM sessions s {_CURSOR}
     WHERE s.id = ANY(:ids) AND s.owner = ANY(:owners) AND s.side IN ('root', 'sub') AND s.capsule IS NULL
@@ -61,10 +61,11 @@ AT_WORK: Final = f"""
       AND s.head > {_SEEN} AND {_WORTH} LIMIT {PAGE}
 """
 LOCK_CONVERSATION: Final = "SELECT pg_advisory_xact_lock(:family, hashtext(:name))"
-# Runs before the heads are read: later appends write notes that this statement does not see.
-TAKE_NEWS: Final = """
-    DELETE FROM webhook_news n USING sessions s
-    WHERE s.id = n.session_id AND s.owner = :owner AND s.conversation_id = :conversation RETURNING s.id
+# Runs before the heads are read: later appends write notes that this statement does not see. They are dropped last:
+# sessions are locked before their notes, as by an erasure.
+NEWS_OF: Final = """
+    SELECT n.nth, n.session_id FROM webhook_news n JOIN sessions s ON s.id = n.session_id
+    WHERE s.owner = :owner AND s.conversation_id = :conversation
 """
 MEMBERS: Final = f"""
     SELECT s.id, s.side, s.agent, s."user", s.head, {_SEEN} AS seen, s.id = ANY(:noted) AS is_news
@@ -341,8 +342,8 @@ def delivery_id(webhook_id: str, key: str) -> str:
 async def news(db: Executor, after: int = 0) -> NewsPage:
     """A page of what was noted, oldest first."""
     rows = await db.rows(NEWS, after=after)
-    if gone := [row["session_id"] for row in rows if row["owner"] is None]:
-        await db.run(DROP_NEWS, ids=gone)
+    if gone := [row["nth"] for row in rows if row["owner"] is None]:
+        await db.run(DROP_NEWS, nths=gone)
     found = [Found(row["session_id"], row["owner"], row["conversation_id"]) for row in rows if row["owner"] is not None]
     return NewsPage(found, rows[-1]["nth"] if len(rows) == PAGE else 0)
 
@@ -362,14 +363,15 @@ async def collect(db: Database, owner: str, conversation: str, look: Look) -> in
 
     async def write(tx: Transaction) -> int:
         await tx.run(LOCK_CONVERSATION, family=LOCK, name=f"{owner}/{conversation}")
-        noted = await tx.column(TAKE_NEWS, owner=owner, conversation=conversation)
-        rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation, noted=noted)
+        noted = dict(await tx.rows(NEWS_OF, owner=owner, conversation=conversation))
+        rows = await tx.rows(MEMBERS, owner=owner, conversation=conversation, noted=list(noted.values()))
         found = await look(tx, [Member(*row) for row in rows])
         there = set(await tx.column(THERE, ids=[row["id"] for row in rows]))
         new = [one for one in found.deliveries if {one.session_id, one.from_session} <= there]
         added = await _write(tx, new) if new else 0
         ids = sorted(found.heads.keys() & there)
         await tx.run(SAVE, ids=ids, heads=[found.heads[one] for one in ids])
+        await tx.run(DROP_NEWS, nths=list(noted))
         return added
 
     return await db.together(write)

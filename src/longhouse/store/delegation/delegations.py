@@ -1,7 +1,7 @@
 """Delegations between sessions, and the calls that await them. A change to several sessions is one transaction.
 
 Locks are taken in one order everywhere, so that there is no deadlock: the conversation's advisory lock, rows of
-`delegations`, rows of `sessions` by id.
+`delegations`, rows of `sessions` by id, what belongs to sessions.
 """
 
 import uuid

@@ -60,7 +60,10 @@ QUEUE_UP: Final = """
       AND (s.holder IS NULL OR s.holder = :worker OR NOT EXISTS (SELECT FROM workers w WHERE w.id = s.holder))
     RETURNING true
 """
-LET_IN: Final = "UPDATE sessions SET due = true, waits_for = NULL WHERE id = ANY(:sessions) RETURNING id"
+LET_IN: Final = """
+    UPDATE sessions SET due = true, waits_for = NULL
+    WHERE id IN (SELECT id FROM sessions WHERE id = ANY(:sessions) ORDER BY id FOR UPDATE) RETURNING id
+"""
 LAST_OWNER: Final = "SELECT last_owner FROM place_turns WHERE held = :held"
 TURN: Final = """
     INSERT INTO place_turns (held, last_owner) VALUES (:held, :owner)

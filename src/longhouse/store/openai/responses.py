@@ -1,7 +1,7 @@
 """Responses of /v1/responses: where each begins in its journal, what was shown of it before, and how it ended."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -78,8 +78,9 @@ IS_UNSTORED: Final = f"""
     AND NOT EXISTS (SELECT FROM journal j WHERE j.session_id = s.id AND j.kind = 'Prompted' AND NOT EXISTS ({BROUGHT}))
 """
 UNSTORED: Final = f"""
-    SELECT DISTINCT r.session_id, r.owner FROM responses r JOIN sessions s ON s.id = r.session_id
-    WHERE NOT r.is_stored AND r.created_at < :before AND s.updated_at < :before AND {IS_UNSTORED}
+    SELECT DISTINCT r.session_id, r.owner, late.at FROM (SELECT now() - :kept::interval) late (at)
+    JOIN responses r ON r.created_at < late.at JOIN sessions s ON s.id = r.session_id AND s.updated_at < late.at
+    WHERE NOT r.is_stored AND {IS_UNSTORED}
 """
 TAKES_UNSTORED: Final = f"SELECT s.state LIKE 'WAITING%' OR ({IS_UNSTORED}) FROM sessions s WHERE s.id = :session"
 
@@ -179,6 +180,6 @@ async def takes_unstored(db: Executor, session: str) -> bool:
     return bool(await db.value(TAKES_UNSTORED, session=session))
 
 
-async def unstored(db: Executor, before: datetime) -> list[tuple[str, str]]:
-    """Sessions, with their owners, that were not to be kept and that did nothing since."""
-    return [(row["session_id"], row["owner"]) for row in await db.rows(UNSTORED, before=before)]
+async def unstored(db: Executor, kept: timedelta) -> list[tuple[str, str, datetime]]:
+    """Sessions and owners of what was not to be kept, that did nothing for so long; since when, by Postgres."""
+    return [tuple(row) for row in await db.rows(UNSTORED, kept=kept)]
