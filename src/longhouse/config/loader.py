@@ -207,8 +207,8 @@ class LoadedFiles:
         agent = self.own.get(template.name)
         if agent is None:
             return False
-        last = len(template.tool_policy.required) - 1
-        path = ("required", last) if where == ("required",) else where
+        required = template.tool_policy.required
+        path = ("required", len(required) - 1) if required and where == ("required",) else where
         self.mistakes.add(place_of(("tool_policy", *path), [agent, self.common]), what)
         return True
 
