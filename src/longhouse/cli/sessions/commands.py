@@ -27,6 +27,7 @@ from longhouse.cli.sessions.tree import TreeDrawing
 from longhouse.errors import AlreadyReturned, SetupError
 from longhouse.journal.events import Decision
 from longhouse.journal.session import Session, State
+from longhouse.journal.words.visible_text import readable_json
 from longhouse.runtime.bus.local import Bus
 from longhouse.runtime.inbox import Inbox
 from longhouse.settings import Settings
@@ -134,7 +135,7 @@ async def _decide(
     db: Database, session_id: str, call: str | None, decision: Decision, comment: str, *, asks: bool = False
 ) -> None:
     def show(what: str) -> None:
-        typer.echo(plain(what, WIDEST))
+        typer.echo(readable_json(what))
         if asks:
             typer.confirm("Approve it?", abort=True)
 
@@ -227,11 +228,8 @@ async def show_story(
             f"there is nothing of a trace {trace!r}; `longhouse sessions show` tells the traces of a session."
         )
     for one in story:
-        line = " ".join(plain(one.content).split())
-        shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
-        typer.echo(
-            f"{one.timestamp:%H:%M:%S.%f}  {plain(one.source)} → {plain(one.target)}  {one.type}  {shown}".rstrip()
-        )
+        words = f"{plain(one.source)} → {plain(one.target)}  {one.type}  {plain(one.content, SHOWN)}"
+        typer.echo(f"{one.timestamp:%H:%M:%S.%f}  {words}".rstrip())
 
 
 async def _settled(
