@@ -137,7 +137,7 @@ class LoadedFiles:
         self._own_servers: dict[str, dict[str, McpServerConfig]] = {}
         self.tool_places: dict[tuple[str, str], FilePlace] = {}
         """(template, tool) -> the place in a file where the tool is named."""
-        definitions.warn_of_typos(self.common)
+        definitions.check_extra(self.common, mistakes)
         for name, agent in self.own.items():
             self._define(name, agent)
         self._check_similar_names()
@@ -226,7 +226,7 @@ class LoadedFiles:
                 if isinstance(tool, str):
                     self.tool_places[name, tool] = place_of(("tool_policy", key, nth), [agent])
         self._own_servers[name] = definitions.servers_of(agent, self.mistakes)
-        definitions.warn_of_typos(agent)
+        definitions.check_extra(agent, self.mistakes)
 
     def _common_secret(self) -> dict[str, BoundSecret]:
         if definitions.has_endpoint_mistake(self.common, self.mistakes):
