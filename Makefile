@@ -14,15 +14,17 @@ RECENT := import sys, venv; sys.exit(sys.version_info < (3, 11))
 
 # Adds what a lock names, in its versions, and leaves alone whatever else was installed beside it.
 install = $(BIN)/uv pip install --quiet --require-hashes -r $(1)
+# What an environment depends on while its interpreter is gone, as after an upgrade of the system: it is made anew.
+gone = $(shell test -x $(1)/bin/python || echo gone)
 compile = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-.PHONY: run test coverage test-model check format bench profile chaos chaos-mutants clients screenshots browser lock setup clean
+.PHONY: run test coverage test-model check format bench profile chaos chaos-mutants clients screenshots browser lock setup clean gone
 .DEFAULT_GOAL := run
 
 # What each target needs, and no more.
 setup: $(VENV)/.run
 
-$(VENV)/.run: $(LOCKS)/run.lock.txt $(LOCKS)/uv.lock.txt pyproject.toml
+$(VENV)/.run: $(LOCKS)/run.lock.txt $(LOCKS)/uv.lock.txt pyproject.toml $(call gone,$(VENV))
 	@echo "setting up $(VENV)"
 	@$(BIN)/python -c "$(RECENT)" 2>/dev/null || rm -rf $(VENV)
 	@test -x $(BIN)/python || { \
@@ -73,9 +75,9 @@ coverage: $(VENV)/.test browser
 test-model: $(VENV)/.test $(MODEL_VENV)/.ready
 	@MODEL_PYTHON=$(MODEL_VENV)/bin/python $(BIN)/pytest tests_model
 
-$(MODEL_VENV)/.ready: $(LOCKS)/model.lock.txt | $(VENV)/.run
+$(MODEL_VENV)/.ready: $(LOCKS)/model.lock.txt $(call gone,$(MODEL_VENV)) | $(VENV)/.run
 	@echo "setting up $(MODEL_VENV)"
-	@test -x $(MODEL_VENV)/bin/python || $(BIN)/python -m venv --without-pip $(MODEL_VENV)
+	@test -x $(MODEL_VENV)/bin/python || $(BIN)/python -m venv --clear --without-pip $(MODEL_VENV)
 	@VIRTUAL_ENV=$(MODEL_VENV) $(call install,$(LOCKS)/model.lock.txt) --no-deps
 	@touch $@
 
@@ -113,9 +115,9 @@ clients: $(VENV)/.test $(CLIENTS_VENV)/.ready
 	@$(BIN)/python -m clients $(ONLY)
 
 # Packages in Python and JavaScript, and the Node that runs the latter.
-$(CLIENTS_VENV)/.ready: $(LOCKS)/clients.lock.txt clients/javascript/package-lock.json | $(VENV)/.run
+$(CLIENTS_VENV)/.ready: $(LOCKS)/clients.lock.txt clients/javascript/package-lock.json $(call gone,$(CLIENTS_VENV)) | $(VENV)/.run
 	@echo "setting up $(CLIENTS_VENV)"
-	@test -x $(CLIENTS_VENV)/bin/python || $(BIN)/python -m venv --without-pip $(CLIENTS_VENV)
+	@test -x $(CLIENTS_VENV)/bin/python || $(BIN)/python -m venv --clear --without-pip $(CLIENTS_VENV)
 	@VIRTUAL_ENV=$(CLIENTS_VENV) $(call install,$(LOCKS)/clients.lock.txt)
 	@cd clients/javascript && PATH="$(CURDIR)/$(CLIENTS_VENV)/bin:$$PATH" npm ci --silent
 	@touch $@

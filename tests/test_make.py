@@ -4,6 +4,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from longhouse import __file__ as package
 
 MAKEFILE = Path(package).parents[2] / "Makefile"
@@ -46,3 +48,26 @@ def test_a_newer_python_beside_an_old_one_is_found(tmp_path: Path) -> None:
     newer.chmod(0o755)
     done = subprocess.run(["make", "setup"], cwd=checkout, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, "asked for -m venv .venv" in done.stdout) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("target", ["setup", "run"])
+def test_an_environment_whose_interpreter_is_gone_is_made_anew(tmp_path: Path, target: str) -> None:
+    checkout, environment = folder_with(tmp_path)
+    python = checkout / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to(tmp_path / "upgraded" / "python3.11")
+    (checkout / ".venv" / ".run").touch()
+    newer = Path(environment["PATH"], "python3.12")
+    newer.write_text('#!/bin/sh\n[ "$1" = -c ] || { echo "asked for $*"; exit 3; }\n')
+    newer.chmod(0o755)
+    done = subprocess.run(["make", target], cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "asked for -m venv .venv" in done.stdout) == (2, True), done.stderr
+
+
+def test_with_an_interpreter_and_nothing_to_do_no_python_starts(tmp_path: Path) -> None:
+    checkout, environment = folder_with(tmp_path)
+    (checkout / ".venv" / "bin" / "python").write_text("#!/bin/sh\necho started >&2\n")
+    (checkout / ".venv" / ".run").touch()
+    done = subprocess.run(["make", "setup"], cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "setting up" not in done.stdout

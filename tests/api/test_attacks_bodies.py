@@ -209,6 +209,9 @@ async def test_messages_and_values_out_of_their_shape_are_refused_by_name(servin
             assert (found.status, found.param) == (400, name), (name, value)
         assert (await refused(house, chat(metadata={"k": "v" * 513}))).param == "metadata.k"
         assert (await refused(house, chat(metadata={"k": 7}))).param == "metadata.k"
+        for usage in ("false", "no", 1, 0, [True]):
+            found = await refused(house, chat(stream=True, stream_options={"include_usage": usage}))
+            assert (found.status, found.param) == (400, "stream_options.include_usage"), usage
         assert (await refused(house, {"messages": []})).param == "model"
         assert (await refused(house, {})).param == "model"
 

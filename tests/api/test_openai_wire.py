@@ -178,6 +178,8 @@ async def test_usage_comes_last_and_only_when_asked_for(serving: Serving) -> Non
         assert usage["prompt_tokens"] + usage["completion_tokens"] == usage["total_tokens"] > 0
         assert usage["total_tokens"] == (await house.session(last["model"]))["usage"]["total_tokens"]
         assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+        for options in (None, {}, {"include_usage": None}, {"include_usage": False, "include_obfuscation": "no"}):
+            assert "usage" not in (await streamed(house, stream_options=options))[-2].json
 
 
 async def test_an_answer_at_once_has_the_shape_that_clients_expect(serving: Serving) -> None:

@@ -16,6 +16,7 @@ from longhouse.cli.chat.follow import EventReader
 from longhouse.cli.chat.markdown import COLUMNS, SafeMarkdown, finished
 from longhouse.cli.chat.plain import ChatPage
 from longhouse.cli.chat.turn_view import TurnView
+from longhouse.cli.one_line import plain
 from longhouse.cli.sessions.table import meant, short_ids, table
 from longhouse.journal.session import QuestionKind
 from longhouse.journal.words.visible_text import readable_lines
@@ -90,7 +91,17 @@ def test_agents_are_listed_with_what_they_can() -> None:
     listed = [{"id": "auto"}, {"id": "ann", "capabilities": "Counts\x1b[2J\nthings."}]
     text = drawn(pages.agents(listed, "ann"))
     assert "● ann" in text
-    assert "Counts\\x1b[2J things." in text
+    assert "Counts\\u001b[2J things." in text
+
+
+def test_a_line_shows_what_nobody_sees_and_says_that_it_is_cut() -> None:
+    assert (
+        plain("pay\u115f \n\t Bob\ufe0f ❤\ufe0f 👩\u200d👩\u200d👧")
+        == "pay\\u115f Bob\\ufe0f ❤\ufe0f 👩\u200d👩\u200d👧"
+    )
+    assert plain("x" * 120) == "x" * 120
+    assert plain("x" * 121) == "x" * 119 + "…"
+    assert plain("a" + " " * 9_999 + "b") == "a…"
 
 
 def test_a_call_is_shown_as_what_will_run() -> None:
@@ -191,7 +202,7 @@ def test_what_a_server_says_of_itself_is_text() -> None:
     view.show({"choices": [], "x_agent": activity})
     page = ChatPage(Console(file=written, width=80))
     page.show({"choices": [{"delta": {"content": "a\u202eb\u200fc"}}]})
-    assert "\\x1b[2Jlost" in written.getvalue()
+    assert "\\u001b[2Jlost" in written.getvalue()
     assert "a\\u202eb\\u200fc" in written.getvalue()
     text = "Внимание ⚠\ufe0f! 1\ufe0f\u20e3 是\ufe0f\n家: 👩\u200d👧 Bob 👩🏽\u200d🚀\u200d"
     for piece in text:
@@ -251,6 +262,6 @@ def test_short_ids_are_unique_and_the_table_keeps_its_columns() -> None:
     assert "abcdef01  COMPLETED" in text
     assert "12345678  WAITING_FOR_APPROVAL (1)  master@1" in text
     assert "3 h" in text
-    assert "\\x1b[31mben" in text
+    assert "\\u001b[31mben" in text
     assert "…" in text
     assert len(text.splitlines()) == 3

@@ -140,13 +140,13 @@ async def test_with_keys_an_owner_is_named(
     capsys.readouterr()
     await commands.list_documents(settings)
     listed = [columns(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row[4] for row in listed if row[0] == "own"] == ["ann", "bob\\x1b[31m", "c", "d", "e", "f"]
+    assert [row[4] for row in listed if row[0] == "own"] == ["ann", "bob\\u001b[31m", "c", "d", "e", "f"]
     assert [row[4] for row in listed if row[0] == "rules"] == ["shared"]
     for command in (commands.show_document, commands.remove_document):
         with pytest.raises(SetupError) as refused:
             await command(settings, "own")
         assert str(refused.value) == (
-            "there is no shared document 'own', but ann, bob\\x1b[31m, c, d, e and others have one: "
+            "there is no shared document 'own', but ann, bob\\u001b[31m, c, d, e and others have one: "
             "name the owner with --owner."
         )
     await commands.remove_document(settings, "own", owner="ann")

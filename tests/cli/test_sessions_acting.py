@@ -1,6 +1,7 @@
 """`longhouse sessions approve | deny | settle | answer | cancel | tail`: acting in sessions from the command line."""
 
 import io
+import json
 import re
 from typing import Any, ClassVar
 
@@ -32,6 +33,16 @@ from longhouse.store import journals
 from longhouse.tools import BaseTool, ToolContext
 from longhouse.tools.outcomes import CallError
 from server_helpers import Serving
+
+
+class PayTool(BaseTool):
+    """Pay somebody."""
+
+    needs_approval: ClassVar[bool] = True
+    to: str
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        return "paid"
 
 
 class WireTool(BaseTool):
@@ -97,7 +108,7 @@ async def test_what_a_session_waits_for_is_answered_and_decided(
         told = ["  ben  asks: Which? (1-action-0)", "  ben  deny by cli: not now (2-action-0)", "master  gets: signed"]
         places = [lines.index(line) for line in told]
         assert places == sorted(places)
-        assert lines[-2:] == ["master  answers: \\x1b[2JAll done.", "master  is titled: Papers"]
+        assert lines[-2:] == ["master  answers: \\u001b[2JAll done.", "master  is titled: Papers"]
         monkeypatch.setattr(tree_reader, "PAGE", 3)
         await commands.tail_session(settings, short, last=9)
         again = re.findall(r"^\d\d:\d\d:\d\d  (.*)$", capsys.readouterr().out, re.MULTILINE)
@@ -106,6 +117,24 @@ async def test_what_a_session_waits_for_is_answered_and_decided(
             await commands.show_session(settings, "")
         with pytest.raises(SetupError, match="there is no session"):
             await commands.cancel_turn(settings, "no\x00where")
+
+
+async def test_who_approves_reads_all_that_will_run(serving: Serving, capsys: pytest.CaptureFixture[str]) -> None:
+    to = f"Bob\u115f\ufe0f  {'x' * 30_000} TAIL 👩\u200d👧"
+    pays = agent("master", tools=(*PLAIN, "paytool"))
+    roles = {"master": in_steps(call("paytool", to=to), answer("Done."))}
+    async with playing(serving, roles, templates=(pays, *CAST[1:]), tools=[SignTool, PayTool]) as house:
+        settings = Settings(database_url=serving.dsn)
+        session_id = (await house.say("Go.", model="master"))["model"]
+        await house.until(session_id, "WAITING_FOR_APPROVAL")
+        capsys.readouterr()
+        await commands.approve_call(settings, session_id)
+        shown, settled = capsys.readouterr().out.splitlines()[-2:]
+        assert settled == "1-action-0 is approved"
+        arguments = shown.removeprefix("paytool ")
+        assert "Bob\\u115f\\ufe0f  xx" in arguments, "what nobody sees is written out, and spaces stay"
+        assert arguments.endswith('TAIL 👩\u200d👧"}'), "what is one picture stays so, and nothing is cut"
+        assert json.loads(arguments) == {"to": to}
 
 
 async def test_an_unknown_outcome_is_settled_and_a_call_in_the_background_is_decided(

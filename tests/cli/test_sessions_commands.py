@@ -184,7 +184,7 @@ async def test_nothing_that_a_terminal_would_obey_is_printed(
         lines = await shown(house, session_id)
         text = "\n".join(lines)
         assert all(char.isprintable() or char == "\n" for char in text)
-        assert "\\x1b[31mb" in text
+        assert "\\u001b[31mb" in text
         assert "\\u202egpj d\\u200b [bold]e[/bold]" in text
         code, words = await launched_words("sessions", "show", session_id, database_url=serving.dsn)
         assert (code, words.splitlines()[-1]) == (0, lines[-1])
@@ -193,7 +193,7 @@ async def test_nothing_that_a_terminal_would_obey_is_printed(
         await list_sessions(Settings(database_url=serving.dsn))
         words = capsys.readouterr().out
         assert session_id in words
-        assert words.count("\\x1b[31mb") == 2
+        assert words.count("\\u001b[31mb") == 2
         assert all(char.isprintable() or char == "\n" for char in words)
 
 

@@ -40,6 +40,17 @@ def test_all_mistakes_are_told_in_the_order_of_the_files(tmp_path: Path) -> None
     ]
 
 
+def test_a_field_of_the_tool_policy_is_a_mistake_where_unknown_fields_go_to_tools(
+    tmp_path: Path,
+) -> None:
+    agents = "agents:\n  a:\n    execution: {max_tools_in_prompt: 12, house_style: plain}\n"
+    belongs = "belongs to the tool_policy of an agent"
+    assert wrong(given(tmp_path, "execution: {denylist: [clocktool]}", agents), tmp_path) == [
+        f"agents.yaml:3: agents.a.execution.max_tools_in_prompt: {belongs}",
+        f"config.yaml:1: execution.denylist: {belongs}",
+    ]
+
+
 def test_what_all_agents_inherit_is_told_once_and_also_without_agents(tmp_path: Path) -> None:
     line = ["config.yaml:1: execution.max_iterations: should be greater than or equal to 1"]
     assert wrong(given(tmp_path, "execution: {max_iterations: 0}"), tmp_path) == line

@@ -41,7 +41,7 @@ async def test_our_own_mistakes_cannot_be_retried(status: int) -> None:
     )
     assert not error.retryable
     assert error.retry_after is None
-    assert f"answered {status}: No." in str(error)
+    assert f"answered {status}: No{'; is the model' if status == 404 else '.'}" in str(error)
 
 
 @pytest.mark.parametrize(

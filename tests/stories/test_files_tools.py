@@ -194,6 +194,29 @@ async def test_what_is_wrong_with_tools_and_their_classes_is_told_at_once_and_no
     assert await Catalog(db).tools.active("pay") is None
 
 
+async def test_a_place_is_kept_for_what_ends_a_turn_beside_tools_that_this_process_does_not_know(
+    dsn: str, serving: Serving, tmp_path: Path, module: str
+) -> None:
+    text = described(module).replace(", FinalAnswerTool", "").replace(f"{module}.PatientAgent", "ToolCallingAgent")
+    policy = "    tool_policy: {{required: [pay, count], max_tools_in_prompt: {}}}\n"
+    two = written(tmp_path, agents=text + policy.format(2))
+    with pytest.raises(SetupError, match=r"3 tools \(with finalanswertool, which its agents need\) would be offered"):
+        await publish_configured(Settings(database_url=dsn, **two))
+    three = written(tmp_path, agents=text + policy.format(3))
+    async with serving([call("finalanswertool", answer="Done.")], **three) as house:
+        session_id = (await house.say("Go", model="clerk"))["model"]
+        offered = [ref.partition("@")[0] for ref in (await house.folded(session_id)).offered]
+        assert {*offered} == {"finalanswertool", "pay", "count"}
+
+    names = [f"shelf_{number}" for number in range(128)]
+    shelves = "".join(f"@tool\ndef {name}() -> str:\n    'Look there.'\n    return ''\n" for name in names)
+    with own_module(tmp_path, f"from longhouse import tool\n{shelves}") as many:
+        tools = "".join(f"\n    - {many}:{name}" for name in names)
+        whole = written(tmp_path, agents=f"tool_packages: [{many}]\nagents:\n  clerk:\n    tools:{tools}\n")
+        with pytest.raises(SetupError, match=r"agents.clerk.tool_policy.required: 129 tools \(with finalanswertool"):
+            await publish_configured(Settings(database_url=dsn, **whole))
+
+
 async def test_a_publication_that_ends_in_the_middle_leaves_nothing(db: Database) -> None:
     catalog = Catalog(db)
     tool = ToolDescriptor(

@@ -403,4 +403,6 @@ async def test_what_a_tool_raises_and_its_lateness_are_in_the_log_with_what_to_d
     [late] = [one for one in log if one["event"] == "tool_timed_out"]
     assert (late["log_level"], late["tool"], late["seconds"]) == ("warning", "sleeps", 1.0)
     assert "returned an object of the class Thing, which is no JSON" in told["things"]
+    things = raised["things"]
+    assert (things["log_level"], things["message"]) == ("warning", "a tool has run, and what it gave is no JSON")
     assert told["plain"] == "AB"

@@ -104,6 +104,12 @@ MANY = ["createfiletool", "readfiletool", "updatefiletool", "deletefiletool", "c
 
 async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp_path: Path) -> None:
     async with serving() as house:
+        bill = {
+            "name": "bill",
+            "description_short": "Bills.",
+            "runtime_binding": {"remote_endpoint": "http://x.invalid"},
+        }
+        assert (await asked(house, "POST", "/admin/tools", bill))[0] in (200, 201)
         for base, required, beside in (
             ("ToolCallingAgent", MANY, None),
             ("ToolCallingAgent", [*MANY, "createreporttool"], "finalanswertool"),
@@ -111,6 +117,7 @@ async def test_more_required_tools_than_places_are_refused(serving: Serving, tmp
             ("SGRToolCallingAgent", MANY, "finalanswertool, reasoningtool"),
             ("SGRToolCallingAgent", [*MANY[1:], "reasoningtool", "finalanswertool"], None),
             ("ToolCallingAgent", [*MANY, "far.away"], "finalanswertool"),
+            ("ToolCallingAgent", [*MANY, "bill"], "finalanswertool"),
             ("ToolCallingAgent", [*MANY, "far.*"], None),
         ):
             policy = {"required": required, "max_tools_in_prompt": 12}

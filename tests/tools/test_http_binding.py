@@ -328,7 +328,11 @@ async def test_an_endpoint_that_hangs_up_is_asked_only_once() -> None:
         (saying("upstream is slow", 504, "text/plain"), "weather answered 504: upstream is slow"),
         *(
             (saying("timed out", one, "text/plain"), f"weather answered {one}: timed out")
-            for one in (408, 499, 520, 524)
+            for one in (408, 499, 520, 524, 600, 999)
+        ),
+        *(
+            (saying("", one, headers={"Location": "/done"}), f"weather answered {one}, a redirect")
+            for one in (302, 303)
         ),
     ],
 )
@@ -348,10 +352,13 @@ async def test_an_effect_whose_answer_is_lost_is_not_known(answer: Answer, why: 
     [
         (saying("no such account", 404, "text/plain"), "weather answered 404: no such account"),
         (saying("out of order", 500, "text/plain"), "weather answered 500: out of order"),
-        (
-            saying("", 302, headers={"Location": "/elsewhere"}),
-            "weather answered 302, a redirect, which is not followed",
-        ),
+        *[
+            (
+                saying("", status, headers={"Location": "/elsewhere"}),
+                f"weather answered {status}, a redirect, which is not followed",
+            )
+            for status in (301, 307, 308)
+        ],
         (saying(b"no", 400, headers={"Content-Encoding": "br"}), "weather answered 400: no reason given"),
     ],
 )

@@ -305,10 +305,15 @@ async def test_an_effect_whose_result_cannot_be_read_is_not_known() -> None:
         def __str__(self) -> str:
             raise ValueError("no words")
 
-    for do in (lambda context: Rude(), lambda context: context.sources.update(a=object())):
+    for do in (
+        lambda context: Rude(), lambda context: object(), lambda context: context.sources.update(a=object()),
+    ):  # fmt: skip
         made = probe(do)
         made.effect = "once"
-        result = await perform(made)
+        with capture_logs() as log:
+            result = await perform(made)
+        [said] = log
+        assert (said["log_level"], said["message"]) == ("warning", "a tool has run, and what it gave is no JSON")
         assert result.doubt
         assert isinstance(result.outcome, Fault)
         assert result.outcome.code == "unknown_outcome"

@@ -221,6 +221,10 @@ def _is_format(value: dict[str, Any]) -> dict[str, Any]:
 ResponseFormat = Annotated[dict[str, Any], pydantic.AfterValidator(_is_format)]
 
 
+class StreamOptions(Lenient):
+    include_usage: StrictBool | None = None
+
+
 class ChatRequest(Lenient):
     """POST /v1/chat/completions"""
 
@@ -228,7 +232,7 @@ class ChatRequest(Lenient):
     messages: Annotated[Sequence[SentMessage], _TextsFirst()]
     stream: StrictBool | None = None
     """None: as the client accepts the answer."""
-    stream_options: dict[str, Any] | None = None
+    stream_options: StreamOptions | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
@@ -288,7 +292,7 @@ class ChatRequest(Lenient):
 
     @property
     def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.get("include_usage"))
+        return bool(self.stream_options and self.stream_options.include_usage)
 
     def ignored(self, *, takes_tools: bool) -> list[str]:
         """Fields of the request that have no effect. `takes_tools`: the agent is offered the client's functions."""

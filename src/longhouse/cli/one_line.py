@@ -3,15 +3,17 @@
 from datetime import datetime
 from typing import Final
 
+from longhouse.journal.words.visible_text import readable
+
 SHOWN: Final = 120
 """Characters shown of a task, of arguments, of an outcome."""
 
 
 def plain(text: str, most: int = SHOWN) -> str:
-    """Text on one line, without terminal control sequences."""
+    """Text on one line, cut with an ellipsis; what a terminal obeys and what nobody sees are written out."""
     line = " ".join(text[: 20 * most].split())
-    line = line if len(line) <= most else f"{line[: most - 1]}…"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
+    is_whole = len(line) <= most and len(text) <= 20 * most
+    return readable(line if is_whole else f"{line[: most - 1]}…")
 
 
 def columns(*texts: str) -> str:

@@ -13,7 +13,7 @@ import structlog
 from longhouse.agents import entrypoints, naming
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.strategies.base import AgentRegistry
-from longhouse.agents.template import ExecutionPolicy, Template
+from longhouse.agents.template import ExecutionPolicy, Template, ToolPolicy
 from longhouse.config.mistakes import FilePlace, Mistakes
 from longhouse.config.models import Execution
 from longhouse.config.yaml_document import YamlDocument, merged, read_text
@@ -32,6 +32,7 @@ LARGEST_PROMPT: Final = 400_000
 
 _REACH: Final = ("base_url", "api_key", "api_key_ref", "proxy")
 _BUDGETS: Final = tuple(one.name for one in fields(ExecutionPolicy))
+_TOOL_POLICY: Final = tuple(one.name for one in fields(ToolPolicy))
 _EXECUTION: Final = tuple(one.name for one in fields(Execution))
 _TEMPLATE: Final = tuple(one.name for one in fields(Template) if one.name not in ("name", "version"))
 _TOOL_LISTS: Final = ("required", "allowlist", "denylist")
@@ -216,11 +217,14 @@ def has_endpoint_mistake(definition: Definition, mistakes: Mistakes) -> bool:
     return any(definition.place("llm", key) in mistakes for key in _REACH)
 
 
-def warn_of_typos(definition: Definition) -> None:
-    """Warns of a likely typo: unknown fields of `execution` are passed to tools, so a typo is no error."""
+def check_extra(definition: Definition, mistakes: Mistakes) -> None:
+    """Unknown fields of `execution` are passed to tools: of a likely typo it warns, and those of another section are
+    mistakes."""
     for name in definition.extra:
-        if near := difflib.get_close_matches(name, _EXECUTION, n=1, cutoff=0.75):
-            place = definition.place("execution", name)
+        place = definition.place("execution", name)
+        if name in _TOOL_POLICY:
+            mistakes.add(place, "belongs to the tool_policy of an agent")
+        elif near := difflib.get_close_matches(name, _EXECUTION, n=1, cutoff=0.75):
             message = f"An unknown field is passed to tools; did you mean {near[0]}?"
             log.warning("unknown_execution_field", message=message, place=str(place), similar=near[0])
 

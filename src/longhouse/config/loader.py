@@ -137,7 +137,7 @@ class LoadedFiles:
         self._own_servers: dict[str, dict[str, McpServerConfig]] = {}
         self.tool_places: dict[tuple[str, str], FilePlace] = {}
         """(template, tool) -> the place in a file where the tool is named."""
-        definitions.warn_of_typos(self.common)
+        definitions.check_extra(self.common, mistakes)
         for name, agent in self.own.items():
             self._define(name, agent)
         self._check_similar_names()
@@ -210,8 +210,8 @@ class LoadedFiles:
         agent = self.own.get(template.name)
         if agent is None:
             return False
-        last = len(template.tool_policy.required) - 1
-        path = ("required", last) if where == ("required",) else where
+        required = template.tool_policy.required
+        path = ("required", len(required) - 1) if required and where == ("required",) else where
         self.mistakes.add(place_of(("tool_policy", *path), [agent, self.common]), what)
         return True
 
@@ -228,7 +228,7 @@ class LoadedFiles:
                 if isinstance(tool, str):
                     self.tool_places[name, tool] = place_of(("tool_policy", key, nth), [agent])
         self._own_servers[name] = definitions.servers_of(agent, self.mistakes)
-        definitions.warn_of_typos(agent)
+        definitions.check_extra(agent, self.mistakes)
 
     def _common_secret(self) -> dict[str, BoundSecret]:
         if definitions.has_endpoint_mistake(self.common, self.mistakes):

@@ -101,6 +101,7 @@ def provider_error(endpoint: Endpoint, failure: HttpFailure) -> ProviderError:
         retry_after = _retry_after(failure.headers) if retryable else None
     hint = ""
     if isinstance(failure, StatusFailure) and failure.status == 404:
+        why = why.rstrip(".")
         hint = "; is the model's name right, and does the base URL end as the provider says, mostly with /v1?"
     message = f"{endpoint.name} {failure.what}" + (f": {why}" if why else "") + hint
     public = f"the model {failure.what}{hint}"

@@ -345,12 +345,11 @@ def _counted(template: Template, names: Sequence[str]) -> set[str]:
     policy, cls = template.tool_policy, AgentRegistry.get(template.base_agent_class)
     if policy.allowlist is not None and not policy.named:
         return set()
-    # A class that is not imported here may end a turn; tools of servers, with a dot in the name, never do.
-    classes = [(name, ToolRegistry.get(name)) for name in policy.named if "." not in name]
-    ending = [name for name, tool in classes if tool and tool.finishes]
-    if not ending and all(tool for _, tool in classes):
-        ending = [FINAL_ANSWER]
-    listed, denied = [name for name in names if not name.endswith(".*")], NamePatterns(policy.denylist)
+    denied = NamePatterns(policy.denylist)
+    classes = [(name, ToolRegistry.get(name)) for name in policy.named if name not in denied]
+    # Of a class that is not imported here nobody knows whether it ends a turn: a place is kept for what does.
+    ending = [name for name, tool in classes if tool and tool.finishes] or [FINAL_ANSWER]
+    listed = [name for name in names if not name.endswith(".*")]
     thinking = cls.needs if cls else ()
     return {name for name in (*listed, *ending, *thinking) if name not in denied}
 

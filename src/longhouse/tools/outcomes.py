@@ -24,6 +24,8 @@ class CallError(LonghouseError):
 
     traceback = ""
     """Of what it raised in another process, for the log."""
+    has_returned = False
+    """The tool has run and raised nothing; what it gave cannot be taken."""
 
     def __init__(self, message: str, *, in_doubt: bool = False, has_ended: bool = False) -> None:
         super().__init__(message)

@@ -337,16 +337,18 @@ class Toolbox:
             if isinstance(error, CallTimedOut):
                 log.warning("tool_timed_out", message="a tool did not answer in time", seconds=tool.timeout, **about)
                 return _late(tool, error)
-            self._log_raised(error, about)
+            has_returned = has_returned or (isinstance(error, CallError) and error.has_returned)
+            self._log_raised(error, about, has_returned=has_returned)
             is_known = not binding.is_elsewhere or isinstance(error, CallError | SetupError)
             in_doubt = has_returned or not is_known or is_in_doubt(error)
             return _failed(tool, error, in_doubt=in_doubt)
 
-    def _log_raised(self, error: BaseException, about: Mapping[str, str]) -> None:
-        message, said = "a tool raised an exception", self.hide(traceback_of(error))
+    def _log_raised(self, error: BaseException, about: Mapping[str, str], *, has_returned: bool) -> None:
+        message = "a tool has run, and what it gave is no JSON" if has_returned else "a tool raised an exception"
+        said = self.hide(traceback_of(error))
         if variable := hidden_variable(said):
             message = f"{variable} is set, but tools do not see it: name it in LONGHOUSE_TOOL_ENVIRONMENT"
-        record = log.warning if said else log.info
+        record = log.warning if said or has_returned else log.info
         more = {"exception": said} if said else {}
         record("tool_raised", message=message, error=self.hide(repr(error)), **more, **about)
 

@@ -16,7 +16,7 @@ from longhouse.cli.one_line import lasting, plain
 from longhouse.cli.sessions.table import STYLES
 from longhouse.journal.roles import role_of
 from longhouse.journal.words.pending_decisions import happened
-from longhouse.journal.words.visible_text import readable, readable_json, readable_lines
+from longhouse.journal.words.visible_text import readable, readable_lines
 
 HELP: Final = {
     "/help": "this list",
@@ -93,9 +93,9 @@ def _calls(turn: Mapping[str, Any]) -> Iterator[Text]:
 
 def _call(call: Mapping[str, Any]) -> Text:
     took = f" · {lasting(_seconds(call['began_at'], call['ended_at']))}" if call["ended_at"] else ""
-    said = f" · {plain(readable_lines(call['result'] or ''))}" if call["result"] else ""
+    said = f" · {plain(call['result'] or '')}" if call["result"] else ""
     waits = f" · waits for {'a person' if call['waiting'] == 'person' else 'an agent'}" if call["waiting"] else ""
-    asked = plain(readable_json(call["arguments"]))
+    asked = plain(call["arguments"])
     return Text.assemble(
         MARKS[call["status"]], (readable(call["tool"]), "bold"), (f" {asked}{took}{waits}{said}", "dim")
     )

@@ -18,7 +18,7 @@ from longhouse.cli.chat.markdown import SafeMarkdown, finished
 from longhouse.cli.chat.pages import MARKS
 from longhouse.cli.one_line import lasting, plain
 from longhouse.journal.roles import role_of
-from longhouse.journal.words.visible_text import readable, readable_json, readable_lines
+from longhouse.journal.words.visible_text import readable, readable_lines
 
 AGENT_PREFIX: Final = "agent."
 """How the tools begin that are agents, as the API names them."""
@@ -140,18 +140,18 @@ class TurnView:
         if is_shown or role_of(tool) in SILENT:
             return
         took = f" · {lasting(time.monotonic() - began.began)}" if began else ""
-        asked = plain(readable_json(began.arguments), ARGUMENTS) if began else ""
+        asked = plain(began.arguments, ARGUMENTS) if began else ""
         mark = MARKS["ok" if is_ok else "error"]
         line = Text.assemble(mark, (readable(tool), "bold"), (f" {asked}{took}", "dim"))
         self._print_line(line, depth)
-        if words := plain(readable_lines(content), RESULT):
+        if words := plain(content, RESULT):
             self._print_line(Text(f"  {words}", style="red" if not is_ok else "dim"), depth)
 
     def _show_subagent(self, event: str, activity: dict[str, Any]) -> None:
         name, depth = readable(activity["agent"]), activity["depth"]
         match event:
             case "subagent_delegation":
-                task = plain(readable_lines(activity["task"]), ARGUMENTS)
+                task = plain(activity["task"], ARGUMENTS)
                 self._print_line(Text.assemble(("▸ ", "cyan"), (name, "bold cyan"), (f" {task}", "dim")), depth - 1)
                 self._doing = f"{name} works"
             case "subagent_tool":
@@ -163,7 +163,7 @@ class TurnView:
                 self._finish(call_id, activity["name"], not content.startswith("Error: "), content, depth)
                 self._doing = f"{name} thinks"
             case "subagent_completion":
-                is_ok, said = activity["status"] == "completed", plain(readable_lines(activity["response"]), RESULT)
+                is_ok, said = activity["status"] == "completed", plain(activity["response"], RESULT)
                 words = said if is_ok else f"{plain(activity['status'])} {said}"
                 line = Text.assemble(MARKS["ok" if is_ok else "error"], (name, "bold cyan"), (f" {words}", "dim"))
                 self._print_line(line, depth - 1)

@@ -27,6 +27,7 @@ from longhouse.cli.sessions.tree import TreeDrawing
 from longhouse.errors import AlreadyReturned, SetupError
 from longhouse.journal.events import Decision
 from longhouse.journal.session import Session, State
+from longhouse.journal.words.visible_text import readable_json
 from longhouse.settings import Settings
 from longhouse.store import journals, leases, sessions
 from longhouse.store.database import Database
@@ -129,7 +130,7 @@ async def _decide(
     db: Database, session_id: str, call: str | None, decision: Decision, comment: str, *, asks: bool = False
 ) -> None:
     def show(what: str) -> None:
-        typer.echo(plain(what, WIDEST))
+        typer.echo(readable_json(what))
         if asks:
             typer.confirm("Approve it?", abort=True)
 

@@ -19,8 +19,9 @@ from longhouse.redaction import Redaction
 from longhouse.tools.bindings.remote import MOST_BYTES, EndpointBinding, EndpointOptions, RemoteError
 from longhouse.tools.outcomes import NotBegun
 
-_LOST_ON_THE_WAY: Final = frozenset({408, 499, 502, 504, *range(520, 525)})
-"""Status of a gateway that may have forwarded the request and got no valid response."""
+_IN_DOUBT: Final = frozenset({302, 303, 408, 499, 502, 504, *range(520, 525), *range(600, 1000)})
+"""Status of what may have done its work: a form that shows the result elsewhere, a gateway that got no valid response,
+and who speaks no HTTP."""
 
 
 class RemoteBinding(EndpointBinding):
@@ -57,7 +58,7 @@ class RemoteBinding(EndpointBinding):
                 raise NotBegun(f"{name} could not be reached") from None
             raise
         except StatusFailure as failure:
-            raise RemoteError(failure.sentence(name), in_doubt=failure.status in _LOST_ON_THE_WAY) from None
+            raise RemoteError(failure.sentence(name), in_doubt=failure.status in _IN_DOUBT) from None
         except HttpFailure as failure:
             if not connected.is_set():
                 raise RemoteError(f"{name} could not be reached: {failure.kind or failure.what}") from None

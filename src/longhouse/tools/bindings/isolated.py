@@ -179,7 +179,7 @@ def _performed(descriptor: ToolDescriptor, most: int, reply: messages.Reply) -> 
             raise ToolFailed(f"{name} failed: {reply.says}", in_doubt=True)
         case messages.Raised():
             failed = ToolFailed(reply.says, in_doubt=reply.in_doubt)
-            failed.traceback = clean(reply.traceback)
+            failed.traceback, failed.has_returned = clean(reply.traceback), reply.has_returned
             raise failed
         case _:
             raise ToolFailed(f"{name} failed: its process gave an answer that was not asked for", in_doubt=True)

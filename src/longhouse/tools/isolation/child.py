@@ -164,6 +164,7 @@ class Host:
                 says=clean(f"{type(error).__name__}: {error}")[:LONGEST],
                 in_doubt=self._has_returned or is_in_doubt(error),
                 unbegun=isinstance(error, NotBegun),
+                has_returned=self._has_returned,
                 traceback=traceback_of(error),
             )
 

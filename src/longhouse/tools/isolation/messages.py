@@ -150,6 +150,7 @@ class Raised(Message, frozen=True, kw_only=True):
     in_doubt: bool = False
     unbegun: bool = False
     out_of_memory: bool = False
+    has_returned: bool = False
     traceback: str = ""
 
 
