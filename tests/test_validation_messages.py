@@ -42,3 +42,17 @@ def test_each_problem_has_a_path_and_a_sentence_and_the_value_stays_out() -> Non
     assert plain["models", "a", "temprature"] == "there is no such field"
     assert plain["models", "a", "key"] == "Input should be a valid string"
     assert "canary" not in str(plain.values())
+
+
+class Body(pydantic.BaseModel):
+    inner: Inner | None = None
+    named: dict[str, int] = {}
+
+
+@pytest.mark.parametrize("sent", [{"inner": 5, "named": []}, {"inner": [], "named": "x"}, 5])
+def test_what_is_no_object_is_told_without_the_names_of_classes(sent: object) -> None:
+    text = pydantic.TypeAdapter(object).dump_json(sent)
+    for validate in (lambda: Body.model_validate(sent), lambda: Body.model_validate_json(text)):
+        with pytest.raises(pydantic.ValidationError) as refused:
+            validate()
+        assert {says for _, says in explain(refused.value)} == {"It should be an object"}

@@ -16,6 +16,9 @@ LONGEST: Final = 1_000
 """Maximum characters of a sentence."""
 ADDRESS: Final = "should be an address that begins with http:// or https://, without a user or a password in it"
 _UNKNOWN: Final = ("unexpected_keyword_argument", "extra_forbidden")
+_NO_OBJECT: Final = ("model_type", "model_attributes_type", "dataclass_type", "dict_type")
+_WORDS: Final = dict.fromkeys(_NO_OBJECT, "It should be an object")
+"""Where the library names classes and dictionaries."""
 
 
 class Errors(Protocol):
@@ -60,7 +63,7 @@ def _sentence(one: Mapping[str, Any], model: Any, words: Mapping[str, str]) -> s
         return unknown_field(str(one["loc"][-1]), _fields(model, one["loc"][:-1]))
     if one["type"] == "string_pattern_mismatch" and "http" in one["ctx"]["pattern"]:
         return ADDRESS.replace("http://", "http://, socks5://") if "socks" in one["ctx"]["pattern"] else ADDRESS
-    problem = words.get(one["type"]) or str(one["msg"]).removeprefix("Value error, ")
+    problem = {**_WORDS, **words}.get(one["type"]) or str(one["msg"]).removeprefix("Value error, ")
     return problem[:LONGEST].rstrip(".")
 
 

@@ -285,6 +285,7 @@ async def test_what_is_wrong_is_named_in_the_errors_of_json_rpc_and_nothing_is_d
             error = await peer.refused("SendMessage", "message/send", params)
             assert error["data"][0]["metadata"]["param"].endswith(param), (params, error)
             assert error["code"] in (-32602, -32001, -32003, -32005), (params, error)
+            assert "dictionary" not in error["message"], "no class is named"
         for new, old, params in (
             ("GetTask", "tasks/get", {}),
             ("GetTask", "tasks/get", {"id": ""}),

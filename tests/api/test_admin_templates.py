@@ -111,6 +111,8 @@ async def test_templates_that_come_with_the_program_may_be_changed_by_an_admin(s
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     (template(name="auto"), "name"),
+    (template(version="abc"), "version"),
+    (template(version=True), "version"),
     (template(name="../../etc/passwd"), "name"),
     (template(name="agent.x"), "name"),
     (template(name="x" * 123), "name"),

@@ -162,6 +162,13 @@ async def test_what_is_shown_may_be_sent_back(serving: Serving) -> None:
         assert (await sent(house, "PUT", f"{TOOLS}/stock_of_item", shown))[0] == 200
         _, page = await sent(house, "GET", f"{TOOLS}?limit=1&before=stock_of_ite")
         assert (await sent(house, "POST", TOOLS, page["data"]))[0] == 200
+        for version in (1, 7, 2**40):
+            status, placed = await sent(house, "PUT", f"{TOOLS}/stock_of_item", {**shown, "version": version})
+            assert (status, placed["version"]) == (200, 1), "the catalog gives the number"
+        for odd in ("abc", "1", True, None, 1.5, [1]):
+            for method, path in (("PUT", f"{TOOLS}/stock_of_item"), ("POST", TOOLS)):
+                status, error = await Client(house).refused(method, path, {**shown, "version": odd})
+                assert (status, error["param"]) == (400, "version"), odd
         wrong = {**shown, "tool_id": "other"}
         assert (await Client(house).refused("POST", TOOLS, wrong))[1]["param"] == "tool_id"
         inactive = {**shown, "is_active": False, "timeout": 3.0}

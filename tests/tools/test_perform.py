@@ -485,7 +485,7 @@ async def test_output_is_text_clean_and_bounded() -> None:
         ('{"count": "many"}', "the arguments of probe do not fit: count: Input should be a valid integer"),
         ('{"count": -1}', "count: Input should be greater than or equal to 0"),
         ('{"tags": ["a", 2]}', "tags.1: Input should be a valid string"),
-        ("[]", "arguments: Input should be an object"),
+        ("[]", "arguments: It should be an object"),
         ('{"count": 1', "arguments: Invalid JSON: EOF while parsing"),
         ("nonsense", "Invalid JSON"),
         (" " * (MAX_ARGUMENTS + 1), f"the arguments are longer than {MAX_ARGUMENTS} characters"),

@@ -41,7 +41,6 @@ _TAGS: Final = (
     "mcp_approval_response", "item_reference", "passed_over",
 )  # fmt: skip
 _WORDS: Final = {
-    "model_attributes_type": "It should be an object",
     "union_tag_invalid": "Its type should be text, image_url or refusal; files are read by POST /v1/responses, as"
     " input_file, and POST /v1/documents, and audio nowhere",
 }

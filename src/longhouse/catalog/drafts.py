@@ -19,9 +19,7 @@ MAX_REPORTED: Final = 10
 LONGEST: Final = 1_200
 """Characters of the problems in one refusal."""
 
-GIVEN: Final = (
-    "version", "latest", "digest", "published_by", "published_at", "changed_at", "security_overlay", "effective",
-)  # fmt: skip
+GIVEN: Final = ("latest", "digest", "published_by", "published_at", "changed_at", "security_overlay", "effective")
 """Fields that the catalog adds to its answers: a client may send them back, and they are ignored."""
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
