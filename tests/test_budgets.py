@@ -16,20 +16,20 @@ ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
     ".": 11_570,
-    "agents": 27_943,
+    "agents": 27_939,
     "api": 132_423,
     "app": 8_418,
     "catalog": 6_560,
-    "cli": 48_779,
-    "config": 11_785,
+    "cli": 48_780,
+    "config": 11_793,
     "integrations": 17_521,
     "journal": 23_964,
     "memory": 40_516,
     "models": 18_098,
-    "runtime": 41_351,
+    "runtime": 41_347,
     "search": 17_973,
     "store": 84_002,
-    "tools": 47_075,
+    "tools": 47_101,
 }
 
 MOST_FILES = 19
