@@ -106,7 +106,7 @@ chaos: $(VENV)/.test
 	@$(BIN)/python -m chaos --kills $(KILLS) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(NATS),--nats) \
 	  $(if $(REPORT),--report $(REPORT)) $(if $(FOLDER),--folder $(FOLDER))
 
-# Five broken Longhouses, each of which the checks must catch.
+# Broken Longhouses, each of which the checks must catch.
 chaos-mutants: $(VENV)/.test
 	@$(BIN)/python -m chaos --mutant all $(if $(SEED),--seed $(SEED))
 

@@ -15,21 +15,21 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 11_570,
-    "agents": 27_943,
-    "api": 132_423,
+    ".": 11_554,
+    "agents": 28_046,
+    "api": 132_502,
     "app": 8_418,
-    "catalog": 6_560,
-    "cli": 48_779,
-    "config": 11_785,
-    "integrations": 17_521,
+    "catalog": 6_557,
+    "cli": 48_407,
+    "config": 11_793,
+    "integrations": 17_377,
     "journal": 23_964,
-    "memory": 40_516,
-    "models": 18_098,
-    "runtime": 41_351,
-    "search": 17_973,
-    "store": 84_002,
-    "tools": 47_075,
+    "memory": 40_330,
+    "models": 18_106,
+    "runtime": 41_354,
+    "search": 17_890,
+    "store": 83_999,
+    "tools": 47_167,
 }
 
 MOST_FILES = 19

@@ -9,7 +9,7 @@ from longhouse.agents.strategies.base import AgentRegistry, BaseAgent
 from longhouse.agents.strategies.structured import SGRAgent
 from longhouse.agents.strategies.tool_calling import SGRToolCallingAgent
 from longhouse.errors import SetupError
-from longhouse.tools import BaseTool
+from longhouse.tools import BaseTool, FinalAnswerTool
 from longhouse.tools.base import ToolRegistry
 
 
@@ -32,7 +32,7 @@ def test_a_subclass_registers_under_its_name() -> None:
         AgentRegistry.resolve(["SGRAgent", "Nobody"])
 
 
-@pytest.mark.parametrize("taken", ["SGRAgent", "SGRAutoToolCallingAgent"])
+@pytest.mark.parametrize("taken", ["SGRAgent", "SGRAutoToolCallingAgent", "SgrAgent", "sgrautotoolcallingagent"])
 def test_a_class_of_yours_does_not_take_the_place_of_a_built_in_one(taken: str) -> None:
     before = AgentRegistry.list_items()
     with pytest.raises(SetupError) as refused:
@@ -46,6 +46,23 @@ def test_old_names_are_accepted_with_a_warning() -> None:
         assert AgentRegistry.get("SGRAutoToolCallingAgent") is SGRToolCallingAgent
     with pytest.warns(DeprecationWarning, match="use SGRAgent"):
         assert AgentRegistry.get("SGRSOToolCallingAgent") is SGRAgent
+
+
+def test_names_are_found_in_any_case_of_letters_as_in_sgr_agent_core() -> None:
+    assert ToolRegistry.get("FinalAnswerTool") is FinalAnswerTool
+    assert ToolRegistry.get("WebSearchTool") is ToolRegistry.get("websearchtool")
+    assert AgentRegistry.get("sgragent") is SGRAgent
+    assert AgentRegistry.resolve(["SGRAGENT", "sgrToolCallingAgent"]) == [SGRAgent, SGRToolCallingAgent]
+    with pytest.warns(DeprecationWarning, match="use SGRAgent"):
+        assert AgentRegistry.get("sgrsotoolcallingagent") is SGRAgent
+
+    class Loud(BaseAgent):
+        """Registered under two names, and listed once."""
+
+    AgentRegistry.register(Loud, name="Very.Loud")
+    AgentRegistry.register(Loud, name="LOUD")
+    assert AgentRegistry.get("very.loud") is AgentRegistry.get("loud") is Loud
+    assert AgentRegistry.list_items().count(Loud) == 1
 
 
 def test_registering_by_hand_and_as_a_decorator() -> None:

@@ -70,18 +70,46 @@ running.run(Settings(), main)
 """
 
 
-def test_each_line_that_several_processes_may_write_is_one_write() -> None:
-    """As in our container, where nothing is buffered: a line in two pieces would have another one's in between."""
+EMBEDDED = """
+import asyncio
+import structlog
+from longhouse.app import open_app
+from longhouse.settings import Settings
+
+async def main():
+    try:
+        async with open_app(Settings(llm_base_url="no address", database_url="postgres://nobody@127.0.0.1:1/none")):
+            pass
+    except Exception:
+        structlog.get_logger().warning("one", message="two")
+
+asyncio.run(main())
+"""
+
+
+def written(program: str, most: int) -> list[bytes]:
+    """What each write of a program to its log has, up to so many. As in our container, nothing is buffered."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
-        command = [sys.executable, "-c", WRITES]
+        command = [sys.executable, "-c", program]
         done = subprocess.run(command, stderr=theirs.fileno(), env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=False)
         assert done.returncode == 0
         theirs.close()
         ours.settimeout(10)
-        lines = [ours.recv(65536) for _ in range(3)]
+        return [ours.recv(65536) for _ in range(most)]
+
+
+def test_each_line_that_several_processes_may_write_is_one_write() -> None:
+    """A line in two pieces would have another one's in between."""
+    lines = written(WRITES, 3)
     assert [line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines] == [True] * 3
     assert [json.loads(line)["event"] for line in lines[:2]] == ["one", "library_log"]
+
+
+def test_so_it_is_inside_a_program_of_somebody() -> None:
+    [line] = written(EMBEDDED, 1)
+    assert line.endswith(b"\n")
+    assert b"one" in line
 
 
 def test_what_is_refused_ends_in_one_sentence(tmp_path: Path) -> None:

@@ -48,6 +48,19 @@ def test_where_nothing_is_started_nothing_is_broken_and_nothing_is_made(tmp_path
     assert "LONGHOUSE_LOG_DIRR is no setting" in done.stdout
 
 
+def test_files_that_nobody_would_serve_are_broken(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("llmm: {model: x}\nsearch: {max_results: 0}\n")
+    (tmp_path / "agents.yaml").write_text("agents: {a: {base_class: SGRAgent, tools: [clock_tool, reader.*]}}")
+    done = completed("doctor", "--no-model", folder=tmp_path)
+    assert done.returncode == 1
+    assert about(done.stdout, "settings") == "BROKEN  settings: there are 2 mistakes in the files:"
+    assert "config.yaml:1: llmm: is not known; did you mean llm?" in done.stdout
+    assert "config.yaml:2: search.max_results: should be greater than or equal to 1" in done.stdout
+    (tmp_path / "config.yaml").write_text("")
+    done = completed("doctor", "--no-model", folder=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing is broken"), done.stdout
+
+
 async def test_a_house_is_looked_at_while_it_serves_and_after_it_was_killed(folder: Path) -> None:
     async with process(data_dir=str(folder)) as house:
         code, told = await launched_words("doctor", data_dir=str(folder))

@@ -145,6 +145,22 @@ def test_servers_that_were_copied_from_another_client_are_not_passed_over(tmp_pa
     assert wrong(given(tmp_path, agents=agents), tmp_path) == [line]
 
 
+@pytest.mark.parametrize("name", ["auht", "tolos", "llmm", "LLM", "agnets", "promtps", "mpc", "pmc", "skilsl"])
+def test_a_section_whose_name_is_misspelt_is_a_mistake(tmp_path: Path, name: str) -> None:
+    [told] = wrong(given(tmp_path, f"llm: {{}}\n{name}: {{}}\n"), tmp_path)
+    assert told.startswith(f"config.yaml:2: {name}: is not known; ")
+
+
+def test_a_section_of_another_product_is_told_with_those_that_are_read(tmp_path: Path) -> None:
+    theirs = ["auth", "oauth", "acp", "langfuse", "skills", "logging", "server", "database", "telemetry", "redis"]
+    with capture_logs() as logs:
+        sound(given(tmp_path, "".join(f"{name}: {{}}\n" for name in theirs)))
+    read = "agents, tools, tool_packages, mcp, llm, search, execution, prompts"
+    assert [one["message"] for one in logs] == [
+        f"{name} is no section of Longhouse, and is not read: {read} are." for name in theirs
+    ]
+
+
 def test_a_search_that_is_not_here_gives_its_key_to_nobody(tmp_path: Path) -> None:
     with capture_logs() as logs:
         found = given(tmp_path, "tools: {web_search_tool: {engine: brave, api_key: k, max_results: 3}}\nserach: {}\n")

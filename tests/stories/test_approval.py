@@ -1,6 +1,7 @@
 """A tool that needs approval waits for a person, on its own call; it runs once, and only after the word was given."""
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -155,6 +156,39 @@ async def test_a_denied_call_is_not_asked_again_in_its_turn_and_its_tool_stays_o
         assert TransferTool.sent[1:] == [f"{session_id}:7-action-0"]
         next_turn = await house.say("Once more", model=session_id)
         assert "transfertool (9-action-0) needs your approval" in content(next_turn), "another turn asks anew"
+
+
+class PayTool(BaseTool):
+    """Pay an order."""
+
+    needs_approval: ClassVar[bool] = True
+
+    order: str
+    euros: int
+    parts: tuple[float, ...] = (1,)
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        return f"paid {self.euros}"
+
+
+async def test_a_denied_call_is_the_same_however_its_numbers_are_written(serving: Serving) -> None:
+    spellings = [
+        '{"order":"M","euros":900}',
+        '{"euros":900.0,"order":"M","parts":[1.0]}',
+        '{"order":"M","euros":"900"}',
+    ]
+    others = ['{"order":"M","euros":"901"}', '{"order":"900","euros":900}', '{"order":"M","euros":900,"parts":[1.5]}']
+    pays = [call("paytool", **json.loads(written)) for written in spellings + others]
+    agent = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=("paytool", "finalanswertool")))
+    async with serving([*pays, DONE], templates=[agent], tools=[PayTool]) as house:
+        session_id = (await house.say("Pay order M"))["model"]
+        assert await decide(house, session_id, "deny") == 202
+        for nth, written in enumerate(others, start=4):
+            await house.until(session_id, "WAITING_FOR_APPROVAL")
+            [question] = (await house.session(session_id))["questions"]
+            assert (question["call_id"], question["arguments"]) == (f"{nth}-action-0", written), "these are other calls"
+            assert await decide(house, session_id, "approve", f"{nth}-action-0") == 202
+        await house.until(session_id, "COMPLETED")
 
 
 async def test_only_what_waits_for_approval_can_be_approved(serving: Serving) -> None:

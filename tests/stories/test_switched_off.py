@@ -2,16 +2,17 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
 from test_approval import TRANSFER, TransferTool, bank, decide, last_message
 
 from longhouse.agents.builtin import BUILT_IN
-from longhouse.agents.template import Template, ToolPolicy
+from longhouse.agents.template import Abilities, LLMPolicy, Template, ToolPolicy
 from longhouse.errors import SetupError
-from longhouse.models.scripted import call
+from longhouse.models.scripted import call, say, step_of
+from longhouse.tools import BaseTool, ToolContext
 from server_helpers import NO_FILES, House, Serving, content, launched_words, process
 
 DONE = call("finalanswertool", answer="Done.")
@@ -207,6 +208,45 @@ async def test_policies_that_contradict_themselves_are_refused(serving: Serving,
         with pytest.raises(SetupError, match=says):
             async with serving(**files(tmp_path, agents.format(denied))):
                 raise AssertionError("it started")
+
+
+class ClosingTool(BaseTool):
+    """Close the case and end."""
+
+    finishes: ClassVar[bool] = True
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        context.state, context.execution_result = "COMPLETED", "closed"
+        return "closed"
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["a boss who answers in words", "one with a tool of its own"])
+async def test_who_denies_itself_the_final_answer_does_not_take_it_from_those_it_calls(
+    serving: Serving, closes: bool
+) -> None:
+    names = ("agent.kid", "lettertool", *(["closingtool"] if closes else []))
+    boss = Template(
+        name="boss",
+        tool_policy=ToolPolicy(allowlist=names, denylist=("finalanswertool", "lettertool")),
+        llm_policy=LLMPolicy(can=Abilities(forced_tool_choice=closes)),
+    )
+    kid = Template(name="kid", tool_policy=ToolPolicy(allowlist=("clocktool", "lettertool")))
+    task = call("agent_kid", task="Look at the clock.")
+
+    def play(body: Any) -> Any:
+        names = b"".join(bytes(raw) for raw in body.tools)
+        if b"agent_kid" in names:
+            ends = call("closingtool") if closes else say("closed")
+            return ends if step_of(body.messages) else task
+        return DONE if b"finalanswertool" in names else call("clocktool")
+
+    async with serving(play, templates=[boss, kid], tools=[ClosingTool]) as house:
+        assert content(await house.say("Go", model="boss")) == "closed"
+        assert house.model is not None
+        assert len(house.model.requests) == 3
+        by_boss, by_kid, _ = ([one["function"]["name"] for one in request["tools"]] for request in house.model.requests)
+        assert by_boss == ["agent_kid"] + (["closingtool"] if closes else [])
+        assert by_kid == ["clocktool", "finalanswertool"], "what else is denied is denied to both"
 
 
 async def test_what_waits_for_approval_does_not_begin_once_its_tool_is_off(serving: Serving) -> None:

@@ -19,6 +19,7 @@ from longhouse.agents.tool_descriptor import RISKS, RuntimeBinding, ToolDescript
 from longhouse.journal import conversation
 from longhouse.journal.events import Limits, Prompted, ReplyTo, Rights, SharedBudget
 from longhouse.journal.messages import Message
+from longhouse.journal.roles import role_of
 from longhouse.journal.session import Session, Turn
 
 MAX_OPEN_TASKS: Final = 100
@@ -90,7 +91,7 @@ class Delegation(msgspec.Struct, frozen=True):
     """Whether the client sent the sub-agent's history."""
 
     def with_prior(self, prior: tuple[Message, ...]) -> "Delegation":
-        return replace(self, prompted=msgspec.structs.replace(self.prompted, prior=prior))
+        return replace(self, prompted=replace(self.prompted, prior=prior))
 
 
 def delegation_of(
@@ -123,7 +124,7 @@ def delegation_of(
 def remaining(turn: Turn) -> Limits:
     """The remaining budgets of a turn; steps and questions are not shared, each agent has its own."""
     limits = turn.limits
-    return msgspec.structs.replace(
+    return replace(
         limits,
         max_searches=None,
         time_budget=max(0.0, limits.time_budget - rules.worked_seconds(turn)),
@@ -159,7 +160,7 @@ def tree_budget(turn: Turn) -> int | None:
 
 def capped_by_shared(budget: Limits, shared: SharedBudget, *, calls: int, tokens: int) -> Limits:
     """A budget capped by what remains of the shared budget after `calls` and `tokens` were used."""
-    return msgspec.structs.replace(
+    return replace(
         budget,
         tool_budget=smallest(budget.tool_budget, _less(shared.tool_budget, calls)),
         token_budget=smallest(budget.token_budget, _less(shared.token_budget, tokens)),
@@ -170,7 +171,7 @@ def capped_by_caller(own: Limits, budget: Limits | None) -> Limits:
     """A template's own limits, each capped by the calling agent's remaining budget."""
     if budget is None:
         return own
-    return msgspec.structs.replace(
+    return replace(
         own,
         time_budget=min(own.time_budget, budget.time_budget),
         tool_budget=smallest(own.tool_budget, budget.tool_budget),
@@ -179,10 +180,13 @@ def capped_by_caller(own: Limits, budget: Limits | None) -> Limits:
 
 
 def narrowed(rights: Rights | None, template: Template) -> Rights | None:
-    """The rights of a turn, which sub-agents inherit: what the calling agent must not use, this one must not either."""
+    """The rights of a turn, which sub-agents inherit: what the calling agent must not use, this one must not either.
+
+    How a turn ends is each agent's own matter: without the tool for it, its model would be asked until a limit ends it.
+    """
     above, policy = rights or Rights(), template.tool_policy
-    denied = tuple(dict.fromkeys((*above.denied, *policy.denylist)))
-    own = Rights(denied=denied, max_risk=min(above.max_risk, policy.max_risk_level, key=RISKS.index))
+    denied = dict.fromkeys(name for name in (*above.denied, *policy.denylist) if role_of(name) != "finishes")
+    own = Rights(denied=tuple(denied), max_risk=min(above.max_risk, policy.max_risk_level, key=RISKS.index))
     return None if own == Rights() else own
 
 

@@ -16,8 +16,9 @@ class Permission:
     """The tools that the agents of a template may use in one session; created once, checked for many tools."""
 
     def __init__(self, template: Template, session: Session) -> None:
-        policy, rights = template.tool_policy, (session.turn.rights if session.turn else None) or Rights()
-        self._template, self._is_sub = template.name, session.side == "sub"
+        inherited, self._is_sub = differs_by(session)
+        policy, rights = template.tool_policy, inherited or Rights()
+        self._template = template.name
         self._required = NamePatterns(policy.required)
         self._allowed = None if policy.allowlist is None else NamePatterns(policy.allowlist)
         self._denied = NamePatterns((*policy.denylist, *rights.denied))

@@ -6,17 +6,19 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-T = TypeVar("T")
+from longhouse.agents.naming import key
+
+T = TypeVar("T", bound=type[Any])
 
 
 class Registry(Generic[T]):
-    """A separate registry for each subclass; the name is the class name unless one is given."""
+    """A separate registry for each subclass; the name is the class name unless one is given, in any case of letters."""
 
     _items: ClassVar[dict[str, Any]]
-    _old_names: ClassVar[dict[str, str]] = {}
+    old_names: ClassVar[dict[str, str]] = {}
+    """Those that are still accepted -> the names that replaced them."""
     _modules: ClassVar[tuple[str, ...]] = ()
     """Modules whose classes register themselves; imported when somebody first asks."""
-    _is_filled: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -27,37 +29,30 @@ class Registry(Generic[T]):
         """`register(cls)`, `register(cls, name="…")`, or as a decorator with a name."""
         if item is None:
             return partial(cls.register, name=name)
-        cls._items[name or str(getattr(item, "__name__", item))] = item
+        cls._items[key(name or item.__name__)] = item
         return item
 
     @classmethod
     def _all(cls) -> dict[str, T]:
-        if not cls._is_filled:
-            cls._is_filled = True
-            for module in cls._modules:
-                importlib.import_module(module)
+        for module in cls._modules:  # those that are there are not imported again
+            importlib.import_module(module)
         return cls._items
 
     @classmethod
     def get(cls, name: str) -> T | None:
-        newer = cls._old_names.get(name)
+        newer = cls.newer(name)
         if newer:
             warnings.warn(f"{name} is deprecated; use {newer}", DeprecationWarning, stacklevel=2)
-        found: T | None = cls._all().get(newer or name)
-        return found
+        return cls._all().get(key(newer or name))
 
     @classmethod
     def newer(cls, name: str) -> str | None:
         """The name that replaced an old one, or None."""
-        return cls._old_names.get(name)
-
-    @classmethod
-    def old_names(cls) -> list[str]:
-        return list(cls._old_names)
+        return {key(old): newer for old, newer in cls.old_names.items()}.get(key(name))
 
     @classmethod
     def list_items(cls) -> list[T]:
-        return list(cls._all().values())
+        return list(dict.fromkeys(cls._all().values()))
 
     @classmethod
     def resolve(cls, names: Iterable[str]) -> list[T]:

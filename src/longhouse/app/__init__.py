@@ -70,7 +70,7 @@ async def open_app(
     """
     if not structlog.is_configured():  # a program that says nothing of logs reads warnings alone
         level = structlog.make_filtering_bound_logger(logging.WARNING)
-        structlog.configure(wrapper_class=level, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+        structlog.configure(wrapper_class=level, logger_factory=structlog.WriteLoggerFactory(sys.stderr))
     classes = tuple(tools)
     setup = configure(settings, templates=templates, tools=[cls.tool_name for cls in classes])
     async with (

@@ -12,16 +12,15 @@ import msgspec
 import typer
 
 from longhouse.agents.adapters import adapter_of
-from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.entrypoints import EntrypointError
 from longhouse.agents.tool import Tool
 from longhouse.agents.tool_descriptor import RuntimeBinding, ToolDescriptor
-from longhouse.app.builtin import TOOLS
 from longhouse.app.publish import validator_of
 from longhouse.app.store import open_existing
 from longhouse.catalog.diff import differences, merge
 from longhouse.catalog.service import CatalogService
 from longhouse.catalog.validation import CatalogValidator, probe_problem
+from longhouse.cli.configured import as_served
 from longhouse.cli.running import Main, given, group
 from longhouse.config.effective import Configured, configure
 from longhouse.egress import TOOLS as TOOL_SCHEMES
@@ -237,7 +236,7 @@ async def describe(
 
 async def check(settings: Settings) -> None:
     """Check whether every active tool can be used here; exit code 1 if one cannot."""
-    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+    setup = as_served(settings)
     served, wrong, tools = Toolbox([]), 0, 0
     async with (
         open_existing(setup.settings) as db,

@@ -129,7 +129,7 @@ class KnownNames(msgspec.Struct, frozen=True):
             AgentRegistry.load(entrypoint, self.packages)
             return entrypoint
         known = sorted({cls.name for cls in AgentRegistry.list_items()})
-        if found := naming.spelled(name, (*known, *AgentRegistry.old_names())):
+        if found := naming.spelled(name, (*known, *AgentRegistry.old_names)):
             return found
         near = did_you_mean(name, known, 0.7)
         raise EntrypointError(problem or f"there is no agent class {given!r}; known: {', '.join(known)}{near}")

@@ -72,14 +72,15 @@ class Configured(msgspec.Struct, frozen=True):
         configs = {}
         for template in self.files.templates:
             if own := self.files.own.get(template.name):
-                found, policy = (
-                    _with_definition(config, own, "mcp_context_limit", "logs_dir", "reports_dir"),
-                    template.execution_policy,
-                )
-                limits = {name: getattr(policy, name) for name in ("max_iterations", "max_clarifications")}
+                found = _with_definition(config, own, "mcp_context_limit", "logs_dir", "reports_dir")
+                policy = template.execution_policy
                 search = replace(self._own_search(found.search, own), max_searches=policy.max_searches)
                 tools = merged(found.tools, self.files.tool_settings.get(template.name, {}))
-                execution = replace(found.execution, **limits)
+                execution = replace(
+                    found.execution,
+                    max_iterations=policy.max_iterations,
+                    max_clarifications=policy.max_clarifications,
+                )
                 configs[template.name] = replace(found, search=search, execution=execution, tools=tools)
         return configs
 
@@ -147,10 +148,9 @@ def _search(settings: Settings, files: LoadedFiles) -> Mapping[str, Any]:
 def _with_definition(config: ToolConfig, definition: Definition, *names: str) -> ToolConfig:
     """The tool configuration with the values of a definition; other values stay."""
     search = replace(config.search, **definition.pick("search", "max_results", "content_limit"))
-    extra = {**config.execution.extra, **definition.extra}
-    return replace(
-        config, search=search, execution=replace(config.execution, **definition.pick("execution", *names), extra=extra)
-    )
+    own = definition.pick("execution", *names)
+    execution = replace(config.execution, **own, extra={**config.execution.extra, **definition.extra})
+    return replace(config, search=search, execution=execution)
 
 
 def _key(text: str, where: str) -> str:

@@ -49,21 +49,21 @@ def read_files(
     )
     if config is None or agents is None:
         mistakes.refuse()
-    assert config is not None
-    assert agents is not None
+    assert config
+    assert agents
     listed = [_packages_of(document, mistakes) for document in (agents, config)]
     allowed = packages or next(filter(None, listed), ())
     settings, names = sgr_files.adapt((config, agents), tools, allowed, mistakes)
     for document, model in ((config, ConfigFile), (agents, AgentsFile)):
-        for values in (document.values, *_entries(document, "agents").values()):
+        for values in (document.values, *_agents_in(document).values()):
             definitions.drop_empty(values)
         document.check(model, mistakes)
     known = KnownNames({*tools, *names.values()}, allowed, names)
     return LoadedFiles(config, agents, templates, known, mistakes, tool_settings=settings)
 
 
-def _entries(document: YamlDocument, section: str) -> dict[str, dict[str, Any]]:
-    found = document.values.get(section)
+def _agents_in(document: YamlDocument) -> dict[str, dict[str, Any]]:
+    found = document.values.get("agents")
     return {name: one for name, one in found.items() if isinstance(one, dict)} if isinstance(found, dict) else {}
 
 

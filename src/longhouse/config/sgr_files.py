@@ -17,7 +17,7 @@ from longhouse.agents.naming import tool_name
 from longhouse.agents.strategies.base import AgentRegistry
 from longhouse.agents.tool_descriptor import ToolDescriptor
 from longhouse.config.mistakes import FilePlace, Mistakes
-from longhouse.config.models import ConfigFile
+from longhouse.config.models import ConfigFile, SearchSection
 from longhouse.config.yaml_document import YamlDocument
 from longhouse.validation_messages import Where
 
@@ -45,20 +45,20 @@ SEARCH_TOOLS: Final = ("websearchtool", "extractpagecontenttool")
 SEARCH_FIELDS: Final = {
     "api_key": "tavily_api_key",
     "api_base_url": "tavily_api_base_url",
-    **{
-        name: name for name in ("tavily_api_key", "tavily_api_base_url", "max_searches", "max_results", "content_limit")
-    },
+    **{one.name: one.name for one in fields(SearchSection)},
 }
 """Settings of the search tools -> fields of the section `search`."""
 OF_ENGINE: Final = ("api_key", "api_base_url")
 LEFT_OUT: Final = ("langfuse", "skills")
 """Sections of an agent that nothing here reads."""
-FOR_TOOLS: Final[tuple[str, ...]] = ("working_directory",)
+THEIRS: Final = ("auth", *LEFT_OUT)
+"""Sections that files of other products have, and whose misspelt names are told."""
+FOR_TOOLS: Final = ("working_directory",)
 """Fields of an agent that its tools read: they go where all such fields are, to `execution`."""
 NEVER_SETTINGS: Final = ("effect", "needs_approval", "runtime_binding", "security_policy")
 """Fields of descriptors: as a setting of a tool each of them would do nothing, and somebody would rely on it."""
 
-_SECTIONS: Final = ("tools", *(one.name for one in fields(ConfigFile)))
+_SECTIONS: Final = tuple(one.name for one in fields(ConfigFile))
 _OF_DESCRIPTORS: Final = frozenset(one.name for one in fields(ToolDescriptor))
 
 ToolSettings = dict[str, dict[str, dict[str, Any]]]
@@ -108,7 +108,7 @@ class _Adapter:
             if name == "mcpServers":  # as in the files of other MCP clients
                 self._mistakes.add(document.place((name,)), "belongs into a section `mcp`: put that above it")
                 del document.values[name]
-            elif not difflib.get_close_matches(name, _SECTIONS, n=1, cutoff=SLIP):
+            elif not _is_misspelt(name):
                 message = f"{name} is no section of Longhouse, and is not read: {', '.join(_SECTIONS)} are."
                 _warn("unknown_section", message, document.place((name,)))
                 del document.values[name]
@@ -129,10 +129,10 @@ class _Adapter:
 
     def adapt_agent(self, document: YamlDocument, name: str, agent: dict[str, Any]) -> None:
         path = ("agents", name)
-        for section in [section for section in LEFT_OUT if section in agent]:
+        for section in filter(agent.__contains__, LEFT_OUT):
             _warn("unknown_section", "A section of another product is not read.", document.place((*path, section)))
             del agent[section]
-        for field in [field for field in FOR_TOOLS if field in agent]:
+        for field in filter(agent.__contains__, FOR_TOOLS):
             _move(_EntryPlace(document, path, path), field, agent.pop(field), agent, ("execution", field))
         if isinstance(agent.get("base_class"), str):
             agent["base_class"] = _strategy(agent["base_class"], document.place((*path, "base_class")))
@@ -247,8 +247,15 @@ def _last(path: str) -> str:
     return path.replace(":", ".").rpartition(".")[2]
 
 
-def _is_slip(name: str, known: Collection[str]) -> bool:
-    return bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))
+def _is_misspelt(section: str) -> bool:
+    """Whether it looks like one of our sections, or has the letters of one of ours or of theirs in another order: short
+    names are not alike enough otherwise (`mpc`, `auht`)."""
+    others = {*_SECTIONS, *THEIRS} - {section}
+    return sorted(section.lower()) in map(sorted, others) or _is_slip(section, _SECTIONS, SLIP)
+
+
+def _is_slip(name: str, known: Collection[str], cutoff: float = 0.85) -> bool:
+    return bool(difflib.get_close_matches(name, known, n=1, cutoff=cutoff))
 
 
 def _warn(key: str, message: str, place: FilePlace) -> None:

@@ -259,8 +259,9 @@ class Offering(msgspec.Struct):
         denied = NamePatterns(policy.denylist)
         names = [name for name in policy.named if name in active and name not in denied]
         described = await self.catalog.tools.several({name: active[name] for name in names})
-        classes = [one for one in described if one.runtime_binding.python_entrypoint]
-        resolved = await self.toolbox.several([(one.name, one.version) for one in classes])
+        resolved = await self.toolbox.several(
+            [(one.name, one.version) for one in described if one.runtime_binding.python_entrypoint]
+        )
         return tuple(tool.name for tool in resolved if tool.finishes)
 
 

@@ -18,7 +18,7 @@ from longhouse.agents.tool import Remembers, Tool
 from longhouse.agents.tool_descriptor import SecurityOverlay, ToolDescriptor
 from longhouse.errors import SetupError
 from longhouse.journal.events import Fault, Outcome, Output
-from longhouse.journal.json_text import object_of
+from longhouse.journal.json_text import object_of, value_of
 from longhouse.journal.messages import clean
 from longhouse.journal.session import Open, ReadSource, Session, Turn
 from longhouse.store.catalog.catalog import Catalog
@@ -227,8 +227,10 @@ class Toolbox:
     def _services_of(self, session: Session) -> Services:
         return self._own_services.get(session.agent, self._services)
 
-    def _overlay(self, name: str) -> SecurityOverlay | None:
-        return self.catalog.overlays.of(name) if self.catalog else None
+    def _is_disabled(self, name: str) -> bool:
+        """Whether an operator has disabled the tool."""
+        overlay = self.catalog.overlays.of(name) if self.catalog else None
+        return overlay is not None and not overlay.enabled
 
     async def _binding_of(self, descriptor: ToolDescriptor) -> Binding | None:
         way = descriptor.runtime_binding
@@ -354,8 +356,7 @@ class Toolbox:
 
     async def _is_switched_off(self, call: Open, session: Session) -> bool:
         """Has an operator disabled the tool, or deactivated it while the call waited for a person?"""
-        overlay = self._overlay(call.tool)
-        if overlay and not overlay.enabled:
+        if self._is_disabled(call.tool):
             return True
         if not call.has_waited or self.catalog is None:
             return False
@@ -400,9 +401,12 @@ class Toolbox:
         revision = await self._revision(tool, call, context)
         if revision is None:
             return None
-        # A tool may read on behalf of a user: what it read for another user is kept apart.
-        user = None if session.is_own(turn) else context.user or ""
-        return CallToRemember(tool.remembers, reading_key(tool, call.arguments, user), revision)
+        asked: list[Any] = [tool.ref, asked_for(tool, call.arguments)]
+        if not session.is_own(turn):
+            # A tool may read on behalf of a user: what it read for another user is kept apart.
+            asked.append(context.user or "")
+        key = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:32]
+        return CallToRemember(tool.remembers, key, revision)
 
     async def outdated(self, session: Session) -> list[str]:
         """The keys of remembered calls whose tools now report another revision, or none."""
@@ -429,10 +433,7 @@ class Toolbox:
         return await self._revision(tool, call, context) == source.revision
 
     async def _is_open(self, tool: Tool, call: Open) -> bool:
-        overlay = self._overlay(tool.name)
-        if overlay and not overlay.enabled:
-            return False
-        return await self.check(tool, call.arguments) is None
+        return not self._is_disabled(tool.name) and await self.check(tool, call.arguments) is None
 
     async def _revision(self, tool: Tool, call: Open, context: ToolContext) -> str | None:
         """The state of what the call would read; None if the tool cannot tell."""
@@ -474,15 +475,21 @@ async def _bound_to(binding: Binding | None, name: str, arguments: str) -> Work 
     return await apart(partial(binding.bind, arguments))
 
 
-def reading_key(tool: Tool, arguments: str, user: str | None = None) -> str:
-    """Identifies what a call asks for (arguments in any order, with defaults or without), for another user or none."""
-    given = object_of(arguments) or {}
+def asked_for(tool: Tool, arguments: str) -> dict[str, Any]:
+    """The arguments of a call that are not defaults. Those of the same call are equal, in any order and with numbers in
+    any spelling: 900, 900.0, 9e2, and "900" where the schema asks for a number."""
     described = tool.schema.get("properties")
     properties = described if isinstance(described, dict) else {}
-    defaults = {name: one.get("default") for name, one in properties.items() if isinstance(one, dict)}
-    asked = {name: value for name, value in given.items() if value != defaults.get(name)}
-    key = [tool.ref, asked] if user is None else [tool.ref, asked, user]
-    return hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()[:32]
+    fields = {name: one for name, one in properties.items() if isinstance(one, dict)}
+    asked = {}
+    for name, value in (object_of(arguments) or {}).items():
+        field = fields.get(name, {})
+        is_text_of_number = isinstance(value, str) and field.get("type") in ("integer", "number")
+        number = value_of(value) if is_text_of_number else None
+        read = value if number is None else number
+        if read != field.get("default"):
+            asked[name] = read
+    return asked
 
 
 def _keep(cache: dict[Any, T], key: Any, value: T) -> T:

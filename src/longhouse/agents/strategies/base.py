@@ -10,6 +10,7 @@ import msgspec
 
 from longhouse.agents import entrypoints
 from longhouse.agents.entrypoints import EntrypointError
+from longhouse.agents.naming import key
 from longhouse.agents.registry import Registry
 from longhouse.agents.requests import answer_format, pieces, window
 from longhouse.agents.strategies.protocol import ANY_FORMAT, Body, Intent, Reply, Request, Verdict
@@ -25,7 +26,7 @@ NO_SAMPLING: Final = Sampling()
 class AgentRegistry(Registry[type["BaseAgent"]]):
     """The strategies that templates may name as their `base_agent_class`."""
 
-    _old_names: ClassVar[dict[str, str]] = {
+    old_names: ClassVar[dict[str, str]] = {
         "SGRAutoToolCallingAgent": "SGRToolCallingAgent",
         "SGRSOToolCallingAgent": "SGRAgent",
     }
@@ -34,7 +35,7 @@ class AgentRegistry(Registry[type["BaseAgent"]]):
     @classmethod
     def is_ours(cls, name: str) -> bool:
         """Whether the name is that of a class that comes with Longhouse, or was."""
-        return name in cls._old_names or _is_ours(cls._all().get(name))
+        return cls.newer(name) is not None or _is_ours(cls._all().get(key(name)))
 
     @classmethod
     def list_items(cls) -> list[type["BaseAgent"]]:

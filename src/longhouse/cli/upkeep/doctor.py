@@ -17,11 +17,12 @@ import longhouse
 from longhouse.agents.entrypoints import lacking
 from longhouse.app.models import open_embedder
 from longhouse.cli import environment
+from longhouse.cli.configured import as_served
 from longhouse.cli.house import open_as_it_is
 from longhouse.cli.processes.listening import is_local, missing_key, refuse_easy_key
 from longhouse.cli.running import group
 from longhouse.cli.upkeep.setting_up import probed
-from longhouse.config.effective import Configured, configure
+from longhouse.config.effective import Configured
 from longhouse.errors import LonghouseError, SetupError
 from longhouse.integrations.otlp import open_collector, problem_of
 from longhouse.journal.words.visible_text import readable_lines
@@ -84,7 +85,8 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncGenerator[F
     for _, sentence in environment.problems(os.environ):
         yield Finding("note", "settings", sentence)
     try:
-        setup = configure(settings)
+        setup = as_served(settings)
+        setup.files.mistakes.refuse()
     except LonghouseError as error:
         yield Finding("BROKEN", "settings", str(error))
         return
@@ -93,12 +95,14 @@ async def _findings(settings: Settings, *, asks_model: bool) -> AsyncGenerator[F
     checks: dict[str, Check] = {
         "postgres": _postgres,
         "disk": _folders,
-        **({"model": _model} if asks_model else {}),
+        "model": _model,
         "embeddings": _embeddings,
         "redis": _redis,
         "nats": _nats,
         "collector": _collector,
     }
+    if not asks_model:
+        del checks["model"]
     for about, check in checks.items():
         try:
             async with aclosing(check(setup)) as findings:

@@ -9,16 +9,14 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from longhouse.agents.builtin import BUILT_IN
 from longhouse.agents.template import MemoryScope
-from longhouse.app.builtin import TOOLS
 from longhouse.app.copies import remove_copies
 from longhouse.app.store import open_existing, with_database
+from longhouse.cli.configured import as_served
 from longhouse.cli.one_line import plain
 from longhouse.cli.owners import default_owner
 from longhouse.cli.running import group
 from longhouse.cli.sessions.capsules import SessionId, found, inbox_of
-from longhouse.config.effective import configure
 from longhouse.errors import SetupError
 from longhouse.runtime.cleanup.eraser import Eraser
 from longhouse.settings import Settings
@@ -144,7 +142,7 @@ async def _erase(
     settings: Settings, kind: Kind, name: str = "", owner: str | None = None, *, dry_run: bool, yes: bool
 ) -> None:
     # With the folders that the files name: copies are removed there too.
-    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
+    setup = as_served(settings)
     async with open_existing(setup.settings) as db:
         if kind == "session":
             name = await found(db, name)

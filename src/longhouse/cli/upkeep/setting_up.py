@@ -5,10 +5,10 @@ from typing import Annotated, Final
 
 import typer
 
-from longhouse.agents.builtin import BUILT_IN
 from longhouse.app.builtin import TOOLS
 from longhouse.app.publish import publish
 from longhouse.app.store import open_store
+from longhouse.cli.configured import as_served
 from longhouse.cli.house import open_as_it_is
 from longhouse.cli.running import AgentsFile, ConfigFile, given, group, run
 from longhouse.config.effective import configure
@@ -58,11 +58,11 @@ async def migrate(
 
 
 async def publish_configured(settings: Settings) -> None:
-    setup = configure(settings, templates=BUILT_IN, tools=[cls.tool_name for cls in TOOLS])
-    environment = setup.settings.tool_environment
+    setup = as_served(settings)
+    settings = setup.settings
     async with (
-        open_store(setup.settings) as (db, _),
-        ProcessPool(most=setup.settings.tool_processes, environment=environment).running() as processes,
+        open_store(settings) as (db, _),
+        ProcessPool(most=settings.tool_processes, environment=settings.tool_environment).running() as processes,
     ):
         catalog = Catalog(db)
         agents = [one.name for one in setup.files.templates]

@@ -26,7 +26,7 @@ from longhouse.runtime.steps import answer_check
 from longhouse.tools import client_tools
 from longhouse.tools.arguments import apart
 from longhouse.tools.bindings.agent import CollectTool
-from longhouse.tools.toolbox import Result, Toolbox, reading_key
+from longhouse.tools.toolbox import Result, Toolbox, asked_for
 
 MAX_CALLS: Final = 32
 """Calls of one reply that run; the others return a fault to the model."""
@@ -227,11 +227,10 @@ class ReplyHandler(msgspec.Struct, frozen=True):
 
     def _denied(self, intent: Intent, tool: Tool | None) -> Fault | None:
         """Why a call is not asked about again: the same one, however its arguments are written, was denied before."""
-        denied = [use for use in rules.denied(self.session) if use.tool == intent.tool]
+        denied = [use.arguments for use in rules.denied(self.session) if use.tool == intent.tool]
         if tool is None or not denied:
             return None
-        asked = reading_key(tool, intent.arguments)
-        is_same = any(reading_key(tool, use.arguments) == asked for use in denied)
+        is_same = asked_for(tool, intent.arguments) in [asked_for(tool, arguments) for arguments in denied]
         return Fault(code="denied", message=DENIED_BEFORE) if is_same else None
 
     def _sent_back(self, intent: Intent) -> Fault | None:
