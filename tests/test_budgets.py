@@ -15,7 +15,7 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 11_554,
+    ".": 11_549,
     "agents": 28_046,
     "api": 132_502,
     "app": 8_418,

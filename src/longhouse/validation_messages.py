@@ -16,8 +16,9 @@ LONGEST: Final = 1_000
 """Maximum characters of a sentence."""
 ADDRESS: Final = "should be an address that begins with http:// or https://, without a user or a password in it"
 _UNKNOWN: Final = ("unexpected_keyword_argument", "extra_forbidden")
-_NO_OBJECT: Final = ("model_type", "model_attributes_type", "dataclass_type", "dict_type")
-_WORDS: Final = dict.fromkeys(_NO_OBJECT, "It should be an object")
+_WORDS: Final = dict.fromkeys(
+    ("model_type", "model_attributes_type", "dataclass_type", "dict_type"), "It should be an object"
+)
 """Where the library names classes and dictionaries."""
 
 

@@ -270,7 +270,7 @@ async def test_a_backup_that_lies_touches_no_table_of_others_and_no_terminal(
         ).items():
             new.writestr(name, text)
     status, words = await said("restore", str(other), "--check")
-    assert (status, "by Longhouse \\x1b]0;x\\x07" in words) == (0, True), words
+    assert (status, "by Longhouse \\u001b]0;x\\u0007" in words) == (0, True), words
 
 
 async def test_a_backup_of_an_older_release_is_migrated_and_goes_on(

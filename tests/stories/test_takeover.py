@@ -199,9 +199,11 @@ async def test_a_worker_that_froze_before_its_effect_says_when_it_wakes_that_not
                 answering.cancel()
                 assert (paid["result"], len(ledger(tmp_path))) == ("paytool is done", 1)
                 told = await heir.journal(session_id)
-                [decided] = [one.event for one in told if isinstance(one.event, events.Decided)]
+                decided = [one.event for one in told if isinstance(one.event, events.Decided)]
                 resumed = next(one.event for one in told if isinstance(one.event, Resumed))
-                assert (decided.decision, decided.by) == ("did_not_happen", resumed.previous)
+                assert decided[0].by == resumed.previous
+                # On a busy machine the heir's own heart may be late before its effect: it says the same of itself.
+                assert {one.decision for one in decided} == {"did_not_happen"}
         await asyncio.gather(saying, return_exceptions=True)
 
 

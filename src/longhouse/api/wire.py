@@ -220,7 +220,7 @@ def _is_format(value: dict[str, Any]) -> dict[str, Any]:
 ResponseFormat = Annotated[dict[str, Any], pydantic.AfterValidator(_is_format)]
 
 
-class StreamOptions(Lenient):
+class WireStreamOptions(Lenient):
     include_usage: StrictBool | None = None
 
 
@@ -231,7 +231,7 @@ class ChatRequest(Lenient):
     messages: Annotated[Sequence[SentMessage], _TextsFirst()]
     stream: StrictBool | None = None
     """None: as the client accepts the answer."""
-    stream_options: StreamOptions | None = None
+    stream_options: WireStreamOptions | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
