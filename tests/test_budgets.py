@@ -15,20 +15,20 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 11_549,
-    "agents": 28_046,
+    ".": 11_524,
+    "agents": 28_085,
     "api": 132_502,
     "app": 8_418,
     "catalog": 6_557,
     "cli": 48_407,
     "config": 11_793,
     "integrations": 17_377,
-    "journal": 23_964,
+    "journal": 23_991,
     "memory": 40_330,
-    "models": 18_106,
-    "runtime": 41_354,
+    "models": 18_118,
+    "runtime": 41_421,
     "search": 17_890,
-    "store": 83_999,
+    "store": 84_020,
     "tools": 47_167,
 }
 

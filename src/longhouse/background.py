@@ -56,7 +56,7 @@ async def repeat(name: str, step: Step, *, every: float = 0.0, after: float = 0.
     well_until = clock()
     while True:
         began, before = clock(), trouble
-        trouble = await _attempt(name, step(), away=away, logged=before)
+        trouble = await guarded(name, step(), away=away, logged=before)
         # A driver may replace a cancellation with its own error: the loop still ends.
         if task and task.cancelling():
             return
@@ -80,13 +80,11 @@ def _until_tick(now: float, seconds: float) -> float:
     return min(at - now, seconds) if at - now > EARLY else seconds
 
 
-async def guarded(name: str, work: Awaitable[object]) -> None:
-    """Runs the work once; an exception is logged and not raised."""
-    await _attempt(name, work)
+async def guarded(name: str, work: Awaitable[object], *, away: Errors = (), logged: str = "") -> str:
+    """Runs the work once; an exception is logged and not raised.
 
-
-async def _attempt(name: str, work: Awaitable[object], *, away: Errors = (), logged: str = "") -> str:
-    """Returns the log key of the error, empty if there was none. The key in `logged` was logged before: not again."""
+    Returns the log key of the error, empty if there was none. The key in `logged` was logged before: not again.
+    """
     try:
         await work
     except Exception as error:

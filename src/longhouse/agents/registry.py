@@ -34,16 +34,19 @@ class Registry(Generic[T]):
 
     @classmethod
     def _all(cls) -> dict[str, T]:
-        for module in cls._modules:  # those that are there are not imported again
+        modules = cls._modules
+        cls._modules = ()
+        for module in modules:
             importlib.import_module(module)
         return cls._items
 
     @classmethod
     def get(cls, name: str) -> T | None:
-        newer = cls.newer(name)
-        if newer:
+        found = cls._all().get(key(name))
+        if found is None and (newer := cls.newer(name)):
             warnings.warn(f"{name} is deprecated; use {newer}", DeprecationWarning, stacklevel=2)
-        return cls._all().get(key(newer or name))
+            return cls._items.get(key(newer))
+        return found
 
     @classmethod
     def newer(cls, name: str) -> str | None:

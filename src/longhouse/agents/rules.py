@@ -186,8 +186,12 @@ def denied(session: Session) -> list[Use]:
     anything new."""
     denials: list[Use] = []
     for step in session.steps:
-        denials += [use for use in step.uses if isinstance(use.outcome, Fault) and use.outcome.code == "denied"]
-        has_answer = any(use.question and isinstance(use.outcome, Output) for use in step.uses)
+        has_answer = False
+        for use in step.uses:
+            if isinstance(use.outcome, Output):
+                has_answer = has_answer or bool(use.question)
+            elif use.outcome and use.outcome.code == "denied":
+                denials.append(use)
         if has_answer or step.asides:
             break
     return denials

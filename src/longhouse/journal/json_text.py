@@ -22,7 +22,7 @@ def value_of(text: str) -> Any:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    return None if is_deep(value) else value
+    return None if len(text) > DEEPEST and is_deep(value) else value
 
 
 def object_of(text: str) -> dict[str, Any] | None:

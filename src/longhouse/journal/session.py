@@ -308,7 +308,10 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     @property
     def has_thinking(self) -> bool:
         """Is there a step whose thinking goes back to whoever wrote it?"""
-        return any(isinstance(entry, Step) and entry.source for entry in self.transcript)
+        for entry in reversed(self.transcript):
+            if isinstance(entry, Step):
+                return entry.source != ""  # each step after such a one names its source too
+        return False
 
     def maker_of(self, seq: int) -> str:
         """The session that recorded this event first: in a branch, what came before the fork is its origin's. 0: an
@@ -344,7 +347,9 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     @property
     def is_suspect(self) -> bool:
         """Whether a worker was lost during the current step, however often it was tried anew."""
-        return self.lost > 0 or self.retried or any(call.lost or call.retried for call in self.due_calls)
+        if self.lost or self.retried or not self.open:
+            return self.lost > 0 or self.retried
+        return any(call.lost or call.retried for call in self.due_calls)
 
     @property
     def is_blamed(self) -> bool:

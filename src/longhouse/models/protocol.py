@@ -46,7 +46,7 @@ def joined_extra(old: Any, new: Any) -> Any:
     """What has come so far, and what comes now: objects come in pieces."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {**old, **new}
-    return old if new is None else new
+    return new
 
 
 class Model(Protocol):

@@ -235,7 +235,8 @@ class StreamReader:
             refusal += piece.refusal or ""
             reasoning += piece.reasoning_content or piece.reasoning or ""
             returns_reasoning |= bool(piece.reasoning_content)
-            extra = joined_extra(extra, piece.extra_content)
+            if piece.extra_content is not None:
+                extra = joined_extra(extra, piece.extra_content)
             if piece.tool_calls:
                 self._add(calls, piece.tool_calls)
         if finish:
@@ -267,7 +268,7 @@ def _joined(old: ToolCallDelta, new: ToolCallDelta) -> ToolCallDelta:
         id=old.id or new.id,
         name=old.name or new.name,
         arguments=old.arguments + new.arguments,
-        extra=joined_extra(old.extra, new.extra),
+        extra=old.extra if new.extra is None else joined_extra(old.extra, new.extra),
     )
 
 

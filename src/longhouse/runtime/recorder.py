@@ -113,8 +113,10 @@ class Recorder(msgspec.Struct, frozen=True):
         self, run: Run, before: Session, new: Sequence[Event], at: datetime
     ) -> tuple[Session, journals.Appended, list[tuple[str, int]]]:
         """The session after the append, what was appended, and other sessions that were appended to, with heads."""
+        settle = partial(settled_with, before, new, at)
         # An answer that takes long to check is not checked on the event loop.
-        after, settled = await apart(partial(settled_with, before, new, at))
+        is_checked = before.turn and answer_format.is_asked(before.turn.prompted)
+        after, settled = await apart(settle) if is_checked else settle()
         asked: Sequence[str] = ()
         if after.open and after.uncertain:
             asked = await self.able(after, run.probed)
@@ -145,8 +147,8 @@ class Recorder(msgspec.Struct, frozen=True):
 def _idle(run: Run, at: datetime, measured_at: float) -> list[Event]:
     """What has passed since the last work by the clock on the wall, but not as the run has measured it: nobody worked,
     or the clock was set."""
-    turn = run.session.running_turn
-    if turn is None or turn.resting_since or run.measured is None or run.measured[0] != turn.worked_at:
+    turn = run.session.turn
+    if turn is None or turn.ended or turn.resting_since or run.measured is None or run.measured[0] != turn.worked_at:
         return []
     idle = (at - turn.worked_at).total_seconds() - (measured_at - run.measured[1])
     if abs(idle) < NOTICED:

@@ -129,8 +129,10 @@ def _cut(body: Body) -> Cut | None:
 
 def _encode_with(body: Body, messages: Sequence[Message]) -> bytes:
     """The JSON of a body with these messages, the parameters of the endpoint last: the same in every process."""
+    if not body.extra:
+        return _encode(structs.replace(body, messages=messages))
     text = _encode(structs.replace(body, messages=messages, extra={}))
-    return text[:-1] + b"," + msgspec.json.encode(body.extra, order="sorted")[1:] if body.extra else text
+    return text[:-1] + b"," + msgspec.json.encode(body.extra, order="sorted")[1:]
 
 
 def _encoded_whole(body: Body) -> bytes:

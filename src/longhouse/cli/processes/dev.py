@@ -73,7 +73,7 @@ class Reloader:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._house: House | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[str]] = set()
         self._named: set[Path] = set()
         """Files that the files of the project have named so far, such as prompts."""
         self._before: Seen = {}

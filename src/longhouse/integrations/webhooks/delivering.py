@@ -119,7 +119,7 @@ class Deliverer:
         self._worker = worker
         self._pool = pool
         self._options = options
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[str]] = {}
         self._wanted = asyncio.Event()
         self.has_webhooks: Callable[[], bool] = lambda: True
         """False: there are no webhooks at all, so nothing can wait."""

@@ -73,7 +73,7 @@ class NatsRelay:
         """None until NATS was reached for the first time."""
         self._outbox = Outbox("bus_send", self._publish)
         self._followed: dict[str, Subscription | None] = {}
-        self._changed: set[asyncio.Task[None]] = set()
+        self._changed: set[asyncio.Task[str]] = set()
         self._logged: set[str] = set()
         """The kinds of errors that were logged since the connection was there last."""
         self._is_leaving = False

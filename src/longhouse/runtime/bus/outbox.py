@@ -24,7 +24,7 @@ class Outbox:
         self._hints: list[Hint] = []
         self._last = -APART
         self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[str] | None = None
 
     def put(self, hint: Hint) -> None:
         if len(self._hints) < MOST:
@@ -52,7 +52,7 @@ class Outbox:
         self._writing = asyncio.create_task(background.guarded(self._name, self._write(hints)))
         self._writing.add_done_callback(self._written)
 
-    def _written(self, _: asyncio.Task[None]) -> None:
+    def _written(self, _: asyncio.Task[str]) -> None:
         self._writing = None
         if self._hints:
             self._write_soon()

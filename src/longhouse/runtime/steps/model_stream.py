@@ -165,7 +165,8 @@ class _ReplyAccumulator:
             self._grow(self._reasoning, delta.reasoning)
             self._publish("reasoning", delta.reasoning)
         self._returns_reasoning |= delta.returns_reasoning
-        self._extra = joined_extra(self._extra, delta.extra)
+        if delta.extra is not None:
+            self._extra = joined_extra(self._extra, delta.extra)
         if delta.refusal:
             self._grow(self._refusal, delta.refusal)
         if delta.text:
@@ -214,7 +215,8 @@ class _ReplyAccumulator:
             self._publish("reasoning", self._release())
         call = self._calls.setdefault(fragment.index, _PartialCall())
         call.id = call.id or fragment.id
-        call.extra = joined_extra(call.extra, fragment.extra)
+        if fragment.extra is not None:
+            call.extra = joined_extra(call.extra, fragment.extra)
         if fragment.name and not call.name:
             call.name = fragment.name
             is_answer = self._request.names.get(fragment.name, fragment.name) == self._answering

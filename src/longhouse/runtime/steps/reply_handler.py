@@ -65,7 +65,9 @@ class ReplyHandler(msgspec.Struct, frozen=True):
             replied = self._replied(refused, Verdict())
             return [replied, events.Finished(answer=reply.refusal, refused=True)]
         # Later checks of the same answer find the verdict of this one.
-        verdict, misfit = await apart(partial(self._shaped, strategy.interpret(self.request, reply), reply))
+        verdict, misfit = strategy.interpret(self.request, reply), None
+        if self.is_shaped:
+            verdict, misfit = await apart(partial(self._shaped, verdict, reply))
         if misfit and answer_check.is_given_up(self.session.steps):
             return self._given_up(reply, verdict, misfit, answer_format.CODE)
         cut = _cut(reply)
@@ -100,8 +102,6 @@ class ReplyHandler(msgspec.Struct, frozen=True):
     def _shaped(self, verdict: Verdict, reply: Reply) -> tuple[Verdict, Fault | None]:
         """The verdict with its answer as the JSON that the client asked for, and what is wrong with an answer that is
         not."""
-        if not self.is_shaped:
-            return verdict, None
         if verdict.answer is not None:
             answer = answer_check.shaped(self.turn, verdict.answer, is_cut=reply.finish == "length")
             if isinstance(answer, Fault):
@@ -179,8 +179,11 @@ class ReplyHandler(msgspec.Struct, frozen=True):
     async def _tool_budget(self, tools: Iterable[Tool]) -> int | None:
         """How many calls the turn may have made after this reply. With sub-agents at work, they share the number."""
         limits, working = self.turn.limits, [tool for tool in tools if self._works(tool)]
-        is_alone = not self.turn.prompted.root and not delegation.has_delegated(self.session)
-        if not working or (is_alone and not any(tool.is_delegated for tool in working)):
+        is_root = not self.turn.prompted.root
+        if not working or (is_root and limits.tool_budget is None):
+            return limits.tool_budget
+        is_alone = is_root and not delegation.has_delegated(self.session)
+        if is_alone and not any(tool.is_delegated for tool in working):
             return limits.tool_budget
         wanted = min(len(working), MAX_CALLS)
         return smallest(limits.tool_budget, self.turn.calls + await self.take(wanted))
@@ -227,9 +230,9 @@ class ReplyHandler(msgspec.Struct, frozen=True):
 
     def _denied(self, intent: Intent, tool: Tool | None) -> Fault | None:
         """Why a call is not asked about again: the same one, however its arguments are written, was denied before."""
-        denied = [use.arguments for use in rules.denied(self.session) if use.tool == intent.tool]
-        if tool is None or not denied:
+        if tool is None or not tool.needs_approval:
             return None
+        denied = [use.arguments for use in rules.denied(self.session) if use.tool == intent.tool]
         is_same = asked_for(tool, intent.arguments) in [asked_for(tool, arguments) for arguments in denied]
         return Fault(code="denied", message=DENIED_BEFORE) if is_same else None
 

@@ -84,7 +84,8 @@ class Trials:
 
     def acquit(self, session_id: str) -> None:
         """Gives the place up, without a word: the session has got on, and the journal says so."""
-        if self._inside.pop(session_id, None):
+        if session_id in self._inside:
+            del self._inside[session_id]
             self._wake()
 
     def end(self, session_id: str) -> None:

@@ -55,7 +55,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
 class RunningSession(msgspec.Struct):
     """A session that this worker advances or is about to claim."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Task[str]
     owner: str = ""
     """Empty until it is known."""
     lease: Lease | None = None
@@ -109,7 +109,7 @@ class Worker:
         """Session -> which of them it met, and has not got on since. Who meets two has one of its own."""
         self._heartbeat = Heartbeat(db, self.id, lease=options.lease, slots=options.slots, on_late=self._drop_runs)
         self._others = DeadWorkers(db, self.id, self._heartbeat, engine.last_beats, lease=options.lease)
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[str]] = set()
         self.declined: dict[str, str] = {}
         """Agents that this process cannot run, with the reason."""
         self._declined_until: dict[str, float] = {}

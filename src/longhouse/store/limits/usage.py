@@ -30,8 +30,13 @@ class Used(msgspec.Struct):
     total_tokens: int = 0
 
     def add(self, other: "Used | Usage") -> None:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name, 0))
+        if isinstance(other, Used):
+            self.turns += other.turns
+            self.replies += other.replies
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.completion_tokens += other.completion_tokens
+        self.total_tokens += other.total_tokens
 
 
 _COUNTS: Final = ", ".join(Used.__struct_fields__)
