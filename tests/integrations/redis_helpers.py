@@ -48,7 +48,7 @@ async def until(look: Callable[[], Awaitable[Any]], expected: Any, within: float
             while (seen := await look()) != expected:
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        assert seen == expected
+        assert seen == expected, f"{seen} is not {expected}"
 
 
 @asynccontextmanager
