@@ -26,7 +26,7 @@ BUDGETS = {
     "journal": 23_991,
     "memory": 40_330,
     "models": 18_118,
-    "runtime": 41_421,
+    "runtime": 41_429,
     "search": 17_890,
     "store": 84_020,
     "tools": 47_167,

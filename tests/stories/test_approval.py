@@ -158,6 +158,34 @@ async def test_a_denied_call_is_not_asked_again_in_its_turn_and_its_tool_stays_o
         assert "transfertool (9-action-0) needs your approval" in content(next_turn), "another turn asks anew"
 
 
+class WireTool(BaseTool):
+    """Wire money."""
+
+    effect = "once"
+    wired: ClassVar[list[str]] = []
+
+    async def __call__(self, context: ToolContext, config: Any = None, **kwargs: Any) -> str:
+        self.wired.append(context.key)
+        return "wired"
+
+
+async def test_what_was_denied_does_not_run_when_an_operator_asks_for_no_approval_any_more(serving: Serving) -> None:
+    wire, policy = call("wiretool"), "/admin/tools/wiretool/security_policy"
+    agent = Template(name=AGENT, tool_policy=ToolPolicy(allowlist=("wiretool", "finalanswertool")))
+    async with serving([wire, wire, DONE, wire, DONE], templates=[agent], tools=[WireTool]) as house:
+        async with house.http.patch(policy, json={"needs_approval": True}) as response:
+            assert response.status == 200, await response.text()
+        session_id = (await house.say("Wire it"))["model"]
+        async with house.http.delete(policy) as response:
+            assert response.status == 204
+        assert await decide(house, session_id, "deny") == 202
+        await house.until(session_id, "COMPLETED")
+        assert "nobody is asked again" in last_message(house)
+        assert WireTool.wired == []
+        await house.say("Wire it now", model=session_id)
+        assert len(WireTool.wired) == 1, "the person has said something new"
+
+
 class PayTool(BaseTool):
     """Pay an order."""
 

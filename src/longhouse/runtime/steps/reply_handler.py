@@ -230,8 +230,8 @@ class ReplyHandler(msgspec.Struct, frozen=True):
 
     def _denied(self, intent: Intent, tool: Tool | None) -> Fault | None:
         """Why a call is not asked about again: the same one, however its arguments are written, was denied before."""
-        if tool is None or not tool.needs_approval:
-            return None
+        if tool is None or (tool.effect == "read" and not tool.needs_approval):
+            return None  # nobody is asked about it, and it changes nothing
         denied = [use.arguments for use in rules.denied(self.session) if use.tool == intent.tool]
         is_same = asked_for(tool, intent.arguments) in [asked_for(tool, arguments) for arguments in denied]
         return Fault(code="denied", message=DENIED_BEFORE) if is_same else None
