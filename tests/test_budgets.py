@@ -15,21 +15,21 @@ import longhouse
 ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
-    ".": 11_524,
-    "agents": 28_085,
-    "api": 132_502,
+    ".": 11_528,
+    "agents": 28_038,
+    "api": 132_489,
     "app": 8_418,
     "catalog": 6_557,
     "cli": 48_407,
     "config": 11_793,
     "integrations": 17_377,
-    "journal": 23_991,
-    "memory": 40_330,
-    "models": 18_118,
-    "runtime": 41_429,
+    "journal": 23_994,
+    "memory": 40_331,
+    "models": 18_103,
+    "runtime": 41_447,
     "search": 17_890,
-    "store": 84_020,
-    "tools": 47_167,
+    "store": 84_014,
+    "tools": 47_217,
 }
 
 MOST_FILES = 19

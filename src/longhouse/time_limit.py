@@ -19,10 +19,11 @@ class TimeLimit:
         self.is_over = False
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._stop)
+        self._timer = loop.call_later(self._seconds, self._stop)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         self._timer.cancel()

@@ -347,9 +347,8 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
     @property
     def is_suspect(self) -> bool:
         """Whether a worker was lost during the current step, however often it was tried anew."""
-        if self.lost or self.retried or not self.open:
-            return self.lost > 0 or self.retried
-        return any(call.lost or call.retried for call in self.due_calls)
+        calls = self.open.values()
+        return self.lost > 0 or self.retried or any((call.lost or call.retried) and call.is_due for call in calls)
 
     @property
     def is_blamed(self) -> bool:
@@ -458,9 +457,9 @@ class Session(events.Opened, frozen=True, gc=True, kw_only=True, tag="Session", 
         """The steps of the current turn, the newest first."""
         found = []
         for entry in reversed(self.transcript):
-            if isinstance(entry, Step):
+            if type(entry) is Step:
                 found.append(entry)
-            elif isinstance(entry, PromptEntry):
+            elif type(entry) is PromptEntry:
                 break
         return found
 
@@ -541,7 +540,7 @@ def ended_turn(before: Session, after: Session) -> Turn | None:
 
 def is_same_user(owner: str, known: str | None, user: str | None) -> bool:
     """Whether the user of a request is that of its session. None: yes; an empty name means the owner."""
-    return user is None or (user.strip() or owner) == ((known or "").strip() or owner)
+    return user is None or user == known or (user.strip() or owner) == ((known or "").strip() or owner)
 
 
 def are_waiting(calls: Mapping[str, Open]) -> bool:

@@ -95,7 +95,8 @@ class SessionMemory(msgspec.Struct, frozen=True, kw_only=True):
         is_on = not is_empty and self.is_on(template)
         if is_on:
             hint = self._outlines(session, template, room)
-        texts, ids = list[str](), list[str]()
+        texts: list[str] = []
+        ids: list[str] = []
         left = room - tokens.estimate(hint) - 1
         for source in self.sources:
             text, items = await source.text_for(session, turn, template, left)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -208,7 +209,7 @@ class Database(Executor):
 
     async def _with_retries(self, attempt: Callable[[PostgresPool], Awaitable[T]]) -> T:
         """Runs `attempt`, with retries and back-off while Postgres cannot be reached, and after a deadlock."""
-        give_up_at = asyncio.get_running_loop().time() + RETRY_FOR
+        give_up_at = time.monotonic() + RETRY_FOR
         pause, deadlocks = 0.01, 0
         while True:
             pool = self.pool
@@ -243,7 +244,7 @@ class Database(Executor):
             pause = min(pause * 2, 0.5)
 
     def _is_over(self, give_up_at: float) -> bool:
-        return self.pool.is_closed or asyncio.get_running_loop().time() > give_up_at
+        return self.pool.is_closed or time.monotonic() > give_up_at
 
     async def renew(self) -> None:
         """Replaces the pool because its connections do not answer; statements under way are retried on new ones.

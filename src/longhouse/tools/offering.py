@@ -1,6 +1,6 @@
 """Selects the tools offered to an agent: those its template's policy permits, in the versions pinned by its turn."""
 
-import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -76,6 +76,8 @@ class Known(msgspec.Struct, frozen=True):
     """Whether `active` has all tools that the policy permits."""
     names_each: bool = True
     """Whether the policy names all its tools one by one."""
+    lacking: str | None = None
+    """Why a tool that it names cannot run in this process."""
     permitted: dict[tuple[Any, ...], Sequence[Tool]] = msgspec.field(default_factory=dict)
     """The tools that it permits, by what differs between its sessions and what has changed since."""
 
@@ -110,13 +112,18 @@ class Offering(msgspec.Struct):
         base = template.base_agent_class
         if ":" in base and AgentRegistry.get(base) is None and (problem := entrypoints.lacking(base, self.packages)):
             raise CannotRun(problem)
-        known = await self._known_for(template, owner)
-        names = set(template.tool_policy.named)
-        named = [one for one in await self.catalog.described(known.active) if one.name in names]
-        foreign = (one.runtime_binding.python_entrypoint for one in named if not self.toolbox.class_of(one))
-        problems = (entrypoints.lacking(one, (python.OURS, *self.packages)) for one in foreign if one)
-        if problem := next(filter(None, problems), None):
+        if problem := (await self._known_for(template, owner)).lacking:
             raise CannotRun(problem)
+
+    async def _lacking(self, template: Template, active: Mapping[str, int]) -> str | None:
+        """Why a tool that the template names cannot run in this process: a package is not there."""
+        names, packages = set(template.tool_policy.named), (python.OURS, *self.packages)
+        for tool in await self.catalog.described(active):
+            entrypoint = tool.runtime_binding.python_entrypoint
+            is_foreign = tool.name in names and not self.toolbox.class_of(tool)
+            if is_foreign and entrypoint and (problem := entrypoints.lacking(entrypoint, packages)):
+                return problem
+        return None
 
     async def _own(self, session: Session, turn: Turn, template: Template) -> Offered:
         """The permitted tools that are available now: required ones first, never more than the policy's cap."""
@@ -164,11 +171,13 @@ class Offering(msgspec.Struct):
         """The tools that the policy names, in its order; over the cap, required tools come first."""
         policy = known.template.tool_policy
         open_tools = rules.open_tools(session, turn, known.template)
-        tools = {tool.name: tool for tool in open_tools.among(await self._permitted(session, known))}
-        names = list(tools)
-        if not known.names_each:  # what came in the meantime is added at the end, for providers' prompt caches
-            before = [ref.rpartition("@")[0] for ref in session.offered]
-            names = [*filter(tools.__contains__, before), *(name for name in names if name not in before)]
+        permitted = open_tools.among(await self._permitted(session, known))
+        if fits and known.names_each:
+            return Offered(permitted)
+        tools = {tool.name: tool for tool in permitted}
+        # What came in the meantime is added at the end, for providers' prompt caches.
+        before = [] if known.names_each else [ref.rpartition("@")[0] for ref in session.offered]
+        names = [*filter(tools.__contains__, before), *(name for name in tools if name not in before)]
         offered = names if fits else tool_order.capped(names, policy)
         selection = None
         if len(offered) < len(names):
@@ -194,14 +203,22 @@ class Offering(msgspec.Struct):
         return permitted
 
     async def _known_for(self, template: Template, owner: str) -> Known:
-        key, now = (template.name, template.version, owner), asyncio.get_running_loop().time()
+        key, now = (template.name, template.version, owner), time.monotonic()
         known = self._known.get(key)
         if known is None or now >= known.until or known.changes != self.catalog.tools.changes:
             changes = self.catalog.tools.changes
             completed, active = await self._completed(template, owner)
             others = await self._others(completed, owner)
-            every, names_each = {**active, **(others or {})}, completed.tool_policy.names_each
-            known = Known(completed, every, changes, now + FRESH_FOR, others is not None, names_each)
+            every = {**active, **(others or {})}
+            known = Known(
+                completed,
+                every,
+                changes,
+                until=now + FRESH_FOR,
+                is_whole=others is not None,
+                names_each=completed.tool_policy.names_each,
+                lacking=await self._lacking(template, every),
+            )
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[key] = known

@@ -114,6 +114,8 @@ def unknown(tool: str, why: str) -> Fault:
 
 def text_of(output: Any) -> str:
     """What a tool has returned, as text: JSON of plain values, as remote tools give it."""
+    if type(output) is str:
+        return output
     if output is not None and not isinstance(output, dict | list | tuple | bool):
         return _words(output)
     try:

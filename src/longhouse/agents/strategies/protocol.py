@@ -92,7 +92,8 @@ def streamed(body: Body) -> list[bytes]:
     if not (cut := _cut(body)):
         return [_encoded_whole(body)[:-1] + _STREAMED]
     beginning, parts, end = cut
-    sent, short = list[bytes](), [beginning]
+    sent: list[bytes] = []
+    short = [beginning]
     for part in parts:
         if len(part.json) < LONG:
             short.append(part.json)

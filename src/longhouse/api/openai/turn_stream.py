@@ -349,7 +349,7 @@ class TurnStream:
             not is_for_person
             or self.handle.is_behind
             or self.session.queue
-            or not any(map(_delegates, self.session.uses))
+            or not any(use.tool.startswith(AGENT_PREFIX) for use in self.session.uses)
         ):
             return []
         asked = [one.text_with_agent for one in await background_questions(self.db, self.session)]
@@ -483,10 +483,6 @@ def waits_for_budget(spent: SpentBudget, session_id: str) -> CallerError:
     """The error for a client whose turn waits for a budget of its key: that may take a month."""
     goes_on = f"; the turn goes on by itself then, or once the budget is raised: /v1/sessions/{session_id}"
     return budgets.exceeded(spent, goes_on)
-
-
-def _delegates(use: Use) -> bool:
-    return use.tool.startswith(AGENT_PREFIX)
 
 
 @contextmanager

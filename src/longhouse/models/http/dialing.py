@@ -119,7 +119,8 @@ async def _tunnel(connection: Connection, proxy: URL, origin: URL) -> None:
 
 async def _secured(plain: Connection, to: URL, connection: Connection) -> Connection:
     """TLS over an open connection, which is closed at once where that fails or is cancelled."""
-    loop, name, secured = asyncio.get_running_loop(), _server_name(to), None
+    # The certificate must carry this name.
+    loop, name, secured = asyncio.get_running_loop(), (to.raw_host or "").rstrip("."), None
     plain.leave()
     try:
         if plain.is_open:
@@ -141,11 +142,6 @@ def _info(host: str, port: int) -> _AddressInfo:
     if ":" in host:
         return socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port, 0, 0)
     return socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port)
-
-
-def _server_name(url: URL) -> str:
-    """The name that the certificate must carry."""
-    return (url.raw_host or "").rstrip(".")
 
 
 @cache

@@ -12,7 +12,8 @@ class GrowingText:
     __slots__ = ("_length", "_new", "_old")
 
     def __init__(self, text: str = "") -> None:
-        self._old, self._new = [text], list[str]()
+        self._old = [text]
+        self._new: list[str] = []
         self._length = len(text)
 
     def add(self, text: str) -> None:

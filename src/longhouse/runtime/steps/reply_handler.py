@@ -269,11 +269,10 @@ class ReplyHandler(msgspec.Struct, frozen=True):
 
 def _cut(reply: Reply) -> Fault | None:
     """What is said of a call whose arguments the model could not write to their end."""
-    called = [call.name for call in reply.calls if object_of(call.arguments) is None]
-    if reply.finish != "length" or not called:
-        return None
-    message = f"The reply was cut off in its call of {called[-1]}: it is longer than the model may write (max_tokens)."
-    return Fault(code=CUT_OFF, message=message)
+    calls = reply.calls if reply.finish == "length" else ()
+    called = [call.name for call in calls if object_of(call.arguments) is None]
+    message = "The reply was cut off in its call of {}: it is longer than the model may write (max_tokens)."
+    return Fault(code=CUT_OFF, message=message.format(called[-1])) if called else None
 
 
 def _waits(tool: Tool) -> str | None:

@@ -38,4 +38,4 @@ class Turnstile:
                 let_in -= 1
         self._is_turning = bool(self._waiting)
         if self._is_turning:
-            asyncio.get_running_loop().call_soon(self._turn)
+            self._waiting[0].get_loop().call_soon(self._turn)
