@@ -16,8 +16,8 @@ ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
     ".": 11_528,
-    "agents": 28_038,
-    "api": 132_489,
+    "agents": 28_089,
+    "api": 132_438,
     "app": 8_418,
     "catalog": 6_557,
     "cli": 48_407,

@@ -77,7 +77,8 @@ async def erase_user(caller: auth.User, eraser: Held, user: str, asked: AskedQue
 @admin_router.delete("/admin/owners/{owner}", responses={**ANSWERS, **refuses(409)})
 async def erase_owner(caller: auth.Admin, eraser: Held, owner: Owner, asked: AskedQuery) -> wire.Json[Erased]:
     """Erases an owner: its keys at once, then its sessions, users, memory, documents, tools and templates."""
-    if asked.dry_run == "false" and _is_own(caller, owner):
+    # The key of the settings stays, whoever it acts for.
+    if asked.dry_run == "false" and caller.owner == owner and caller.key_digest:
         raise CallerError(
             "Your key acts for this owner and would go with it: erase it with a key of another owner, or with"
             " `longhouse erase owner`.",
@@ -134,11 +135,6 @@ async def _check_templates(caller: Caller, eraser: Eraser, target: Target) -> No
         await replace(caller, owner=target.owner).uses_all_of(eraser.inbox.db, target.name)
     else:
         caller.uses_all()
-
-
-def _is_own(caller: Caller, owner: str) -> bool:
-    """Whether the caller's own key would be deleted; that of the settings, or none, stays."""
-    return caller.owner == owner and bool(caller.key_digest)
 
 
 def _name(user: str) -> str:

@@ -7,6 +7,7 @@ subset cannot express are added to the description: a model that does not know t
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +27,12 @@ LONGEST_PATTERN: Final = 200
 
 def strict(schema: dict[str, Any], *, in_words: bool = True) -> dict[str, Any]:
     """A tool's argument schema in the strict subset; `in_words`: bounds that it cannot express are described."""
-    leaf = Leaf.of_arguments(schema)
+    return _converted(msgspec.json.encode(schema), in_words)
+
+
+@lru_cache(maxsize=256)
+def _converted(schema: bytes, in_words: bool) -> dict[str, Any]:
+    leaf = Leaf.of_arguments(msgspec.json.decode(schema))
     return {**_kept(leaf.schema), **_object(leaf, in_words)}
 
 

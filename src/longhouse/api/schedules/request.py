@@ -78,7 +78,7 @@ def columns_of(asked: NewSchedule | ChangedSchedule, now: datetime, former: Sche
         given["metadata"] = schedules.encoded(given["metadata"])
     timing = _timing(given, former)
     next_at = _next(timing, now, former)
-    if next_at is None and (former is None or _is_retimed(given)):
+    if next_at is None and (former is None or given.get("cron") or given.get("at")):
         raise _never(timing)
     when = {"cron": timing.cron, "at": timing.at, "time_zone": timing.time_zone}
     return {**given, **when, "is_paused": is_paused, "next_at": None if is_paused else next_at}
@@ -115,10 +115,6 @@ def _moment(text: str, zone: str) -> datetime:
         return moment.astimezone(UTC)
     except OverflowError:
         raise CallerError("at should be a moment of the years 1 to 9999.", param="at") from None
-
-
-def _is_retimed(given: Mapping[str, Any]) -> bool:
-    return any(given.get(name) is not None for name in ("cron", "at"))
 
 
 def _never(timing: Timing) -> CallerError:
