@@ -16,14 +16,14 @@ ROOT = Path(longhouse.__file__).parent
 
 BUDGETS = {
     ".": 11_528,
-    "agents": 28_089,
+    "agents": 28_087,
     "api": 132_438,
     "app": 8_418,
     "catalog": 6_557,
     "cli": 48_407,
     "config": 11_793,
     "integrations": 17_377,
-    "journal": 23_994,
+    "journal": 23_996,
     "memory": 40_331,
     "models": 18_103,
     "runtime": 41_447,

@@ -131,7 +131,7 @@ def calling(step: Step, uses: Sequence[Use], content: str | None, names: Mapping
     calls = []
     for use in uses:
         function = Function(name=names.get(use.tool, use.tool), arguments=use.arguments)
-        extra = opaque(use.extra if gets_back else "")
+        extra = opaque(use.extra) if gets_back else msgspec.UNSET
         calls.append(ToolCall(id=use.call, function=function, extra_content=extra))
     message = Assistant(content=content, tool_calls=tuple(calls))
     if gets_back:

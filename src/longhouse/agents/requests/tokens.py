@@ -9,7 +9,7 @@ or Japanese ones, which is close to what today's models count.
 from collections.abc import Iterable
 from typing import Final
 
-from longhouse.journal.messages import Assistant, ImagePart, Message, Opaque, User, text_of
+from longhouse.journal.messages import Assistant, ImagePart, Message, User, text_of
 
 BYTES: Final = 4
 MESSAGE: Final = 4
@@ -26,17 +26,16 @@ def estimate(text: str) -> int:
 def of(message: Message) -> int:
     cost = MESSAGE + estimate(text_of(message.content))
     if type(message) is Assistant:
-        cost += estimate(message.reasoning_content or "") + _of_opaque(message.extra_content)
+        if message.reasoning_content:
+            cost += estimate(message.reasoning_content)
         for call in message.tool_calls:
             cost += MESSAGE + estimate(call.id) + estimate(call.function.name) + estimate(call.function.arguments)
-            cost += _of_opaque(call.extra_content)
+        for extra in (message.extra_content, *[call.extra_content for call in message.tool_calls]):
+            if extra:
+                cost += -(-len(bytes(extra)) // BYTES)
     elif type(message) is User and type(message.content) is not str:
         cost += IMAGE * sum(isinstance(part, ImagePart) for part in message.content)
     return cost
-
-
-def _of_opaque(extra: Opaque) -> int:
-    return -(-len(bytes(extra)) // BYTES) if extra else 0
 
 
 def total(messages: Iterable[Message]) -> int:
